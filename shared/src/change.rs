@@ -1,0 +1,517 @@
+//! One change of a task in the making: the transitions that scheduler and supervisor share.
+//!
+//! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Which transition
+//! happens is decided by its callers; here is only what each one does to the record, and what has to be sent after it.
+
+use crate::history::{self, Entry, Kind};
+use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
+use crate::retry::{Rung, Then};
+use crate::scheduler::{Decision, Turn};
+use crate::step::{Direction, State};
+use crate::task::{Alert, Phase, Task, grace};
+use crate::time::{SignedDuration, Timestamp, plus, until};
+use crate::workflow::Workflow;
+
+/// How an attempt ended without success, for the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// No reply by `complete_by`.
+    Expired,
+    /// The agent gave up early; the remote service may have named a wait.
+    Unavailable(Option<SignedDuration>),
+    /// The agent did not try; no failure is counted.
+    Deferred(SignedDuration),
+}
+
+/// A task on its way to the next version.
+pub(crate) struct Change<'a> {
+    pub(crate) task: Task,
+    turn: &'a Turn<'a>,
+    requests: Vec<Effect>,
+    notice: Option<(NoticeKind, Option<usize>)>,
+    wake: bool,
+    exact_due: bool,
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn begin(task: &Task, turn: &'a Turn<'a>) -> Self {
+        let mut task = task.clone();
+        task.version += 1;
+        task.updated_at = turn.now.max(task.updated_at);
+        Self { task, turn, requests: Vec::new(), notice: None, wake: false, exact_due: false }
+    }
+
+    fn log(&mut self, kind: Kind, step: Option<usize>, text: Option<String>) {
+        let at = self.task.created_at.duration_until(self.turn.now).as_millis();
+        let attempt = step.map_or(0, |i| self.task.steps[i].attempt);
+        let step = step.map(|i| u16::try_from(i).expect("at most MAX_STEPS steps"));
+        let at = i64::try_from(at).unwrap_or(i64::MAX);
+        history::push(&mut self.task.log, Entry(at, kind, step, attempt, text));
+    }
+
+    /// Records what a person did.
+    pub(crate) fn note_act(&mut self, kind: Kind, by: &str, reason: &str) {
+        self.log(kind, None, Some(format!("{by}: {reason}")));
+    }
+
+    /// Claims everything that can be claimed now, and ends the task when nothing is left to do.
+    pub(crate) fn advance(&mut self) {
+        match self.task.phase {
+            Phase::Forward => {
+                self.claim_ready(Direction::Do);
+                if self.task.steps.iter().all(crate::step::Step::is_done) {
+                    self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
+                }
+            }
+            Phase::Undoing => {
+                if self.task.undo_from(self.turn.skew).is_some_and(|from| self.turn.now < from) {
+                    return;
+                }
+                self.decide_undo();
+                self.claim_ready(Direction::Undo);
+                if !self.task.steps.iter().any(crate::step::Step::owes_undo) {
+                    self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
+                }
+            }
+            Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
+        }
+    }
+
+    /// Undo covers what was done, what failed, and what nobody knows; what was never handed out stays as it is.
+    fn decide_undo(&mut self) {
+        for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
+            if step.is_undo_begun() || !step.may_have_run() {
+                continue;
+            }
+            step.state = if spec.undo.is_some() { State::UndoPending { not_before: None } } else { State::Undone };
+        }
+    }
+
+    fn claim_ready(&mut self, direction: Direction) {
+        let now = self.turn.now;
+        let ready: Vec<usize> = self
+            .task
+            .waiting(self.turn.workflow)
+            .filter(|(_, from)| from.is_none_or(|t| t <= now))
+            .map(|(i, _)| i)
+            .collect();
+        for index in ready {
+            self.claim(index, direction);
+        }
+    }
+
+    fn claim(&mut self, index: usize, direction: Direction) {
+        let work = self.turn.workflow.steps[index].work(direction).expect("only a step with an undo is to be undone");
+        let complete_by = plus(self.turn.now, work.timeout);
+        let locked_by = self.turn.instance.to_owned();
+        let step = &mut self.task.steps[index];
+        step.attempt += 1;
+        step.claimed_at = self.task.version;
+        match direction {
+            Direction::Do => {
+                step.state = State::Processing { locked_by, complete_by };
+                self.task.forward_by = self.task.forward_by.max(Some(complete_by));
+                self.log(Kind::Claimed, Some(index), None);
+            }
+            Direction::Undo => {
+                step.state = State::UndoProcessing { locked_by, complete_by };
+                self.log(Kind::UndoClaimed, Some(index), None);
+            }
+        }
+        self.requests.extend(request(&self.task, index, self.turn.workflow));
+    }
+
+    /// The agent did the step, or its undo.
+    pub(crate) fn complete(&mut self, index: usize, direction: Direction, output: serde_json::Value) {
+        let step = &mut self.task.steps[index];
+        step.settled_at = self.task.version;
+        step.error = None;
+        match direction {
+            Direction::Do => {
+                step.state = State::Processed;
+                step.output = Some(output).filter(|o| !o.is_null());
+                self.log(Kind::Completed, Some(index), None);
+                self.notice = Some((NoticeKind::StepCompleted, Some(index)));
+            }
+            Direction::Undo => {
+                step.state = State::Undone;
+                self.log(Kind::Undone, Some(index), None);
+            }
+        }
+    }
+
+    /// The agent says that it can never succeed.
+    pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str) {
+        let version = self.task.version;
+        let step = &mut self.task.steps[index];
+        step.settled_at = version;
+        step.error = Some(history::shorten(error, history::MAX_TEXT));
+        match direction {
+            Direction::Do => {
+                step.state = State::Failed;
+                self.log(Kind::Failed, Some(index), Some(error.to_owned()));
+                if self.task.phase == Phase::Forward {
+                    self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
+                }
+            }
+            Direction::Undo => {
+                step.state = State::UndoFailed;
+                self.log(Kind::UndoFailed, Some(index), Some(error.to_owned()));
+                self.stop(Phase::UndoError, index, &format!("the undo of `{}` failed: {error}", self.step_name(index)));
+            }
+        }
+    }
+
+    /// An attempt ended without success: back on the ladder, or over the threshold.
+    pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str) {
+        let now = self.turn.now;
+        let version = self.task.version;
+        let kind = match miss {
+            Miss::Expired => Kind::Expired,
+            Miss::Unavailable(_) => Kind::Unavailable,
+            Miss::Deferred(_) => Kind::Deferred,
+        };
+        let work = self.turn.workflow.steps[index].work(direction).expect("only what can be claimed is missed");
+        let phase = self.task.phase;
+        let step = &mut self.task.steps[index];
+        step.error = Some(history::shorten(error, history::MAX_TEXT));
+        if miss != Miss::Expired {
+            step.settled_at = version;
+        }
+        let failures = match direction {
+            Direction::Do => &mut step.failures,
+            Direction::Undo => &mut step.undo_failures,
+        };
+        let rung = match miss {
+            Miss::Deferred(wait) => Rung::Retry(wait),
+            Miss::Expired => {
+                *failures += 1;
+                work.retry.after(*failures)
+            }
+            Miss::Unavailable(wish) => {
+                *failures += 1;
+                match work.retry.after(*failures) {
+                    Rung::Retry(wait) => Rung::Retry(wait.max(wish.unwrap_or_default())),
+                    Rung::Exhausted(then) => Rung::Exhausted(then),
+                }
+            }
+        };
+        let not_before = match rung {
+            Rung::Retry(wait) => Some(plus(now, wait)),
+            Rung::Exhausted(_) => None,
+        };
+        match (direction, rung) {
+            // A sibling of a failed step: what it did is unknown, and nothing new starts.
+            (Direction::Do, _) if phase != Phase::Forward => {
+                step.state = State::Pending { not_before: None };
+                self.log(kind, Some(index), Some(error.to_owned()));
+            }
+            (Direction::Do, Rung::Retry(_)) => {
+                step.state = State::Pending { not_before };
+                self.log(kind, Some(index), Some(error.to_owned()));
+                self.wake = true;
+            }
+            (Direction::Do, Rung::Exhausted(then)) => {
+                step.state = State::Failed;
+                self.log(kind, Some(index), Some(error.to_owned()));
+                let attempts = self.task.steps[index].failures;
+                self.give_up(index, then, &format!("{error} ({attempts} failed attempts)"));
+            }
+            (Direction::Undo, Rung::Retry(_)) => {
+                step.state = State::UndoPending { not_before };
+                self.log(kind, Some(index), Some(error.to_owned()));
+                self.wake = true;
+            }
+            (Direction::Undo, Rung::Exhausted(_)) => {
+                step.state = State::UndoFailed;
+                self.log(kind, Some(index), Some(error.to_owned()));
+                let attempts = self.task.steps[index].undo_failures;
+                let name = self.step_name(index);
+                self.stop(
+                    Phase::UndoError,
+                    index,
+                    &format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)"),
+                );
+            }
+        }
+    }
+
+    fn step_name(&self, index: usize) -> &'a str {
+        &self.turn.workflow.steps[index].name
+    }
+
+    /// A forward step failed for good: undo, or stop and tell an operator.
+    fn give_up(&mut self, index: usize, then: Then, error: &str) {
+        let reason = format!("`{}` failed: {error}", self.step_name(index));
+        match then {
+            Then::Undo => match self.irreversible() {
+                None => self.turn_to_undo(reason),
+                Some(step) => {
+                    self.stop(
+                        Phase::Error,
+                        index,
+                        &format!("{reason}; `{step}` cannot be undone, so a person has to decide"),
+                    );
+                }
+            },
+            Then::Error => self.stop(Phase::Error, index, &reason),
+        }
+    }
+
+    /// A step that may have run and cannot be undone.
+    pub(crate) fn irreversible(&self) -> Option<&'a str> {
+        let specs = &self.turn.workflow.steps;
+        self.task
+            .steps
+            .iter()
+            .zip(specs)
+            .find(|(s, spec)| spec.irreversible && s.may_have_run())
+            .map(|(_, spec)| spec.name.as_str())
+    }
+
+    /// From now on everything done is undone; nothing new starts forward.
+    pub(crate) fn turn_to_undo(&mut self, reason: String) {
+        self.task.phase = Phase::Undoing;
+        self.task.ended_at = 0;
+        self.task.alert = None;
+        self.log(Kind::TaskUndoing, None, Some(reason.clone()));
+        self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
+        self.notice = Some((NoticeKind::Failed, None));
+        self.wake = true;
+    }
+
+    /// Stops the task in an error phase; an alert is owed.
+    fn stop(&mut self, phase: Phase, index: usize, reason: &str) {
+        let reason = history::shorten(reason, history::MAX_TEXT);
+        self.task.phase = phase;
+        self.task.ended_at = self.task.version;
+        self.task.alert = Some(Alert {
+            version: self.task.version,
+            step: Some(u16::try_from(index).expect("at most MAX_STEPS steps")),
+            reason: reason.clone(),
+        });
+        self.log(Kind::TaskError, Some(index), Some(reason.clone()));
+        self.task.reason = Some(reason);
+        self.notice = Some((NoticeKind::AttentionNeeded, Some(index)));
+        self.wake = false;
+    }
+
+    fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
+        self.task.phase = phase;
+        self.task.ended_at = self.task.version;
+        self.task.notice_owed = self.turn.workflow.strict_notices && self.task.reply_queue.is_some();
+        self.log(kind, None, None);
+        self.notice = Some((notice, None));
+        self.wake = false;
+    }
+
+    /// Continues a stopped task in the direction that failed, with every failed step reset.
+    pub(crate) fn resume(&mut self, by: &str, reason: &str) {
+        for step in &mut self.task.steps {
+            match step.state {
+                State::Failed => step.state = State::Pending { not_before: None },
+                State::UndoFailed => step.state = State::UndoPending { not_before: None },
+                State::Pending { .. }
+                | State::Processing { .. }
+                | State::Processed
+                | State::Skipped
+                | State::UndoPending { .. }
+                | State::UndoProcessing { .. }
+                | State::Undone => {}
+            }
+            step.failures = 0;
+            step.undo_failures = 0;
+        }
+        self.task.phase = match self.task.phase {
+            Phase::Error => Phase::Forward,
+            Phase::UndoError => Phase::Undoing,
+            other @ (Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone) => other,
+        };
+        self.task.ended_at = 0;
+        self.task.alert = None;
+        self.task.reason = None;
+        self.note_act(Kind::Resubmitted, by, reason);
+        self.wake = true;
+    }
+
+    /// The alert is out: it is owed no longer.
+    pub(crate) fn alert_sent(&mut self) {
+        self.task.alert = None;
+        self.log(Kind::AlertSent, None, None);
+    }
+
+    /// The strict final notice is out: it is owed no longer.
+    pub(crate) fn notice_sent(&mut self) {
+        self.task.notice_owed = false;
+    }
+
+    /// Asks for a Wake when something of this task waits for time only.
+    pub(crate) fn wake_if_waiting(&mut self) {
+        self.wake = true;
+    }
+
+    /// Sets `due` to the time that is wanted, even where the present one is early enough: a supervisor has just used it up.
+    pub(crate) fn use_up_due(&mut self) {
+        self.exact_due = true;
+    }
+
+    /// The finished change, `due` settled, with everything that has to be sent once it is saved.
+    pub(crate) fn save(self) -> Decision {
+        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due } = self;
+        let wanted = task.wanted_due(turn.workflow, turn.skew);
+        task.due = match (task.due, wanted) {
+            // Lazily: a due that is early enough stays, because changing it costs two index writes.
+            (Some(due), Some(wanted)) if due <= wanted && !exact_due => Some(due),
+            (_, Some(wanted)) if exact_due => Some(wanted),
+            (_, Some(wanted)) => Some(wanted.min(plus(turn.now, grace(turn.workflow)))),
+            (_, None) => None,
+        };
+        if wake {
+            effects.extend(self::wake(&task, turn, 0));
+        }
+        if let Some((kind, step)) = notice {
+            effects.extend(self::notice(&task, turn.workflow, kind, step));
+        }
+        effects.extend(alert(&task, turn));
+        Decision::Save { task: Box::new(task), effects }
+    }
+}
+
+/// The request for step `index` as it is claimed now, without the order's input, which the engine adds. `None` if the
+/// step is with no agent.
+pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<Effect> {
+    let (direction, complete_by) = task.steps[index].claim()?;
+    let spec = &workflow.steps[index];
+    let step = &task.steps[index];
+    let work = spec.work(direction)?;
+    let key = |direction: &str| format!("{}:{}:{direction}", task.id, spec.name);
+    let (idempotency_key, output, undoes) = match direction {
+        Direction::Do => (key("do"), None, None),
+        Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
+    };
+    let mut outputs = std::collections::BTreeMap::new();
+    let mut before = spec.after.clone();
+    while let Some(i) = before.pop() {
+        if let Some(output) = &task.steps[i].output
+            && outputs.insert(workflow.steps[i].name.clone(), output.clone()).is_some()
+        {
+            continue;
+        }
+        before.extend(&workflow.steps[i].after);
+    }
+    Some(Effect::Request(Box::new(Request {
+        task_id: task.id.clone(),
+        step: spec.name.clone(),
+        agent: work.agent.to_owned(),
+        direction,
+        attempt: step.attempt,
+        idempotency_key,
+        complete_by,
+        calls: work.calls,
+        tenant: task.tenant.clone(),
+        priority: task.priority,
+        input: step.input.clone().unwrap_or_default(),
+        outputs,
+        output,
+        undoes,
+    })))
+}
+
+/// A Wake for the next time something can be claimed, if that is soon enough for a delayed message.
+pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
+    let at = task.next_claim(turn.workflow, turn.now, turn.skew)?;
+    let delay = until(turn.now, at);
+    let wake = Wake { task_id: task.id.clone(), seen: task.version, hops };
+    (delay <= MAX_DELAY).then_some(Effect::Wake(wake, delay))
+}
+
+/// The notice of what happened last, for a submitter that has a queue.
+pub(crate) fn notice(task: &Task, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
+    let queue = task.reply_queue.clone()?;
+    Some(Effect::Notice(Box::new(Notice {
+        queue,
+        kind,
+        order_id: task.id.clone(),
+        reference: task.reference.clone(),
+        seq: task.version,
+        at: task.updated_at,
+        state: task.process_state(),
+        step: step.map(|i| workflow.steps[i].name.clone()),
+        reason: task.reason.clone(),
+        history: spell_out(task, workflow),
+    })))
+}
+
+/// The notice of the phase a task ended in, as sent when it ended.
+pub(crate) fn final_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
+    let (kind, step) = match task.phase {
+        Phase::Processed => (NoticeKind::Completed, None),
+        Phase::Undone => (NoticeKind::Undone, None),
+        Phase::Error | Phase::UndoError => {
+            (NoticeKind::AttentionNeeded, task.alert.as_ref().and_then(|a| a.step).map(usize::from))
+        }
+        Phase::Forward | Phase::Undoing => return None,
+    };
+    notice(task, workflow, kind, step)
+}
+
+/// The alert a task owes, if it owes one.
+pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
+    let alert = task.alert.as_ref()?;
+    let index = alert.step.map(usize::from);
+    let step = index.map(|i| &task.steps[i]);
+    let runbook = if task.phase == Phase::UndoError { "undo-failed" } else { "order-in-error" };
+    Some(Effect::Alert(Box::new(AlertEvent {
+        order_id: task.id.clone(),
+        workflow: task.workflow.clone(),
+        tenant: task.tenant.clone(),
+        step: index.map(|i| turn.workflow.steps[i].name.clone()),
+        attempts: step.map_or(0, |s| s.attempt),
+        reason: alert.reason.clone(),
+        last_error: step.and_then(|s| s.error.clone()),
+        version: alert.version,
+        resubmit: format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id),
+        runbook: format!("docs/runbook.md#{runbook}"),
+    })))
+}
+
+/// A task's history with names in place of positions.
+#[must_use]
+pub(crate) fn spell_out(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
+    let mut all =
+        vec![HistoryEntry { at: task.created_at, event: "received".into(), step: None, attempt: None, detail: None }];
+    all.extend(task.log.iter().map(|entry| HistoryEntry {
+        at: entry.at(task.created_at),
+        event: event_name(entry.1).into(),
+        step: entry.2.and_then(|i| workflow.steps.get(usize::from(i))).map(|s| s.name.clone()),
+        attempt: Some(entry.3).filter(|&a| a > 0),
+        detail: entry.4.clone(),
+    }));
+    all
+}
+
+fn event_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Claimed => "step_started",
+        Kind::Completed => "step_completed",
+        Kind::Failed => "step_failed",
+        Kind::Unavailable => "step_unavailable",
+        Kind::Deferred => "step_deferred",
+        Kind::Expired => "step_expired",
+        Kind::UndoClaimed => "undo_started",
+        Kind::Undone => "step_undone",
+        Kind::UndoFailed => "undo_failed",
+        Kind::TaskUndoing => "undoing",
+        Kind::TaskProcessed => "processed",
+        Kind::TaskUndone => "undone",
+        Kind::TaskError => "error",
+        Kind::AlertSent => "operator_alerted",
+        Kind::Cancelled => "cancelled",
+        Kind::Resubmitted => "resubmitted",
+    }
+}
+
+/// Whether `at` has come for a supervisor, which allows for the skew between clocks.
+pub(crate) fn is_past(complete_by: Timestamp, turn: &Turn<'_>) -> bool {
+    plus(complete_by, turn.skew) <= turn.now
+}

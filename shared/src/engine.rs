@@ -1,0 +1,373 @@
+//! Load, decide, save, send: the only code that awaits between reading a task and writing it.
+//!
+//! The message that triggered the work is the outbox. If the process dies anywhere here, the queue delivers the message
+//! again and the decision re-sends what may not have gone out. A version conflict means: decide again on what is there.
+
+use crate::lease::Lease;
+use crate::message::Effect;
+use crate::order::{Id, Order};
+use crate::ports::{Created, Error, Messenger, Saved, StateStore};
+use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
+use crate::supervisor::{Verdict, supervise};
+use crate::task::Task;
+use crate::time::{SignedDuration, Timestamp};
+use crate::workflow::{Hash, Workflow};
+use futures::future::join_all;
+use lru::LruCache;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Most rounds of load and decide for one event: every lost round means that another instance got on with the task.
+const MAX_ROUNDS: usize = 20;
+/// Largest input kept in memory between messages, in bytes of JSON.
+const MAX_CACHED_INPUT: usize = 16 * 1024;
+
+/// Where the time comes from.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Who this instance is and how it reckons.
+#[derive(Clone)]
+pub struct Config {
+    /// Name of this instance, unique among all that run: LockedBy, and part of every stamp.
+    pub instance: String,
+    /// How far apart the clocks of two instances may be.
+    pub skew: SignedDuration,
+    /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is out of date the
+    /// conditional write fails and the task is read after all.
+    pub cache: usize,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+/// What became of one event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handled {
+    /// A new version was saved.
+    Applied(Arc<Task>),
+    /// Nothing changed.
+    Kept(Kept, Arc<Task>),
+    /// There is no such task.
+    NoSuchTask,
+}
+
+impl Handled {
+    fn task(&self) -> Option<&Arc<Task>> {
+        match self {
+            Self::Applied(task) | Self::Kept(_, task) => Some(task),
+            Self::NoSuchTask => None,
+        }
+    }
+}
+
+/// The shell around the core.
+pub struct Engine<S, M> {
+    /// Where tasks are kept.
+    pub store: S,
+    /// How messages leave.
+    pub messenger: M,
+    config: Config,
+    saves: AtomicU64,
+    tasks: Mutex<LruCache<Id, Arc<Task>>>,
+    inputs: Mutex<LruCache<Id, Value>>,
+    workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
+}
+
+/// An event with its effects, decided and saved but not yet sent.
+struct Decided {
+    handled: Handled,
+    effects: Vec<Effect>,
+}
+
+impl<S: StateStore, M: Messenger> Engine<S, M> {
+    /// An engine over `store` and `messenger`.
+    pub fn new(store: S, messenger: M, config: Config) -> Self {
+        let size = NonZeroUsize::new(config.cache).unwrap_or(NonZeroUsize::MIN);
+        Self {
+            store,
+            messenger,
+            saves: AtomicU64::new(0),
+            tasks: Mutex::new(LruCache::new(size)),
+            inputs: Mutex::new(LruCache::new(size)),
+            workflows: Mutex::new(HashMap::new()),
+            config,
+        }
+    }
+
+    /// Now, in whole milliseconds.
+    pub fn now(&self) -> Timestamp {
+        crate::time::millis((self.config.clock)())
+    }
+
+    /// Name of this instance.
+    pub fn instance(&self) -> &str {
+        &self.config.instance
+    }
+
+    /// Writes a new order and its task, in one transaction.
+    ///
+    /// # Errors
+    /// The store's. The order may then be stored or not; submitting it again under the same key tells.
+    pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        let mut task = task.clone();
+        task.stamp = self.stamp();
+        let created = self.store.create(order, &task).await?;
+        if created == Created::New {
+            self.remember(Arc::new(task));
+            self.remember_input(&order.id, &order.input);
+        }
+        Ok(created)
+    }
+
+    /// Handles many events side by side: decides and saves each, then sends all effects in as few requests as possible.
+    /// One answer for each event, in order; a failed one never takes its neighbours along.
+    pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
+        let decided = join_all(events.iter().map(|(id, event)| self.decide(id, event))).await;
+        self.send_all(decided).await
+    }
+
+    /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order: the number of expired attempts.
+    pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<usize, Error>> {
+        let verdicts = join_all(ids.iter().map(|id| self.judge(id, lease.token))).await;
+        let (mut counts, mut decided) = (Vec::new(), Vec::new());
+        for verdict in verdicts {
+            match verdict {
+                Ok((count, one)) => {
+                    counts.push(count);
+                    decided.push(Ok(one));
+                }
+                Err(error) => {
+                    counts.push(0);
+                    decided.push(Err(error));
+                }
+            }
+        }
+        let sent = self.send_all(decided).await;
+        sent.into_iter().zip(counts).map(|(sent, count)| sent.map(|_| count)).collect()
+    }
+
+    /// The definition with this hash, from memory if it was read before.
+    ///
+    /// # Errors
+    /// The store's; [`Error::Corrupt`] if there is none, which cannot be for a task that was submitted.
+    pub async fn workflow(&self, hash: &Hash) -> Result<Arc<Workflow>, Error> {
+        if let Some(workflow) = lock(&self.workflows).get(hash) {
+            return Ok(Arc::clone(workflow));
+        }
+        let found = self.store.workflow(hash).await?;
+        let workflow = Arc::new(found.ok_or_else(|| Error::Corrupt {
+            what: format!("workflow {hash}"),
+            why: "its definition is missing from the state table".into(),
+        })?);
+        lock(&self.workflows).insert(hash.clone(), Arc::clone(&workflow));
+        Ok(workflow)
+    }
+
+    /// Keeps `workflow` in the store and in memory, once per instance.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
+        let hash = workflow.hash();
+        if !lock(&self.workflows).contains_key(&hash) {
+            self.store.put_workflow(workflow).await?;
+            lock(&self.workflows).insert(hash.clone(), Arc::new(workflow.clone()));
+        }
+        Ok(hash)
+    }
+
+    async fn decide(&self, id: &Id, event: &Event) -> Result<Decided, Error> {
+        let mut known = lock(&self.tasks).get(id).cloned();
+        let mut is_fresh = false;
+        for _ in 0..MAX_ROUNDS {
+            let task = match known.take() {
+                Some(task) => task,
+                None => match self.store.load(id).await? {
+                    Some(task) => {
+                        is_fresh = true;
+                        Arc::new(task)
+                    }
+                    None => return Ok(Decided { handled: Handled::NoSuchTask, effects: Vec::new() }),
+                },
+            };
+            let workflow = self.workflow(&task.workflow_hash).await?;
+            match schedule(&task, event, &self.turn(&workflow)) {
+                Decision::Save { task: next, effects } => match self.try_save(next, task.version).await? {
+                    Ok(saved) => return Ok(Decided { handled: Handled::Applied(saved), effects }),
+                    Err(current) => {
+                        is_fresh = current.is_some();
+                        known = current;
+                    }
+                },
+                // Never decide to do nothing on what memory says: only the store knows.
+                Decision::Keep { .. } if !is_fresh => {
+                    lock(&self.tasks).pop(id);
+                }
+                Decision::Keep { why, effects } => {
+                    self.remember(Arc::clone(&task));
+                    return Ok(Decided { handled: Handled::Kept(why, task), effects });
+                }
+            }
+        }
+        Err(contended(id))
+    }
+
+    async fn judge(&self, id: &Id, token: u64) -> Result<(usize, Decided), Error> {
+        let mut known: Option<Arc<Task>> = None;
+        for _ in 0..MAX_ROUNDS {
+            let task = match known.take() {
+                Some(task) => task,
+                None => match self.store.load(id).await? {
+                    Some(task) => Arc::new(task),
+                    None => return Ok((0, Decided { handled: Handled::NoSuchTask, effects: Vec::new() })),
+                },
+            };
+            let workflow = self.workflow(&task.workflow_hash).await?;
+            match supervise(&task, token, &self.turn(&workflow)) {
+                Verdict::Recover { task: next, effects, expired } => match self.try_save(next, task.version).await? {
+                    Ok(saved) => return Ok((expired, Decided { handled: Handled::Applied(saved), effects })),
+                    Err(current) => known = current,
+                },
+                Verdict::Rearm { due, effects } => {
+                    if due != task.due {
+                        self.store.rearm(&task, due, token).await?;
+                    }
+                    return Ok((0, Decided { handled: Handled::Kept(Kept::NothingReady, task), effects }));
+                }
+                Verdict::Leave(why) => {
+                    return Ok((0, Decided { handled: Handled::Kept(why, task), effects: Vec::new() }));
+                }
+            }
+        }
+        Err(contended(id))
+    }
+
+    /// `Ok` with the saved record, or `Err` with the one that is there instead.
+    async fn try_save(&self, mut next: Box<Task>, seen: u64) -> Result<Result<Arc<Task>, Option<Arc<Task>>>, Error> {
+        next.stamp = self.stamp();
+        let saved = self.store.save(&next, seen).await;
+        let next = Arc::<Task>::from(next);
+        match saved {
+            Ok(Saved::Applied) => {
+                self.remember(Arc::clone(&next));
+                Ok(Ok(next))
+            }
+            // The answer to a save that went through was lost, and the client tried it again: it is ours.
+            Ok(Saved::Conflict(Some(current))) if current.version == next.version && current.stamp == next.stamp => {
+                self.remember(Arc::clone(&next));
+                Ok(Ok(next))
+            }
+            Ok(Saved::Conflict(current)) => {
+                lock(&self.tasks).pop(&next.id);
+                Ok(Err(current.map(Arc::from)))
+            }
+            Err(error) => {
+                lock(&self.tasks).pop(&next.id);
+                Err(error)
+            }
+        }
+    }
+
+    async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
+        let (mut answers, mut effects, mut owners) = (Vec::with_capacity(decided.len()), Vec::new(), Vec::new());
+        for (owner, decided) in decided.into_iter().enumerate() {
+            match decided {
+                Ok(Decided { handled, effects: mut own }) => match self.add_inputs(&handled, &mut own).await {
+                    Ok(()) => {
+                        owners.extend(own.iter().map(|effect| (owner, follow_up(effect, &handled))));
+                        effects.append(&mut own);
+                        answers.push(Ok(handled));
+                    }
+                    Err(error) => answers.push(Err(error)),
+                },
+                Err(error) => answers.push(Err(error)),
+            }
+        }
+        if effects.is_empty() {
+            return answers;
+        }
+        let sent = self.messenger.send(effects).await;
+        let mut followers = Vec::new();
+        for ((owner, follow_up), sent) in owners.into_iter().zip(sent) {
+            match sent {
+                Ok(()) => {
+                    let task = answers[owner].as_ref().ok().and_then(Handled::task);
+                    followers.extend(follow_up.zip(task.map(|t| t.id.clone())));
+                }
+                Err(error) => answers[owner] = Err(error),
+            }
+        }
+        // What is not cleared now stays owed, and the next sweep sends it once more.
+        join_all(followers.iter().map(|(event, id)| self.decide(id, event))).await;
+        answers
+    }
+
+    /// Puts the order's input into requests that need it.
+    async fn add_inputs(&self, handled: &Handled, effects: &mut [Effect]) -> Result<(), Error> {
+        for effect in effects {
+            if let (Effect::Request(request), Some(task)) = (effect, handled.task())
+                && request.input.is_null()
+            {
+                request.input = self.input(task).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn input(&self, task: &Task) -> Result<Value, Error> {
+        if let Some(input) = lock(&self.inputs).get(&task.id) {
+            return Ok(input.clone());
+        }
+        let order = self.store.order(task).await?.ok_or_else(|| Error::Corrupt {
+            what: format!("order {}", task.id),
+            why: "its input is missing from the order table".into(),
+        })?;
+        self.remember_input(&task.id, &order.input);
+        Ok(order.input)
+    }
+
+    fn turn<'a>(&'a self, workflow: &'a Workflow) -> Turn<'a> {
+        Turn { workflow, now: self.now(), instance: &self.config.instance, skew: self.config.skew }
+    }
+
+    fn stamp(&self) -> String {
+        format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn remember(&self, task: Arc<Task>) {
+        if task.process_state().is_final() {
+            lock(&self.tasks).pop(&task.id);
+            lock(&self.inputs).pop(&task.id);
+        } else {
+            lock(&self.tasks).put(task.id.clone(), task);
+        }
+    }
+
+    fn remember_input(&self, id: &Id, input: &Value) {
+        if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
+            lock(&self.inputs).put(id.clone(), input.clone());
+        }
+    }
+}
+
+/// The event that says an owed message is out, to be handled after it was sent.
+fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
+    match effect {
+        Effect::Alert(alert) => Some(Event::AlertSent { version: alert.version }),
+        Effect::Notice(notice) => {
+            let task = handled.task()?;
+            (task.notice_owed && notice.seq >= task.ended_at).then_some(Event::NoticeSent { version: task.ended_at })
+        }
+        Effect::Request(_) | Effect::Wake(..) => None,
+    }
+}
+
+fn contended(id: &Id) -> Error {
+    Error::Unavailable { what: format!("task {id}"), source: "too many writers at once".into() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

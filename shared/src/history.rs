@@ -1,0 +1,126 @@
+//! What happened to a task, entry by entry, kept inside its record.
+//!
+//! An entry is a short JSON array, because every write of the task carries all of them:
+//! `[milliseconds since creation, kind, step position or null, attempt, text or null]`.
+
+use crate::time::{SignedDuration, Timestamp, plus};
+use serde::{Deserialize, Serialize};
+
+/// Most entries kept. Beyond it the oldest after the first [`KEPT_FROM_THE_START`] make room.
+pub const MAX_ENTRIES: usize = 200;
+/// Entries that always stay: how the task began.
+pub const KEPT_FROM_THE_START: usize = 20;
+/// Longest text of an entry, in bytes.
+pub const MAX_TEXT: usize = 300;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// A scheduler claimed a step.
+    #[serde(rename = "c")]
+    Claimed,
+    /// A step was completed.
+    #[serde(rename = "p")]
+    Completed,
+    /// An agent reported a permanent error.
+    #[serde(rename = "f")]
+    Failed,
+    /// An agent gave the step back after its own retries: a failure is counted.
+    #[serde(rename = "u")]
+    Unavailable,
+    /// An agent gave the step back without trying, because its circuit breaker is open: no failure is counted.
+    #[serde(rename = "d")]
+    Deferred,
+    /// The step's `complete_by` passed without a reply.
+    #[serde(rename = "x")]
+    Expired,
+    /// A scheduler claimed the undo of a step.
+    #[serde(rename = "cu")]
+    UndoClaimed,
+    /// A step was undone.
+    #[serde(rename = "pu")]
+    Undone,
+    /// An agent reported a permanent error of an undo.
+    #[serde(rename = "fu")]
+    UndoFailed,
+    /// The task turned to undo what was done.
+    #[serde(rename = "U")]
+    TaskUndoing,
+    /// All steps are done.
+    #[serde(rename = "P")]
+    TaskProcessed,
+    /// Everything that was or may have been done is undone.
+    #[serde(rename = "R")]
+    TaskUndone,
+    /// The task stopped and waits for a person.
+    #[serde(rename = "E")]
+    TaskError,
+    /// The operator alert went out.
+    #[serde(rename = "A")]
+    AlertSent,
+    /// Somebody cancelled the task.
+    #[serde(rename = "oc")]
+    Cancelled,
+    /// An operator resubmitted the task.
+    #[serde(rename = "or")]
+    Resubmitted,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry(pub i64, pub Kind, pub Option<u16>, pub u32, pub Option<String>);
+
+impl Entry {
+    /// When it happened, given when the task was created (UTC, milliseconds).
+    #[must_use]
+    pub fn at(&self, created_at: Timestamp) -> Timestamp {
+        plus(created_at, SignedDuration::from_millis(self.0))
+    }
+}
+
+/// `text` cut to at most `max` bytes at a character's end, with `...` where something is missing.
+#[must_use]
+pub fn shorten(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let mut end = max.saturating_sub(3);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}...", &text[..end])
+}
+
+/// Adds `entry` to `log` within its bounds.
+pub fn push(log: &mut Vec<Entry>, mut entry: Entry) {
+    entry.4 = entry.4.map(|text| shorten(&text, MAX_TEXT));
+    if log.len() >= MAX_ENTRIES {
+        log.remove(KEPT_FROM_THE_START);
+    }
+    log.push(entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_short_array() {
+        let entry = Entry(120, Kind::Claimed, Some(0), 1, None);
+        let json = serde_json::to_string(&entry).unwrap();
+        assert_eq!(json, r#"[120,"c",0,1,null]"#);
+        assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
+    }
+
+    #[test]
+    fn the_log_is_bounded_and_keeps_its_beginning_and_its_end() {
+        let mut log = Vec::new();
+        for n in 0..1000 {
+            push(&mut log, Entry(n, Kind::Expired, None, 0, Some("é".repeat(400))));
+        }
+        assert_eq!(log.len(), MAX_ENTRIES);
+        assert_eq!(log[KEPT_FROM_THE_START - 1].0, 19);
+        assert_eq!(log[MAX_ENTRIES - 1].0, 999);
+        assert!(log[0].4.as_ref().unwrap().len() <= MAX_TEXT);
+    }
+}

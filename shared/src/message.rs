@@ -1,0 +1,251 @@
+//! What travels: to the scheduler's queue, to agents' queues, to the submitter's queue and to the event bus. All JSON.
+
+use crate::order::Id;
+use crate::retry::Calls;
+use crate::step::Direction;
+use crate::task::{Priority, ProcessState};
+use crate::time::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Longest delay SQS gives a message; longer waits are left to the supervisor's sweep.
+pub const MAX_DELAY: SignedDuration = SignedDuration::from_secs(900);
+/// Most times a Wake re-sends itself before it leaves the task to the supervisor's sweep: a bound on any loop of messages.
+pub const MAX_HOPS: u32 = 100;
+/// Longest output of a step, in bytes of JSON: all outputs live in the task's record. Keep large results elsewhere, and
+/// return a reference to them.
+pub const MAX_OUTPUT: usize = 4096;
+
+/// A message on the scheduler's queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToScheduler {
+    /// Look at this task.
+    Wake(Wake),
+    /// An agent's answer.
+    Reply(Reply),
+    /// Undo what was done and stop.
+    Cancel(Cancel),
+}
+
+impl ToScheduler {
+    /// The task it is about.
+    #[must_use]
+    pub fn task_id(&self) -> &Id {
+        match self {
+            Self::Wake(wake) => &wake.task_id,
+            Self::Reply(reply) => &reply.task_id,
+            Self::Cancel(cancel) => &cancel.task_id,
+        }
+    }
+}
+
+/// Asks a scheduler to look at a task. It decides nothing by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wake {
+    /// The task.
+    pub task_id: Id,
+    /// The version its sender knew: requests claimed after it may not have gone out.
+    pub seen: u64,
+    /// How often it has re-sent itself.
+    #[serde(default)]
+    pub hops: u32,
+}
+
+/// A person's or a program's wish to stop an order and undo it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// The task.
+    pub task_id: Id,
+    /// Who asked.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A request to an agent. It carries all the agent needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The task, which is the order's id.
+    pub task_id: Id,
+    /// Name of the step.
+    pub step: String,
+    /// Name of the agent asked.
+    pub agent: String,
+    /// The step itself or its undo.
+    pub direction: Direction,
+    /// Number of this attempt; the reply must carry it back.
+    pub attempt: u32,
+    /// Goes to the remote service with every call: the same for all attempts at this step in this direction.
+    pub idempotency_key: String,
+    /// After this time the agent stops and stays silent (UTC, milliseconds).
+    pub complete_by: Timestamp,
+    /// How the agent repeats calls within this attempt.
+    pub calls: Calls,
+    /// Whose order it is.
+    pub tenant: String,
+    /// How urgent it is.
+    #[serde(default)]
+    pub priority: Priority,
+    /// The order's input, or what an operator put in its place for this step.
+    #[serde(default)]
+    pub input: Value,
+    /// Outputs of the steps this one depends on, directly or not, by step name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, Value>,
+    /// For an undo: the output of the step to undo; null if its outcome is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// For an undo: the idempotency key under which the step was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<String>,
+}
+
+/// An agent's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The task, as in the request.
+    pub task_id: Id,
+    /// Name of the step, as in the request.
+    pub step: String,
+    /// The attempt, as in the request.
+    pub attempt: u32,
+    /// How it went.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// How an attempt went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Done, or undone.
+    Done {
+        /// What the next steps and the undo need to know; at most [`MAX_OUTPUT`] bytes of JSON.
+        #[serde(default)]
+        output: Value,
+    },
+    /// It can never succeed: trying again is useless.
+    Failed {
+        /// Why, in words.
+        error: String,
+    },
+    /// The agent's own retries are spent, well before `complete_by`: counts as a failure, like silence, only known earlier.
+    Unavailable {
+        /// Why, in words.
+        error: String,
+        /// The remote service's own wish (`Retry-After`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+    },
+    /// Not tried, because the circuit breaker of the remote service is open: no failure is counted.
+    Deferred {
+        /// Why, in words.
+        error: String,
+        /// When to come back, in milliseconds.
+        retry_after_ms: u64,
+    },
+}
+
+/// The kinds of notice a submitter gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeKind {
+    /// The order is stored.
+    Received,
+    /// A step is done.
+    StepCompleted,
+    /// All steps are done.
+    Completed,
+    /// A step failed for good, or somebody cancelled: the undo follows.
+    Failed,
+    /// Everything is undone.
+    Undone,
+    /// The order stopped and waits for an operator.
+    AttentionNeeded,
+}
+
+/// A notice to the submitter's own queue. At least once; `seq` rises with every change, so the highest one is the latest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Registered name of the queue it goes to.
+    #[serde(skip)]
+    pub queue: String,
+    /// What happened.
+    pub kind: NoticeKind,
+    /// The order.
+    pub order_id: Id,
+    /// The submitter's own reference.
+    pub reference: Option<String>,
+    /// Sequence number: the version of the task.
+    pub seq: u64,
+    /// When it happened (UTC, milliseconds).
+    pub at: Timestamp,
+    /// The order's state after it.
+    pub state: ProcessState,
+    /// The step it is about, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub step: Option<String>,
+    /// Why, if something failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// What happened so far, oldest first.
+    pub history: Vec<HistoryEntry>,
+}
+
+/// An entry of a task's history, spelled out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// When (UTC, milliseconds).
+    pub at: Timestamp,
+    /// What.
+    pub event: String,
+    /// Name of the step, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub step: Option<String>,
+    /// Number of the attempt, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub attempt: Option<u32>,
+    /// Error, reason or name of the person, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+}
+
+/// An operator alert: the detail of an event on the bus.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertEvent {
+    /// The order.
+    pub order_id: Id,
+    /// The workflow's name.
+    pub workflow: String,
+    /// Whose order it is.
+    pub tenant: String,
+    /// The step that failed.
+    pub step: Option<String>,
+    /// Attempts at that step so far.
+    pub attempts: u32,
+    /// Why it stopped.
+    pub reason: String,
+    /// The last error of that step.
+    pub last_error: Option<String>,
+    /// Version of the task the alert is about.
+    pub version: u64,
+    /// The command that resubmits the order from the failed step.
+    pub resubmit: String,
+    /// Where the runbook for this alert is.
+    pub runbook: String,
+}
+
+/// Something to send after a save.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// To an agent's queue.
+    Request(Box<Request>),
+    /// To the scheduler's queue, after a delay of at most [`MAX_DELAY`].
+    Wake(Wake, SignedDuration),
+    /// To the submitter's queue.
+    Notice(Box<Notice>),
+    /// To the event bus.
+    Alert(Box<AlertEvent>),
+}

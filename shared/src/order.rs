@@ -1,0 +1,137 @@
+//! The ORDER record: what was submitted, as it was submitted. Written once, in the transaction that writes the task.
+
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
+///
+/// It is derived from tenant and idempotency key, so that one key can only ever make one order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Id(pub String);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+impl Id {
+    /// The id of the order that `tenant` submits under `idempotency_key`: 130 bits of SHA-256.
+    #[must_use]
+    pub fn derive(tenant: &str, idempotency_key: &str) -> Self {
+        let mut hasher = Sha256::new();
+        // The length keeps ("ab", "c") and ("a", "bc") apart.
+        hasher.update((tenant.len() as u64).to_be_bytes());
+        hasher.update(tenant.as_bytes());
+        hasher.update(idempotency_key.as_bytes());
+        let digest = hasher.finalize();
+        let mut text = String::from("ord_");
+        let (mut buffer, mut bits) = (0u32, 0u32);
+        let mut bytes = digest.iter();
+        for _ in 0..26 {
+            if bits < 5 {
+                buffer = (buffer << 8) | u32::from(*bytes.next().expect("32 bytes hold 26 digits of 5 bits"));
+                bits += 8;
+            }
+            bits -= 5;
+            text.push(char::from(ALPHABET[((buffer >> bits) & 31) as usize]));
+        }
+        Self(text)
+    }
+
+    /// `text` as an id, if it has the form of one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("ord_")?;
+        let good = digits.len() == 26 && digits.bytes().all(|b| ALPHABET.contains(&b));
+        good.then(|| Self(text.to_owned()))
+    }
+
+    /// A number spread evenly over ids, for shards and buckets.
+    #[must_use]
+    pub fn spread(&self) -> u32 {
+        self.0.bytes().fold(0x811c_9dc5, |h: u32, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
+    }
+}
+
+/// What was submitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// Its identity, and its task's.
+    pub id: Id,
+    /// Whose order it is.
+    pub tenant: String,
+    /// The submitter's key: the same key and the same submission give the same answer again.
+    pub idempotency_key: String,
+    /// SHA-256 of the submission in canonical JSON, hexadecimal: tells a repetition from another order under the same key.
+    pub hash: String,
+    /// When it was accepted (UTC, milliseconds).
+    pub created_at: Timestamp,
+    /// The input of the workflow, as submitted.
+    pub input: Value,
+}
+
+/// SHA-256 over JSON with sorted keys, hexadecimal: equal for submissions that mean the same.
+#[must_use]
+pub fn canonical_hash(value: &Value) -> String {
+    fn feed(value: &Value, hasher: &mut Sha256) {
+        match value {
+            Value::Object(map) => {
+                let mut keys: Vec<_> = map.keys().collect();
+                keys.sort();
+                hasher.update(b"{");
+                for key in keys {
+                    hasher.update(Value::String(key.clone()).to_string());
+                    hasher.update(b":");
+                    feed(&map[key], hasher);
+                    hasher.update(b",");
+                }
+                hasher.update(b"}");
+            }
+            Value::Array(items) => {
+                hasher.update(b"[");
+                for item in items {
+                    feed(item, hasher);
+                    hasher.update(b",");
+                }
+                hasher.update(b"]");
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => hasher.update(value.to_string()),
+        }
+    }
+    let mut hasher = Sha256::new();
+    feed(value, &mut hasher);
+    hasher.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    // B5, I7 of the protocol: one key, one order.
+    #[test]
+    fn ids_are_stable_and_keep_tenant_and_key_apart() {
+        let id = Id::derive("acme", "key-1");
+        assert_eq!(id, Id::derive("acme", "key-1"));
+        assert_ne!(id, Id::derive("acm", "ekey-1"));
+        assert_ne!(id, Id::derive("acme", "key-2"));
+        assert_eq!(Id::parse(&id.0), Some(id));
+        for bad in ["", "ord_", "ord_short", "ord_0123456789abcdefghjkmnpqril", "x"] {
+            assert_eq!(Id::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn canonical_hash_ignores_the_order_of_keys_only() {
+        assert_eq!(canonical_hash(&json!({"a": 1, "b": [1, 2]})), canonical_hash(&json!({"b": [1, 2], "a": 1})));
+        assert_ne!(canonical_hash(&json!([1, 2])), canonical_hash(&json!([2, 1])));
+        assert_ne!(canonical_hash(&json!({"a": 1})), canonical_hash(&json!({"a": "1"})));
+    }
+}

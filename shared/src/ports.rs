@@ -1,0 +1,141 @@
+//! The two sides of the world a decision meets: where tasks are kept, and how messages leave.
+//!
+//! One adapter implements them on AWS; fakes implement them for model and simulation; one contract suite holds all of them
+//! to the same answers.
+
+use crate::message::Effect;
+use crate::order::{Id, Order};
+use crate::task::Task;
+use crate::time::Timestamp;
+use crate::workflow::{Hash, Workflow};
+use std::future::Future;
+
+/// The source of an error, kept for the log.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a store or a queue did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It did not answer, answered late, or asked to slow down. A write may or may not have gone through: try again.
+    #[error("{what} is unavailable")]
+    Unavailable {
+        /// What was asked of it.
+        what: String,
+        /// What it answered.
+        #[source]
+        source: Source,
+    },
+    /// What it holds is not what this program writes: a bug or a foreign hand. Trying again is useless.
+    #[error("{what} cannot be read: {why}")]
+    Corrupt {
+        /// Which record or message.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is larger than the service takes. Trying again is useless.
+    #[error("{what} is too large: {bytes} bytes, at most {limit}")]
+    TooLarge {
+        /// Which record or message.
+        what: String,
+        /// Its size in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+/// The answer to a conditional write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Saved {
+    /// It is written.
+    Applied,
+    /// Another version is there (or none): the record as it stands.
+    Conflict(Option<Box<Task>>),
+}
+
+/// The answer to a submission's transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Created {
+    /// Order and task are written.
+    New,
+    /// The id exists already: nothing is written.
+    Exists,
+}
+
+/// One page of the due index.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DuePage {
+    /// Candidates, most overdue first. The index lags; the truth is the conditional write.
+    pub ids: Vec<Id>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// Where orders, tasks and workflows are kept.
+pub trait StateStore: Send + Sync {
+    /// Writes both records or neither. A crash after it leaves an accepted order that the due index brings on.
+    fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
+    /// The task as the last applied write left it (a consistent read).
+    fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
+    /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. A crash
+    /// after it loses only messages, which the trigger's redelivery or the supervisor brings back.
+    fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
+    /// Writes `due` (and the supervisor's token) only, under the condition that the version is still the task's. A lost
+    /// race is no error: whoever won has set `due` as well.
+    fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Up to `limit` tasks of `shard` with `due <= now`, from `cursor` on.
+    fn due(
+        &self,
+        shard: u16,
+        now: Timestamp,
+        limit: u32,
+        cursor: Option<&str>,
+    ) -> impl Future<Output = Result<DuePage, Error>> + Send;
+    /// The order a task was made for.
+    fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
+    /// Keeps a definition under its hash; the same one again changes nothing.
+    fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
+    /// The definition with this hash.
+    fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
+}
+
+/// How messages leave.
+pub trait Messenger: Send + Sync {
+    /// Sends all of them, in as few requests as the services allow. One answer for each, in order: a failed one never
+    /// takes its neighbours along.
+    fn send(&self, effects: Vec<Effect>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
+}
+
+impl<T: StateStore> StateStore for std::sync::Arc<T> {
+    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        (**self).create(order, task).await
+    }
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        (**self).load(id).await
+    }
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        (**self).save(task, seen).await
+    }
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        (**self).rearm(task, due, token).await
+    }
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        (**self).due(shard, now, limit, cursor).await
+    }
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        (**self).order(task).await
+    }
+    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
+        (**self).put_workflow(workflow).await
+    }
+    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        (**self).workflow(hash).await
+    }
+}
+
+impl<T: Messenger> Messenger for std::sync::Arc<T> {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        (**self).send(effects).await
+    }
+}

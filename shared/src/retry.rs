@@ -1,0 +1,127 @@
+//! How long to wait: the supervisor's ladder between attempts, and full jitter between an agent's calls.
+
+use crate::time::SignedDuration;
+use serde::{Deserialize, Serialize};
+
+/// What happens to a step whose failures reached `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Then {
+    /// Undo the whole task.
+    Undo,
+    /// Stop the task in Error and alert an operator.
+    Error,
+}
+
+/// Attempts at long intervals between the threshold and giving up, for faults that last hours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Long {
+    /// Wait before each of them.
+    pub every: SignedDuration,
+    /// How many.
+    pub times: u32,
+}
+
+/// The supervisor's policy for one step in one direction: fine-grained retries, then a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ladder {
+    /// Attempts before the threshold: `failures < max` retries, `failures >= max` does not.
+    pub max: u32,
+    /// Wait after the first, second, ... failure; the last one repeats.
+    pub backoff: Vec<SignedDuration>,
+    /// Attempts at long intervals after the threshold.
+    pub long: Option<Long>,
+    /// What follows when all attempts are spent.
+    pub then: Then,
+}
+
+/// What the ladder says after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Try again after this wait.
+    Retry(SignedDuration),
+    /// All attempts are spent.
+    Exhausted(Then),
+}
+
+impl Ladder {
+    /// The answer after the `failures`-th failure (1 is the first).
+    #[must_use]
+    pub fn after(&self, failures: u32) -> Rung {
+        if failures < self.max {
+            let index = (failures.max(1) - 1) as usize;
+            let wait = self.backoff.get(index).or(self.backoff.last());
+            return Rung::Retry(wait.copied().unwrap_or(SignedDuration::ZERO));
+        }
+        match self.long {
+            Some(long) if failures - self.max < long.times => Rung::Retry(long.every),
+            Some(_) | None => Rung::Exhausted(self.then),
+        }
+    }
+}
+
+/// How an agent repeats its calls within one attempt: exponential back-off with full jitter, never past `complete_by`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calls {
+    /// Calls in one attempt, the first included.
+    pub attempts: u32,
+    /// Upper bound of the wait before the second call; it doubles with each further call.
+    pub base: SignedDuration,
+    /// Upper bound of any wait.
+    pub cap: SignedDuration,
+}
+
+impl Calls {
+    /// The wait before call number `call + 1`, after `call` calls (1 is the first): `unit` of `min(cap, base * 2^(call-1))`.
+    ///
+    /// `unit` is a random number in `0.0..1.0`, drawn by the caller ("full jitter", Brooker, "Exponential Backoff And Jitter", AWS, 2015).
+    #[must_use]
+    pub fn wait(&self, call: u32, unit: f64) -> SignedDuration {
+        let bound =
+            (1..call.min(32)).fold(self.base, |d, _| d.checked_mul(2).unwrap_or(self.cap).min(self.cap)).min(self.cap);
+        bound.mul_f64(unit.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(s: i64) -> SignedDuration {
+        SignedDuration::from_secs(s)
+    }
+
+    // D6: the boundary is exact.
+    #[test]
+    fn failures_below_max_retry_and_at_max_do_not() {
+        let ladder = Ladder { max: 3, backoff: vec![secs(1), secs(5)], long: None, then: Then::Undo };
+        assert_eq!(ladder.after(1), Rung::Retry(secs(1)));
+        assert_eq!(ladder.after(2), Rung::Retry(secs(5)));
+        assert_eq!(ladder.after(3), Rung::Exhausted(Then::Undo));
+        assert_eq!(ladder.after(4), Rung::Exhausted(Then::Undo));
+    }
+
+    // D6: a longer back-off past the threshold, bounded in number.
+    #[test]
+    fn long_back_off_follows_the_threshold_and_ends() {
+        let long = Some(Long { every: secs(3600), times: 2 });
+        let ladder = Ladder { max: 2, backoff: vec![secs(1)], long, then: Then::Error };
+        assert_eq!(ladder.after(1), Rung::Retry(secs(1)));
+        assert_eq!(ladder.after(2), Rung::Retry(secs(3600)));
+        assert_eq!(ladder.after(3), Rung::Retry(secs(3600)));
+        assert_eq!(ladder.after(4), Rung::Exhausted(Then::Error));
+    }
+
+    // E3: exponential, full jitter, capped.
+    #[test]
+    fn waits_double_up_to_the_cap_and_scale_with_the_random_unit() {
+        let calls = Calls { attempts: 9, base: secs(1), cap: secs(5) };
+        let bounds: Vec<_> = (1..6).map(|n| calls.wait(n, 1.0)).collect();
+        assert_eq!(bounds, [secs(1), secs(2), secs(4), secs(5), secs(5)]);
+        assert_eq!(calls.wait(2, 0.25), SignedDuration::from_millis(500));
+        assert_eq!(calls.wait(u32::MAX, 1.0), secs(5));
+        assert_eq!(calls.wait(3, 0.0), SignedDuration::ZERO);
+    }
+}

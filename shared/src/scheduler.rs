@@ -1,0 +1,295 @@
+//! The scheduler's decision: a recorded task and an event become the next record and what to send after it is saved.
+//!
+//! It holds no word of any one workflow, and it is pure: the time and the instance are arguments. Every branch keeps to
+//! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
+//! decides on the current state, whatever version it names. A repeated message re-sends what may not have gone out.
+
+use crate::change::{self, Change, Miss};
+use crate::history::Kind;
+use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
+use crate::step::{Direction, State};
+use crate::task::{Phase, Task};
+use crate::time::{SignedDuration, Timestamp};
+use crate::workflow::Workflow;
+use serde_json::Value;
+
+/// Who decides, when, and by which rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// The definition the task is pinned to.
+    pub workflow: &'a Workflow,
+    /// Now (UTC, milliseconds).
+    pub now: Timestamp,
+    /// The deciding instance; becomes LockedBy of what it claims.
+    pub instance: &'a str,
+    /// How far apart the clocks of two instances may be.
+    pub skew: SignedDuration,
+}
+
+/// What happened to a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Somebody thinks there is something to do.
+    Wake {
+        /// The version its sender knew.
+        seen: u64,
+        /// How often the Wake has re-sent itself.
+        hops: u32,
+    },
+    /// An agent answered.
+    Reply(Reply),
+    /// Undo what was done and stop.
+    Cancel {
+        /// Who asked.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Continue a stopped task from its failed steps.
+    Resubmit {
+        /// Who asked.
+        by: String,
+        /// Why.
+        reason: String,
+        /// The version the operator looked at; another one means that the task has moved on.
+        seen: Option<u64>,
+    },
+    /// The alert that arose at this version is out.
+    AlertSent {
+        /// [`crate::task::Alert::version`].
+        version: u64,
+    },
+    /// The strict final notice of the end at this version is out.
+    NoticeSent {
+        /// [`Task::ended_at`].
+        version: u64,
+    },
+}
+
+/// What to do about it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// Save this record in place of the version before it, then send.
+    Save {
+        /// The next record.
+        task: Box<Task>,
+        /// To be sent once it is saved.
+        effects: Vec<Effect>,
+    },
+    /// Change nothing.
+    Keep {
+        /// Why.
+        why: Kept,
+        /// To be sent all the same: an earlier delivery may have died before it did.
+        effects: Vec<Effect>,
+    },
+}
+
+/// Why an event changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kept {
+    /// Nothing can be claimed at this time.
+    NothingReady,
+    /// The reply was counted before.
+    Repeated,
+    /// The reply came at or after `complete_by`: only the supervisor acts now.
+    Late,
+    /// The reply belongs to an attempt that no longer holds the step.
+    Stale,
+    /// The message names a step or an attempt that never was: it is not ours.
+    Foreign,
+    /// The act does not fit the task's state.
+    NotAllowed,
+    /// The operator looked at an older version.
+    Moved,
+}
+
+/// The scheduler's decision on one event.
+#[must_use]
+pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
+    match event {
+        Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
+        Event::Reply(reply) => on_reply(task, reply, turn),
+        Event::Cancel { by, reason } => on_cancel(task, by, reason, turn),
+        Event::Resubmit { by, reason, seen } => on_resubmit(task, by, reason, *seen, turn),
+        Event::AlertSent { version } => {
+            if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
+                return keep(Kept::Repeated);
+            }
+            let mut change = Change::begin(task, turn);
+            change.alert_sent();
+            change.save()
+        }
+        Event::NoticeSent { version } => {
+            if !task.notice_owed || task.ended_at != *version {
+                return keep(Kept::Repeated);
+            }
+            let mut change = Change::begin(task, turn);
+            change.notice_sent();
+            change.save()
+        }
+    }
+}
+
+fn keep(why: Kept) -> Decision {
+    Decision::Keep { why, effects: Vec::new() }
+}
+
+fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
+    // What the sender of this Wake did not know of may have been saved by an earlier delivery of this very Wake that
+    // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
+    let mut again = requests(task, turn, |step| step.claimed_at > seen);
+    if task.ended_at > seen {
+        again.extend(change::final_notice(task, turn.workflow));
+    }
+    if task.next_claim(turn.workflow, turn.now, turn.skew).is_none_or(|from| from > turn.now) {
+        if hops < MAX_HOPS {
+            again.extend(change::wake(task, turn, hops + 1));
+        }
+        return Decision::Keep { why: Kept::NothingReady, effects: again };
+    }
+    let mut change = Change::begin(task, turn);
+    change.advance();
+    change.wake_if_waiting();
+    with(change.save(), again)
+}
+
+fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
+    let Some(index) = turn.workflow.position(&reply.step) else {
+        return keep(Kept::Foreign);
+    };
+    let step = &task.steps[index];
+    if reply.attempt == 0 || reply.attempt > step.attempt {
+        return keep(Kept::Foreign);
+    }
+    let Some((direction, complete_by)) = task.holds(index, reply.attempt) else {
+        return if reply.attempt == step.attempt { on_repeated_reply(task, index, turn) } else { keep(Kept::Stale) };
+    };
+    if turn.now >= complete_by {
+        return keep(Kept::Late);
+    }
+    let mut change = Change::begin(task, turn);
+    match &reply.outcome {
+        Outcome::Done { output } => match check_output(output) {
+            Ok(()) => change.complete(index, direction, output.clone()),
+            Err(error) => change.fail(index, direction, &error),
+        },
+        Outcome::Failed { error } => change.fail(index, direction, error),
+        Outcome::Unavailable { error, retry_after_ms } => {
+            change.miss(index, direction, Miss::Unavailable(retry_after_ms.map(wait)), error);
+        }
+        Outcome::Deferred { error, retry_after_ms } => {
+            change.miss(index, direction, Miss::Deferred(wait(*retry_after_ms)), error);
+        }
+    }
+    let in_its_direction = match (direction, change.task.phase) {
+        (Direction::Do, Phase::Forward) | (Direction::Undo, Phase::Undoing) => true,
+        (Direction::Do | Direction::Undo, _) => false,
+    };
+    if in_its_direction {
+        change.advance();
+    }
+    change.save()
+}
+
+/// The longest wait an agent may ask for: a day.
+const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
+
+fn wait(ms: u64) -> SignedDuration {
+    SignedDuration::from_millis(i64::try_from(ms.min(MAX_WISH_MS)).expect("a day in milliseconds"))
+}
+
+fn check_output(output: &Value) -> Result<(), String> {
+    let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
+    if bytes <= MAX_OUTPUT {
+        return Ok(());
+    }
+    Err(format!(
+        "the agent's output has {bytes} bytes, at most {MAX_OUTPUT} are kept; return a reference to it instead"
+    ))
+}
+
+/// The save that settled this attempt went through, but its effects may not have gone out.
+fn on_repeated_reply(task: &Task, index: usize, turn: &Turn<'_>) -> Decision {
+    let settled_at = task.steps[index].settled_at;
+    let mut effects = requests(task, turn, |step| step.claimed_at == settled_at);
+    if task.ended_at > 0 && task.ended_at == settled_at {
+        effects.extend(change::final_notice(task, turn.workflow));
+        effects.extend(change::alert(task, turn));
+    } else if task.steps[index].state == State::Processed && settled_at == task.version {
+        effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
+    }
+    let waits = match task.phase {
+        Phase::Undoing => !task.is_undo_begun() || task.waiting(turn.workflow).next().is_some(),
+        Phase::Forward => task.waiting(turn.workflow).next().is_some(),
+        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => false,
+    };
+    if waits {
+        effects.extend(change::wake(task, turn, 0));
+    }
+    Decision::Keep { why: Kept::Repeated, effects }
+}
+
+fn on_cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
+    match task.phase {
+        Phase::Forward => {}
+        Phase::Error if !task.is_undo_begun() => {}
+        // A repeated cancel: the Wake of the first one may not have gone out.
+        Phase::Undoing if !task.is_undo_begun() => {
+            let effects = change::wake(task, turn, 0).into_iter().collect();
+            return Decision::Keep { why: Kept::Repeated, effects };
+        }
+        Phase::Undoing | Phase::Undone => return keep(Kept::Repeated),
+        Phase::Processed | Phase::Error | Phase::UndoError => return keep(Kept::NotAllowed),
+    }
+    let mut change = Change::begin(task, turn);
+    if change.irreversible().is_some() {
+        return keep(Kept::NotAllowed);
+    }
+    change.note_act(Kind::Cancelled, by, reason);
+    change.turn_to_undo(format!("cancelled by {by}: {reason}"));
+    // Nothing was ever handed out: there is nothing to wait for.
+    if change.task.forward_by.is_none() {
+        change.advance();
+    }
+    change.save()
+}
+
+fn on_resubmit(task: &Task, by: &str, reason: &str, seen: Option<u64>, turn: &Turn<'_>) -> Decision {
+    match task.phase {
+        Phase::Error | Phase::UndoError => {}
+        Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => return keep(Kept::NotAllowed),
+    }
+    if seen.is_some_and(|version| version != task.version) {
+        return keep(Kept::Moved);
+    }
+    let mut change = Change::begin(task, turn);
+    change.resume(by, reason);
+    change.save()
+}
+
+/// Requests once more for the steps still with an agent that `may_be_lost` picks, as they were claimed.
+fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Step) -> bool) -> Vec<Effect> {
+    let running = task.steps.iter().enumerate().filter(|(_, s)| s.claim().is_some_and(|(_, by)| turn.now < by));
+    running.filter(|(_, s)| may_be_lost(s)).filter_map(|(i, _)| change::request(task, i, turn.workflow)).collect()
+}
+
+fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
+    match decision {
+        Decision::Save { task, mut effects } => {
+            effects.append(&mut more);
+            Decision::Save { task, effects }
+        }
+        Decision::Keep { why, mut effects } => {
+            effects.append(&mut more);
+            Decision::Keep { why, effects }
+        }
+    }
+}
+
+/// The event that a Wake is.
+impl From<&Wake> for Event {
+    fn from(wake: &Wake) -> Self {
+        Self::Wake { seen: wake.seen, hops: wake.hops }
+    }
+}

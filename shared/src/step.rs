@@ -1,0 +1,204 @@
+//! One step of a task: its record and the transitions that need no policy.
+
+use crate::time::Timestamp;
+use jiff::fmt::serde::timestamp::millisecond;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Forward work or its compensating transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// The step itself.
+    Do,
+    /// The compensating transaction of the step.
+    Undo,
+}
+
+/// Where a step stands. A processing step always names its claimer and its deadline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "state")]
+pub enum State {
+    /// Not running. With attempts behind it the outcome of the last one is unknown.
+    Pending {
+        /// Not claimed before this time (UTC, milliseconds).
+        #[serde(default, rename = "nb", skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+        not_before: Option<Timestamp>,
+    },
+    /// Handed to an agent.
+    Processing {
+        /// The scheduler instance that claimed it.
+        #[serde(rename = "by")]
+        locked_by: String,
+        /// The time by which the agent must have replied (UTC, milliseconds).
+        #[serde(rename = "cb", with = "millisecond::required")]
+        complete_by: Timestamp,
+    },
+    /// Done; the output is recorded.
+    Processed,
+    /// Failed for good: a permanent error, or the threshold of failures.
+    Failed,
+    /// Left out by an operator; counts as done for the steps after it, and there is nothing to undo.
+    Skipped,
+    /// To be undone.
+    UndoPending {
+        /// Not claimed before this time (UTC, milliseconds).
+        #[serde(default, rename = "nb", skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+        not_before: Option<Timestamp>,
+    },
+    /// Its undo is with an agent.
+    UndoProcessing {
+        /// The scheduler instance that claimed it.
+        #[serde(rename = "by")]
+        locked_by: String,
+        /// The time by which the agent must have replied (UTC, milliseconds).
+        #[serde(rename = "cb", with = "millisecond::required")]
+        complete_by: Timestamp,
+    },
+    /// Undone, or it had nothing to undo.
+    Undone,
+    /// Its undo failed for good; a person is told.
+    UndoFailed,
+}
+
+/// The record of one step inside its task. JSON with short keys: it is part of every write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Step {
+    /// Where it stands.
+    #[serde(flatten)]
+    pub state: State,
+    /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of a reply.
+    #[serde(rename = "a", default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    /// Failed forward attempts since the last resubmission (the pattern's FailureCount).
+    #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// Failed undo attempts since the last resubmission.
+    #[serde(rename = "uf", default, skip_serializing_if = "is_zero")]
+    pub undo_failures: u32,
+    /// Version of the task at which the current attempt was claimed.
+    #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
+    pub claimed_at: u64,
+    /// Version of the task at which the last attempt was settled by a reply.
+    #[serde(rename = "s", default, skip_serializing_if = "is_zero64")]
+    pub settled_at: u64,
+    /// What the agent returned: also all that the undo needs to know.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why the last attempt failed.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Input an operator put in place of the order's for this step.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+fn is_zero64(n: &u64) -> bool {
+    *n == 0
+}
+
+impl Step {
+    /// A step nobody has tried.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: State::Pending { not_before: None },
+            attempt: 0,
+            failures: 0,
+            undo_failures: 0,
+            claimed_at: 0,
+            settled_at: 0,
+            output: None,
+            error: None,
+            input: None,
+        }
+    }
+
+    /// The step satisfies the steps after it.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Processed | State::Skipped)
+    }
+
+    /// The claim that holds this step, if one does: direction and deadline.
+    #[must_use]
+    pub fn claim(&self) -> Option<(Direction, Timestamp)> {
+        match self.state {
+            State::Processing { complete_by, .. } => Some((Direction::Do, complete_by)),
+            State::UndoProcessing { complete_by, .. } => Some((Direction::Undo, complete_by)),
+            State::Pending { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::UndoPending { .. }
+            | State::Undone
+            | State::UndoFailed => None,
+        }
+    }
+
+    /// Who holds it, if anybody does.
+    #[must_use]
+    pub fn locked_by(&self) -> Option<&str> {
+        match &self.state {
+            State::Processing { locked_by, .. } | State::UndoProcessing { locked_by, .. } => Some(locked_by),
+            State::Pending { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::UndoPending { .. }
+            | State::Undone
+            | State::UndoFailed => None,
+        }
+    }
+
+    /// The undo of this step has been decided on, or is over.
+    #[must_use]
+    pub fn is_undo_begun(&self) -> bool {
+        match self.state {
+            State::UndoPending { .. } | State::UndoProcessing { .. } | State::Undone | State::UndoFailed => true,
+            State::Pending { .. } | State::Processing { .. } | State::Processed | State::Failed | State::Skipped => {
+                false
+            }
+        }
+    }
+
+    /// An undo of this step is still owed, under way, or failed.
+    #[must_use]
+    pub fn owes_undo(&self) -> bool {
+        match self.state {
+            State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed => true,
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::Undone => false,
+        }
+    }
+
+    /// The forward work may have reached the remote service: it was handed out at least once and not left out.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        match self.state {
+            State::Pending { .. } => self.attempt > 0,
+            State::Skipped => false,
+            State::Processing { .. }
+            | State::Processed
+            | State::Failed
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => true,
+        }
+    }
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,98 @@
+//! The supervisor's decision: looks at one recorded task and requests recovery where a step's time has passed.
+//!
+//! It knows no business operation and sends nothing to agents: all it does is to count the failure, give the step back
+//! (or turn the task to undo, or stop it and alert), and wake a scheduler.
+
+use crate::change::{self, Change, Miss};
+use crate::message::Effect;
+use crate::scheduler::{Decision, Kept, Turn};
+use crate::task::{Phase, Task, grace};
+use crate::time::{SignedDuration, Timestamp, plus};
+
+/// What a supervisor does about one task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Save this record in place of the version before it, then send.
+    Recover {
+        /// The next record.
+        task: Box<Task>,
+        /// To be sent once it is saved.
+        effects: Vec<Effect>,
+        /// How many attempts expired.
+        expired: usize,
+    },
+    /// Write only `due`; the version stays. Then send.
+    Rearm {
+        /// The new due time; `None` takes the task out of the index.
+        due: Option<Timestamp>,
+        /// To be sent: a Wake that seems lost, an alert or a notice that is still owed.
+        effects: Vec<Effect>,
+    },
+    /// Leave it alone.
+    Leave(Kept),
+}
+
+/// Longest wait between two looks at a task that only waits for a scheduler.
+const MAX_REARM: SignedDuration = SignedDuration::from_mins(15);
+
+/// The verdict on one task. `token` is the fencing token of the supervisor's lease.
+#[must_use]
+pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
+    if token < task.lease_token {
+        return Verdict::Leave(Kept::Stale);
+    }
+    let expired: Vec<_> = (task.steps.iter().enumerate())
+        .filter_map(|(i, step)| step.claim().map(|(direction, by)| (i, direction, by)))
+        .filter(|(_, _, by)| change::is_past(*by, turn))
+        .collect();
+    if expired.is_empty() {
+        return look_again(task, turn);
+    }
+    let mut change = Change::begin(task, turn);
+    change.task.lease_token = token;
+    change.use_up_due();
+    for (index, direction, _) in &expired {
+        change.miss(*index, *direction, Miss::Expired, "no answer in time");
+    }
+    match change.save() {
+        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: expired.len() },
+        Decision::Keep { why, .. } => Verdict::Leave(why),
+    }
+}
+
+fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
+    let mut effects: Vec<Effect> = change::alert(task, turn).into_iter().collect();
+    if task.notice_owed {
+        effects.extend(change::final_notice(task, turn.workflow));
+    }
+    if !effects.is_empty() {
+        // What is owed stays due until it is out: the engine clears it after the send.
+        return Verdict::Rearm { due: task.due, effects };
+    }
+    let Some(wanted) = task.wanted_due(turn.workflow, turn.skew) else {
+        return match task.due {
+            Some(_) => Verdict::Rearm { due: None, effects },
+            None => Verdict::Leave(Kept::NothingReady),
+        };
+    };
+    let next = match task.phase {
+        Phase::Forward | Phase::Undoing => task.next_claim(turn.workflow, turn.now, turn.skew),
+        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
+    };
+    if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
+        let due = wanted.max(turn.now);
+        return if task.due == Some(due) {
+            Verdict::Leave(Kept::NothingReady)
+        } else {
+            Verdict::Rearm { due: Some(due), effects }
+        };
+    }
+    // It could be claimed, and nobody did: its Wake is lost or the queue is long. The older the task, the longer the next
+    // wait, so that a backlog is not made longer by Wakes for it.
+    effects.extend(change::wake(task, turn, 0));
+    let age = task.updated_at.duration_until(turn.now);
+    let patience = age.clamp(grace(turn.workflow), MAX_REARM);
+    let due = plus(turn.now, patience);
+    let due = task.complete_by().map_or(due, |by| by.min(due));
+    Verdict::Rearm { due: Some(due), effects }
+}

@@ -1,0 +1,347 @@
+//! The TASK record: everything the system knows about one order's progress. It is the truth; messages are only hints.
+
+use crate::history;
+use crate::order::Id;
+use crate::step::{Direction, State, Step};
+use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::{Hash, Workflow};
+use jiff::fmt::serde::timestamp::millisecond;
+use serde::{Deserialize, Serialize};
+
+/// Where a task as a whole stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Its steps are being done.
+    Forward,
+    /// What was or may have been done is being undone.
+    Undoing,
+    /// All steps are done.
+    Processed,
+    /// Everything that was or may have been done is undone.
+    Undone,
+    /// It stopped and waits for an operator.
+    Error,
+    /// An undo failed for good; it stopped and waits for an operator.
+    UndoError,
+}
+
+/// The pattern's ProcessState, computed from phase and steps. A column of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ProcessState {
+    /// Open, and no step is with an agent.
+    Pending,
+    /// Open, and at least one step is with an agent.
+    Processing,
+    /// All steps are done.
+    Processed,
+    /// Being undone.
+    Undoing,
+    /// Undone.
+    Undone,
+    /// Stopped; an operator is told.
+    Error,
+}
+
+impl ProcessState {
+    /// All of them, in the order in which lists and summaries show them.
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::Processing, Self::Processed, Self::Undoing, Self::Undone, Self::Error];
+
+    /// The name used in records, messages and the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Processing => "Processing",
+            Self::Processed => "Processed",
+            Self::Undoing => "Undoing",
+            Self::Undone => "Undone",
+            Self::Error => "Error",
+        }
+    }
+
+    /// Nothing more happens unless a person acts.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Processed | Self::Undone | Self::Error => true,
+            Self::Pending | Self::Processing | Self::Undoing => false,
+        }
+    }
+}
+
+/// How urgent a task is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// After everything else.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Before everything else.
+    High,
+}
+
+/// An operator alert that is owed until it went out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Alert {
+    /// Version of the task at which it arose; the alert is cleared only while that is still the latest one.
+    #[serde(rename = "v")]
+    pub version: u64,
+    /// The step that failed, by position.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u16>,
+    /// What failed and why, in words.
+    #[serde(rename = "r")]
+    pub reason: String,
+}
+
+/// The record of one task. Its JSON is the `task` attribute of the item; the fields it leaves out are columns of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Task {
+    /// The order's id. Column `pk`.
+    #[serde(skip, default = "no_id")]
+    pub id: Id,
+    /// Number of changes applied so far; every save names the one it read. Column `version`.
+    #[serde(skip)]
+    pub version: u64,
+    /// Mark of the save that wrote this version, unique per attempt to save. Column `stamp`.
+    #[serde(skip)]
+    pub stamp: String,
+    /// Part of the due index this task belongs to. Column `shard`, present while `due` is.
+    #[serde(skip)]
+    pub shard: u16,
+    /// When a supervisor should look at it: never too late, at most too early (UTC, milliseconds). Column `due`;
+    /// present while the task is open or owes something.
+    #[serde(skip)]
+    pub due: Option<Timestamp>,
+    /// Fencing token of the last supervisor that wrote it. Column `lease_token`.
+    #[serde(skip)]
+    pub lease_token: u64,
+    /// When it was accepted (UTC, milliseconds). Column `created_at`.
+    #[serde(skip)]
+    pub created_at: Timestamp,
+    /// When it last changed (UTC, milliseconds). Column `updated_at`.
+    #[serde(skip)]
+    pub updated_at: Timestamp,
+    /// The workflow's name, for people.
+    #[serde(rename = "wf")]
+    pub workflow: String,
+    /// The definition this task runs by, whatever is deployed later.
+    #[serde(rename = "wh")]
+    pub workflow_hash: Hash,
+    /// Where it stands.
+    #[serde(rename = "ph")]
+    pub phase: Phase,
+    /// Version at which the phase last became a final one, else 0.
+    #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
+    pub ended_at: u64,
+    /// One record per step, in the workflow's order.
+    #[serde(rename = "st")]
+    pub steps: Vec<Step>,
+    /// Whose order it is.
+    #[serde(rename = "tn")]
+    pub tenant: String,
+    /// The submitter's own reference.
+    #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// Registered name of the submitter's response queue.
+    #[serde(rename = "rq", default, skip_serializing_if = "Option::is_none")]
+    pub reply_queue: Option<String>,
+    /// How urgent it is.
+    #[serde(rename = "pr", default, skip_serializing_if = "is_normal")]
+    pub priority: Priority,
+    /// The latest `complete_by` ever handed out for forward work: no forward call starts after it (UTC, milliseconds).
+    #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub forward_by: Option<Timestamp>,
+    /// Why the task failed, was cancelled, or stopped.
+    #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// An operator alert that has not gone out yet.
+    #[serde(rename = "al", default, skip_serializing_if = "Option::is_none")]
+    pub alert: Option<Alert>,
+    /// A strict final notice that has not gone out yet.
+    #[serde(rename = "no", default, skip_serializing_if = "std::ops::Not::not")]
+    pub notice_owed: bool,
+    /// What happened.
+    #[serde(rename = "log")]
+    pub log: Vec<history::Entry>,
+}
+
+fn no_id() -> Id {
+    Id(String::new())
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+fn is_normal(p: &Priority) -> bool {
+    *p == Priority::Normal
+}
+
+/// What a submitter chooses, beside the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The order's id.
+    pub id: Id,
+    /// Whose order it is.
+    pub tenant: String,
+    /// The submitter's own reference.
+    pub reference: Option<String>,
+    /// Registered name of the submitter's response queue.
+    pub reply_queue: Option<String>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Part of the due index.
+    pub shard: u16,
+}
+
+/// Longest time from submission to the first look of a supervisor, for a task whose first Wake was lost.
+pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
+
+impl Task {
+    /// A new task: Pending, no LockedBy, FailureCount 0, version 0.
+    #[must_use]
+    pub fn new(submission: Submission, workflow: &Workflow, now: Timestamp) -> Self {
+        Self {
+            id: submission.id,
+            version: 0,
+            stamp: String::new(),
+            shard: submission.shard,
+            due: Some(plus(now, grace(workflow))),
+            lease_token: 0,
+            created_at: now,
+            updated_at: now,
+            workflow: workflow.name.clone(),
+            workflow_hash: workflow.hash(),
+            phase: Phase::Forward,
+            ended_at: 0,
+            steps: vec![Step::new(); workflow.steps.len()],
+            tenant: submission.tenant,
+            reference: submission.reference,
+            reply_queue: submission.reply_queue,
+            priority: submission.priority,
+            forward_by: None,
+            reason: None,
+            alert: None,
+            notice_owed: false,
+            log: Vec::new(),
+        }
+    }
+
+    /// The pattern's ProcessState.
+    #[must_use]
+    pub fn process_state(&self) -> ProcessState {
+        match self.phase {
+            Phase::Forward if self.steps.iter().any(|s| s.claim().is_some()) => ProcessState::Processing,
+            Phase::Forward => ProcessState::Pending,
+            Phase::Undoing => ProcessState::Undoing,
+            Phase::Processed => ProcessState::Processed,
+            Phase::Undone => ProcessState::Undone,
+            Phase::Error | Phase::UndoError => ProcessState::Error,
+        }
+    }
+
+    /// The pattern's LockedBy: the latest claimer among the steps with an agent; absent exactly when there is none.
+    #[must_use]
+    pub fn locked_by(&self) -> Option<&str> {
+        self.steps.iter().filter(|s| s.claim().is_some()).max_by_key(|s| s.claimed_at).and_then(Step::locked_by)
+    }
+
+    /// The pattern's CompleteBy: the earliest deadline of a step with an agent.
+    #[must_use]
+    pub fn complete_by(&self) -> Option<Timestamp> {
+        self.steps.iter().filter_map(|s| s.claim().map(|(_, by)| by)).min()
+    }
+
+    /// The pattern's FailureCount: the failures of all steps, forward and undo.
+    #[must_use]
+    pub fn failure_count(&self) -> u32 {
+        self.steps.iter().map(|s| s.failures.saturating_add(s.undo_failures)).fold(0, u32::saturating_add)
+    }
+
+    /// When the undo may begin: no forward call can start any more, whatever the clocks say.
+    #[must_use]
+    pub fn undo_from(&self, skew: SignedDuration) -> Option<Timestamp> {
+        self.forward_by.map(|by| plus(by, skew))
+    }
+
+    /// The undo has been decided step by step; forward replies mean nothing any more.
+    #[must_use]
+    pub fn is_undo_begun(&self) -> bool {
+        self.steps.iter().any(Step::is_undo_begun)
+    }
+
+    /// All steps that must be done before step `index` are done.
+    #[must_use]
+    pub fn is_open(&self, index: usize, workflow: &Workflow) -> bool {
+        workflow.steps[index].after.iter().all(|&a| self.steps[a].is_done())
+    }
+
+    /// No step that depends on step `index`, directly or not, still has an undo ahead of it.
+    #[must_use]
+    pub fn is_open_to_undo(&self, index: usize, workflow: &Workflow) -> bool {
+        let mut seen = vec![false; self.steps.len()];
+        let mut ahead: Vec<usize> = workflow.dependents(index).collect();
+        while let Some(next) = ahead.pop() {
+            if std::mem::replace(&mut seen[next], true) {
+                continue;
+            }
+            if self.steps[next].owes_undo() {
+                return false;
+            }
+            ahead.extend(workflow.dependents(next));
+        }
+        true
+    }
+
+    /// Steps that wait only for time: position and the time from which they can be claimed (`None`: at once).
+    pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
+        self.steps.iter().enumerate().filter_map(move |(i, step)| match (self.phase, &step.state) {
+            (Phase::Forward, State::Pending { not_before }) if self.is_open(i, workflow) => Some((i, *not_before)),
+            (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
+                Some((i, *not_before))
+            }
+            _ => None,
+        })
+    }
+
+    /// The next time at which something can be claimed, `None` if nothing waits. A time at or before `now` means at once.
+    #[must_use]
+    pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
+        if self.phase == Phase::Undoing && !self.is_undo_begun() {
+            return Some(self.undo_from(skew).unwrap_or(now));
+        }
+        self.waiting(workflow).map(|(_, from)| from.unwrap_or(now)).min()
+    }
+
+    /// The earliest time at which a supervisor has something to do here, `None` if never.
+    #[must_use]
+    pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
+        let owed = (self.alert.is_some() || self.notice_owed).then_some(self.updated_at);
+        let expiry = self.complete_by().map(|by| plus(by, skew));
+        let next = match self.phase {
+            Phase::Forward | Phase::Undoing => self.next_claim(workflow, self.updated_at, skew),
+            Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
+        };
+        // A claim that is possible at once is on its way by a Wake: look only if that was lost.
+        let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
+        [owed, expiry, next].into_iter().flatten().min()
+    }
+
+    /// The claim that holds step `index`, if it is in `direction`.
+    #[must_use]
+    pub fn holds(&self, index: usize, attempt: u32) -> Option<(Direction, Timestamp)> {
+        let step = self.steps.get(index)?;
+        step.claim().filter(|_| step.attempt == attempt)
+    }
+}
+
+/// How long a Wake may take before a supervisor looks after the task. Never longer than the shortest timeout, so that no
+/// later claim of a prompt task needs an earlier `due`: a happy task costs one index insert and one delete.
+#[must_use]
+pub fn grace(workflow: &Workflow) -> SignedDuration {
+    workflow.shortest_timeout().min(MAX_GRACE)
+}

@@ -1,0 +1,155 @@
+//! Workflows: what steps there are, in what order, by which agents, how long, how often, and how to undo them.
+//!
+//! A workflow is data. A task names the definition it was submitted under by the hash of its content, so that a new
+//! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
+
+pub mod file;
+
+use crate::retry::{Calls, Ladder, Then};
+use crate::step::Direction;
+use crate::time::SignedDuration;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// Most steps in one workflow: the task, their records included, has to stay far below DynamoDB's 400 KB.
+pub const MAX_STEPS: usize = 50;
+
+/// Identity of a definition: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Hash(pub String);
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A validated workflow. Its JSON is the WORKFLOW record and, hashed, the workflow's identity.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Workflow {
+    /// The name submitters use.
+    pub name: String,
+    /// The built-in check an input has to pass; without one any JSON object is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// What a permanent error of a forward step leads to, unless the step says otherwise.
+    pub on_failure: Then,
+    /// Whether the final notice keeps its row in the due index until it is out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict_notices: bool,
+    /// At least one, in the order of the file; `after` holds positions in this list.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Step {
+    /// Unique in its workflow.
+    pub name: String,
+    /// The agent that does it.
+    pub agent: String,
+    /// Positions of the steps that must be done first.
+    pub after: Vec<usize>,
+    /// From the claim to `complete_by`.
+    pub timeout: SignedDuration,
+    /// The supervisor's policy.
+    pub retry: Ladder,
+    /// The agent's policy within one attempt.
+    pub calls: Calls,
+    /// What a permanent error leads to.
+    pub on_failure: Then,
+    /// Once it may have run, a failure asks for a person instead of an undo.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub irreversible: bool,
+    /// The compensating transaction, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Undo>,
+}
+
+/// The compensating transaction of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Undo {
+    /// The agent that does it.
+    pub agent: String,
+    /// From the claim to `complete_by`.
+    pub timeout: SignedDuration,
+    /// The supervisor's policy; at its end the task stops in Error, whatever `then` says.
+    pub retry: Ladder,
+    /// The agent's policy within one attempt.
+    pub calls: Calls,
+}
+
+impl Workflow {
+    /// The identity of this definition.
+    #[must_use]
+    pub fn hash(&self) -> Hash {
+        let json = serde_json::to_vec(self).expect("a workflow has only string keys");
+        let digest = Sha256::digest(&json);
+        Hash(digest.iter().take(12).map(|b| format!("{b:02x}")).collect())
+    }
+
+    /// The shortest timeout of any step, forward or undo: no deadline lies nearer than this after a claim.
+    #[must_use]
+    pub fn shortest_timeout(&self) -> SignedDuration {
+        let undo = self.steps.iter().filter_map(|s| s.undo.as_ref().map(|u| u.timeout));
+        self.steps.iter().map(|s| s.timeout).chain(undo).min().unwrap_or(SignedDuration::ZERO)
+    }
+
+    /// Position of the step called `name`.
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.steps.iter().position(|s| s.name == name)
+    }
+
+    /// Positions of all steps that directly wait for step `index`.
+    pub fn dependents(&self, index: usize) -> impl Iterator<Item = usize> {
+        self.steps.iter().enumerate().filter(move |(_, s)| s.after.contains(&index)).map(|(i, _)| i)
+    }
+
+    /// All agents named, each once, in order of first use.
+    #[must_use]
+    pub fn agents(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for step in &self.steps {
+            for agent in std::iter::once(&step.agent).chain(step.undo.as_ref().map(|u| &u.agent)) {
+                if !names.contains(&agent.as_str()) {
+                    names.push(agent);
+                }
+            }
+        }
+        names
+    }
+}
+
+impl Step {
+    /// Agent, timeout, ladder and call policy in one direction; `None` for the undo of a step that has none.
+    #[must_use]
+    pub fn work(&self, direction: Direction) -> Option<Work<'_>> {
+        match direction {
+            Direction::Do => {
+                Some(Work { agent: &self.agent, timeout: self.timeout, retry: &self.retry, calls: self.calls })
+            }
+            Direction::Undo => self.undo.as_ref().map(|u| Work {
+                agent: &u.agent,
+                timeout: u.timeout,
+                retry: &u.retry,
+                calls: u.calls,
+            }),
+        }
+    }
+}
+
+/// What there is to do for a step in one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// The agent that does it.
+    pub agent: &'a str,
+    /// From the claim to `complete_by`.
+    pub timeout: SignedDuration,
+    /// The supervisor's policy.
+    pub retry: &'a Ladder,
+    /// The agent's policy within one attempt.
+    pub calls: Calls,
+}

@@ -1,0 +1,371 @@
+//! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
+
+use super::{MAX_STEPS, Step, Undo, Workflow};
+use crate::retry::{Calls, Ladder, Long, Then};
+use crate::time::SignedDuration;
+use serde::Deserialize;
+use std::ops::Range;
+use toml::Spanned;
+
+/// Why a workflow file was refused. `Display` is one line: `FILE:LINE: what is wrong; what to write instead`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {message}")]
+pub struct Error {
+    /// As given to [`parse`].
+    pub file: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong and what to write instead.
+    pub message: String,
+}
+
+/// Names that the configuration knows; a workflow may use no others.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Agents that some function or program serves.
+    pub agents: &'a [&'a str],
+    /// Built-in input checks.
+    pub inputs: &'a [&'a str],
+}
+
+const MAX_NAME: usize = 40;
+const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
+const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
+const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
+const MAX_ATTEMPTS: u32 = 1000;
+
+/// The ladder of a step that names none: the retry module's intervals (1, 5, 10, 30 and 60 minutes).
+fn default_backoff() -> Vec<SignedDuration> {
+    [1, 5, 10, 30, 60].map(SignedDuration::from_mins).to_vec()
+}
+
+const DEFAULT_CALLS: Calls =
+    Calls { attempts: 5, base: SignedDuration::from_millis(100), cap: SignedDuration::from_secs(5) };
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawWorkflow {
+    name: Spanned<String>,
+    input: Option<Spanned<String>>,
+    #[serde(default = "undo")]
+    on_failure: Then,
+    #[serde(default)]
+    strict_notices: bool,
+    #[serde(default)]
+    step: Vec<Spanned<RawStep>>,
+}
+
+fn undo() -> Then {
+    Then::Undo
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawStep {
+    name: Spanned<String>,
+    agent: Option<Spanned<String>>,
+    #[serde(default)]
+    after: Vec<Spanned<String>>,
+    timeout: Option<Spanned<SignedDuration>>,
+    retry: Option<Spanned<RawRetry>>,
+    calls: Option<Spanned<RawCalls>>,
+    on_failure: Option<Then>,
+    #[serde(default)]
+    irreversible: bool,
+    undo: Option<Spanned<RawUndo>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawUndo {
+    agent: Option<Spanned<String>>,
+    timeout: Option<Spanned<SignedDuration>>,
+    retry: Option<Spanned<RawRetry>>,
+    calls: Option<Spanned<RawCalls>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRetry {
+    max: Option<u32>,
+    backoff: Option<Vec<SignedDuration>>,
+    long: Option<Long>,
+    then: Option<Then>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCalls {
+    attempts: Option<u32>,
+    base: Option<SignedDuration>,
+    cap: Option<SignedDuration>,
+}
+
+/// Where an error lies, as a byte range of the text.
+type At = Range<usize>;
+type Problem = (At, String);
+
+/// The workflow in `text`; `file` is only named in errors.
+///
+/// # Errors
+/// The first thing that is wrong, with its line and what to write instead.
+pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error> {
+    let fail = |at: At, message: String| Error {
+        file: file.to_owned(),
+        line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
+        message,
+    };
+    let raw: RawWorkflow =
+        toml::from_str(text).map_err(|e| fail(e.span().unwrap_or(0..0), e.message().replace('\n', "; ")))?;
+    build(&raw, known).map_err(|(at, message)| fail(at, message))
+}
+
+fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
+    check_name("workflow", &raw.name)?;
+    if let Some(input) = &raw.input
+        && !known.inputs.contains(&input.get_ref().as_str())
+    {
+        let message = format!(
+            "unknown input check `{}`; write one of {}, or leave the line out",
+            input.get_ref(),
+            list(known.inputs)
+        );
+        return Err((input.span(), message));
+    }
+    if raw.step.is_empty() {
+        return Err((
+            raw.name.span(),
+            "the workflow has no steps; add at least one [[step]] with name, agent and timeout".into(),
+        ));
+    }
+    if raw.step.len() > MAX_STEPS {
+        let message = format!("{} steps are too many; at most {MAX_STEPS}, so split the workflow", raw.step.len());
+        return Err((raw.step[MAX_STEPS].span(), message));
+    }
+    let names: Vec<&str> = raw.step.iter().map(|s| s.get_ref().name.get_ref().as_str()).collect();
+    let mut steps = Vec::with_capacity(names.len());
+    for (index, step) in raw.step.iter().enumerate() {
+        let name = &step.get_ref().name;
+        check_name("step", name)?;
+        if names[..index].contains(&name.get_ref().as_str()) {
+            return Err((
+                name.span(),
+                format!("a step called `{}` exists already; give each step a name of its own", name.get_ref()),
+            ));
+        }
+        steps.push(build_step(step, &names, raw.on_failure, known)?);
+    }
+    if let Some(cycle) = find_cycle(&steps) {
+        let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
+        let message =
+            format!("the steps wait for each other in a circle ({path}); take one of these `after` entries out");
+        return Err((raw.step[cycle[0]].get_ref().after[0].span(), message));
+    }
+    Ok(Workflow {
+        name: raw.name.get_ref().clone(),
+        input: raw.input.as_ref().map(|i| i.get_ref().clone()),
+        on_failure: raw.on_failure,
+        strict_notices: raw.strict_notices,
+        steps,
+    })
+}
+
+fn build_step(spanned: &Spanned<RawStep>, names: &[&str], on_failure: Then, known: Known<'_>) -> Result<Step, Problem> {
+    let raw = spanned.get_ref();
+    let name = raw.name.get_ref();
+    let Some(agent) = &raw.agent else {
+        return Err((
+            raw.name.span(),
+            format!("step `{name}` has no agent; add `agent = \"NAME\"` with one of {}", list(known.agents)),
+        ));
+    };
+    check_agent(agent, known)?;
+    let Some(timeout) = &raw.timeout else {
+        return Err((raw.name.span(), format!("step `{name}` has no timeout; add, for instance, `timeout = \"30s\"`")));
+    };
+    check_timeout(timeout)?;
+    let mut after = Vec::with_capacity(raw.after.len());
+    for other in &raw.after {
+        let Some(position) = names.iter().position(|n| n == other.get_ref()) else {
+            let others: Vec<&str> = names.iter().copied().filter(|n| n != name).collect();
+            return Err((
+                other.span(),
+                format!(
+                    "step `{name}` waits for `{}`, which does not exist; write one of {}",
+                    other.get_ref(),
+                    list(&others)
+                ),
+            ));
+        };
+        if !after.contains(&position) {
+            after.push(position);
+        }
+    }
+    after.sort_unstable();
+    let retry = ladder(raw.retry.as_ref(), on_failure)?;
+    let calls = calls(raw.calls.as_ref(), DEFAULT_CALLS)?;
+    let undo = match &raw.undo {
+        None => None,
+        Some(spanned) => {
+            let undo = spanned.get_ref();
+            let Some(agent) = &undo.agent else {
+                let message = format!(
+                    "the undo of step `{name}` has no agent; write `undo = {{ agent = \"{}\" }}`",
+                    agent.get_ref()
+                );
+                return Err((spanned.span(), message));
+            };
+            check_agent(agent, known)?;
+            if let Some(timeout) = &undo.timeout {
+                check_timeout(timeout)?;
+            }
+            let retry = match &undo.retry {
+                None => Ladder { then: Then::Error, ..retry.clone() },
+                Some(own) => {
+                    if own.get_ref().then == Some(Then::Undo) {
+                        return Err((
+                            own.span(),
+                            "an undo cannot be undone; write `then = \"error\"` or leave `then` out".into(),
+                        ));
+                    }
+                    ladder(Some(own), Then::Error)?
+                }
+            };
+            Some(Undo {
+                agent: agent.get_ref().clone(),
+                timeout: undo.timeout.as_ref().map_or(*timeout.get_ref(), |t| *t.get_ref()),
+                retry,
+                calls: self::calls(undo.calls.as_ref(), calls)?,
+            })
+        }
+    };
+    if raw.irreversible && undo.is_some() {
+        return Err((raw.name.span(), format!("step `{name}` is irreversible and has an undo; keep one of the two")));
+    }
+    Ok(Step {
+        name: name.clone(),
+        agent: agent.get_ref().clone(),
+        after,
+        timeout: *timeout.get_ref(),
+        retry,
+        calls,
+        on_failure: raw.on_failure.unwrap_or(on_failure),
+        irreversible: raw.irreversible,
+        undo,
+    })
+}
+
+fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
+    let text = name.get_ref();
+    let good = text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.len() <= MAX_NAME
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
+    if good {
+        return Ok(());
+    }
+    let message = format!(
+        "`{text}` cannot name a {what}; write a lower-case letter, then letters, digits, `-` or `_`, at most {MAX_NAME} in all"
+    );
+    Err((name.span(), message))
+}
+
+fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem> {
+    if known.agents.contains(&agent.get_ref().as_str()) {
+        return Ok(());
+    }
+    Err((agent.span(), format!("unknown agent `{}`; write one of {}", agent.get_ref(), list(known.agents))))
+}
+
+fn check_timeout(timeout: &Spanned<SignedDuration>) -> Result<(), Problem> {
+    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(timeout.get_ref()) {
+        return Ok(());
+    }
+    Err((timeout.span(), format!("the timeout {:#} is out of bounds; write one from 50ms to 12h", timeout.get_ref())))
+}
+
+fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {
+    let Some(spanned) = raw else {
+        let backoff = default_backoff();
+        return Ok(Ladder {
+            max: u32::try_from(backoff.len()).expect("five intervals") + 1,
+            backoff,
+            long: None,
+            then,
+        });
+    };
+    let raw = spanned.get_ref();
+    let backoff = raw.backoff.clone().unwrap_or_else(default_backoff);
+    let max = raw.max.unwrap_or_else(|| u32::try_from(backoff.len()).unwrap_or(MAX_ATTEMPTS).saturating_add(1));
+    let long_times = raw.long.map_or(0, |l| l.times);
+    if max == 0 || max.saturating_add(long_times) > MAX_ATTEMPTS {
+        return Err((
+            spanned.span(),
+            format!("{max} attempts and {long_times} long ones are out of bounds; write 1 to {MAX_ATTEMPTS} in all"),
+        ));
+    }
+    for wait in backoff.iter().chain(raw.long.as_ref().map(|l| &l.every)) {
+        if !(SignedDuration::ZERO..=MAX_WAIT).contains(wait) {
+            return Err((spanned.span(), format!("the wait {wait:#} is out of bounds; write one from 0s to 720h")));
+        }
+    }
+    if max > 1 && backoff.is_empty() {
+        return Err((
+            spanned.span(),
+            "`backoff` is empty; write at least one wait, for instance [\"1m\", \"5m\"]".into(),
+        ));
+    }
+    Ok(Ladder { max, backoff, long: raw.long, then: raw.then.unwrap_or(then) })
+}
+
+fn calls(raw: Option<&Spanned<RawCalls>>, default: Calls) -> Result<Calls, Problem> {
+    let Some(spanned) = raw else { return Ok(default) };
+    let raw = spanned.get_ref();
+    let calls = Calls {
+        attempts: raw.attempts.unwrap_or(default.attempts),
+        base: raw.base.unwrap_or(default.base),
+        cap: raw.cap.unwrap_or(default.cap),
+    };
+    let good = (1..=100).contains(&calls.attempts)
+        && calls.base > SignedDuration::ZERO
+        && calls.base <= calls.cap
+        && calls.cap <= SignedDuration::from_mins(15);
+    if good {
+        return Ok(calls);
+    }
+    Err((spanned.span(), "`calls` needs attempts from 1 to 100 and 0s < base <= cap <= 15m; for instance { attempts = 5, base = \"100ms\", cap = \"5s\" }".into()))
+}
+
+/// The positions along one circle of `after` entries, if there is one.
+fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
+    // Take away steps whose predecessors are all gone, until none can be: what is left holds a circle.
+    let mut left: Vec<usize> = (0..steps.len()).collect();
+    loop {
+        let before = left.len();
+        let still = left.clone();
+        left.retain(|&i| steps[i].after.iter().any(|a| still.contains(a)));
+        if left.is_empty() {
+            return None;
+        }
+        if left.len() == before {
+            break;
+        }
+    }
+    let mut path = vec![left[0]];
+    loop {
+        let last = path[path.len() - 1];
+        let next = *steps[last].after.iter().find(|a| left.contains(a))?;
+        if let Some(start) = path.iter().position(|&i| i == next) {
+            path.drain(..start);
+            path.push(next);
+            return Some(path);
+        }
+        path.push(next);
+    }
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() {
+        return "(none is configured)".into();
+    }
+    names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+}
