@@ -360,7 +360,7 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
             let task = handled.task()?;
             (task.notice_owed && notice.seq >= task.ended_at).then_some(Event::NoticeSent { version: task.ended_at })
         }
-        Effect::Request(_) | Effect::Wake(..) => None,
+        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) => None,
     }
 }
 

@@ -237,6 +237,19 @@ pub struct AlertEvent {
     pub runbook: String,
 }
 
+/// A message that cannot be handled, kept for a person with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// Name of the queue it came from.
+    pub queue: String,
+    /// Its id in that queue.
+    pub message_id: String,
+    /// Why it cannot be handled.
+    pub reason: String,
+    /// Its body, unchanged.
+    pub body: String,
+}
+
 /// Something to send after a save.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
@@ -248,4 +261,8 @@ pub enum Effect {
     Notice(Box<Notice>),
     /// To the event bus.
     Alert(Box<AlertEvent>),
+    /// From an agent to the scheduler's queue.
+    Reply(Box<Reply>),
+    /// From a handler to the queue of messages set aside, and an alert about it to the event bus.
+    SetAside(Box<SetAside>),
 }

@@ -1,0 +1,80 @@
+//! The SDK clients, with their timeouts and attempts said explicitly.
+
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use std::time::Duration;
+
+/// Attempts per call, the first included: a throttled or lost call is tried again within the invocation.
+const ATTEMPTS: u32 = 3;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// One attempt. DynamoDB and SQS answer within milliseconds; a longer silence is a lost packet.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The whole call, retries included.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Clients of the three services, over one pool of connections.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// Tables.
+    pub dynamodb: aws_sdk_dynamodb::Client,
+    /// Queues.
+    pub sqs: aws_sdk_sqs::Client,
+    /// The event bus.
+    pub eventbridge: aws_sdk_eventbridge::Client,
+}
+
+impl Clients {
+    /// Clients as the environment says: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
+    pub async fn from_env() -> Self {
+        let config = aws_config::defaults(BehaviorVersion::latest())
+            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+            .timeout_config(timeouts())
+            .load()
+            .await;
+        Self::new(&config)
+    }
+
+    /// Clients of endpoints embedded in this process: `http` answers the calls, and no credentials are needed.
+    #[must_use]
+    pub fn embedded(http: SharedHttpClient) -> Self {
+        let credentials = aws_sdk_sqs::config::Credentials::new("local", "local", None, None, "stepwarden");
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::from_static("local"))
+            .endpoint_url("http://127.0.0.1")
+            .credentials_provider(aws_sdk_sqs::config::SharedCredentialsProvider::new(credentials))
+            .http_client(http)
+            .sleep_impl(aws_smithy_async::rt::sleep::SharedAsyncSleep::new(
+                aws_smithy_async::rt::sleep::TokioSleep::new(),
+            ))
+            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+            .timeout_config(timeouts())
+            .build();
+        Self::new(&config)
+    }
+
+    fn new(config: &SdkConfig) -> Self {
+        // A long poll of 20 s must outlive its answer.
+        let patient = timeouts()
+            .to_builder()
+            .operation_attempt_timeout(Duration::from_secs(25))
+            .operation_timeout(Duration::from_secs(30))
+            .build();
+        let sqs = aws_sdk_sqs::config::Builder::from(config).timeout_config(patient).build();
+        Self {
+            dynamodb: aws_sdk_dynamodb::Client::new(config),
+            sqs: aws_sdk_sqs::Client::from_conf(sqs),
+            eventbridge: aws_sdk_eventbridge::Client::new(config),
+        }
+    }
+}
+
+fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .operation_timeout(CALL_TIMEOUT)
+        .build()
+}

@@ -1,0 +1,170 @@
+//! A task as a DynamoDB item, and back.
+//!
+//! The pattern's columns are attributes of their own, so that a person, a condition and an index can use them; the rest
+//! is one JSON string, `task`, because a string costs fewer bytes and less work than a tree of typed attributes.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use shared::order::{Id, Order};
+use shared::ports::Error;
+use shared::task::Task;
+use shared::time::{SignedDuration, Timestamp, plus};
+use std::collections::HashMap;
+
+/// An item as the SDK has it.
+pub type Item = HashMap<String, AttributeValue>;
+
+pub(crate) fn s(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
+}
+
+pub(crate) fn n(number: impl ToString) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+/// The TASK item. `ttl` is set when the task has ended for good and owes nothing.
+///
+/// # Errors
+/// [`Error::TooLarge`] beyond DynamoDB's 400 KB.
+pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> {
+    /// DynamoDB's limit is 400 KB; the columns take the rest.
+    const LIMIT: usize = 390 * 1024;
+    let json = serde_json::to_string(task).expect("a task has only string keys");
+    if json.len() > LIMIT {
+        return Err(Error::TooLarge { what: format!("task {}", task.id), bytes: json.len(), limit: LIMIT });
+    }
+    let state = task.process_state();
+    let mut item = Item::from([
+        ("pk".into(), s(&task.id.0)),
+        ("version".into(), n(task.version)),
+        ("stamp".into(), s(&task.stamp)),
+        ("process_state".into(), s(state.name())),
+        ("failure_count".into(), n(task.failure_count())),
+        ("created_at".into(), n(task.created_at.as_millisecond())),
+        ("updated_at".into(), n(task.updated_at.as_millisecond())),
+        ("task".into(), s(json)),
+    ]);
+    let mut put = |name: &str, value: Option<AttributeValue>| value.map(|v| item.insert(name.into(), v));
+    put("locked_by", task.locked_by().map(s));
+    put("complete_by", task.complete_by().map(|t| n(t.as_millisecond())));
+    put("lease_token", (task.lease_token > 0).then(|| n(task.lease_token)));
+    if let Some(due) = task.due {
+        put("shard", Some(s(shard(task.shard))));
+        put("due", Some(n(due.as_millisecond())));
+    } else if state.is_final() && state != shared::task::ProcessState::Error {
+        put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
+    }
+    // A sparse index of what waits for a person: no order that goes well is ever written to it.
+    if state == shared::task::ProcessState::Error {
+        put("attention", Some(s("Error")));
+    }
+    Ok(item)
+}
+
+/// The key of a part of the due index.
+#[must_use]
+pub fn shard(number: u16) -> String {
+    format!("{number:03}")
+}
+
+/// The TASK in an item.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is not one that [`from_task`] wrote.
+pub fn to_task(item: &Item) -> Result<Task, Error> {
+    let id = Id(text(item, "pk", "task")?.to_owned());
+    let what = format!("task {id}");
+    let json = text(item, "task", &what)?;
+    let mut task: Task = serde_json::from_str(json).map_err(|e| corrupt(&what, format!("attribute `task`: {e}")))?;
+    task.id = id;
+    task.version = number(item, "version", &what)?;
+    task.stamp = text(item, "stamp", &what)?.to_owned();
+    task.created_at = time(item, "created_at", &what)?;
+    task.updated_at = time(item, "updated_at", &what)?;
+    task.lease_token = if item.contains_key("lease_token") { number(item, "lease_token", &what)? } else { 0 };
+    if item.contains_key("due") {
+        task.due = Some(time(item, "due", &what)?);
+        task.shard =
+            text(item, "shard", &what)?.parse().map_err(|e| corrupt(&what, format!("attribute `shard`: {e}")))?;
+    }
+    Ok(task)
+}
+
+/// Partition of the order table: month and a spread number, so that no index is needed to list orders by time.
+#[must_use]
+pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, String) {
+    let bucket = id.spread() % u32::from(buckets.max(1));
+    (bucket_name(created_at, bucket), format!("{:013}#{id}", created_at.as_millisecond()))
+}
+
+fn bucket_name(at: Timestamp, bucket: u32) -> String {
+    let date = at.to_zoned(jiff::tz::TimeZone::UTC);
+    format!("{:04}-{:02}#{bucket:03}", date.year(), date.month())
+}
+
+/// The ORDER item.
+///
+/// # Errors
+/// [`Error::TooLarge`] beyond DynamoDB's 400 KB.
+pub fn from_order(order: &Order, buckets: u16) -> Result<Item, Error> {
+    const LIMIT: usize = 390 * 1024;
+    let input = serde_json::to_string(&order.input).expect("JSON has only string keys");
+    if input.len() > LIMIT {
+        return Err(Error::TooLarge { what: format!("order {}", order.id), bytes: input.len(), limit: LIMIT });
+    }
+    let (bucket, sort) = order_key(&order.id, order.created_at, buckets);
+    Ok(Item::from([
+        ("bucket".into(), s(bucket)),
+        ("sort".into(), s(sort)),
+        ("id".into(), s(&order.id.0)),
+        ("tenant".into(), s(&order.tenant)),
+        ("idempotency_key".into(), s(&order.idempotency_key)),
+        ("hash".into(), s(&order.hash)),
+        ("created_at".into(), n(order.created_at.as_millisecond())),
+        ("input".into(), s(input)),
+    ]))
+}
+
+/// The ORDER in an item.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is not one that [`from_order`] wrote.
+pub fn to_order(item: &Item) -> Result<Order, Error> {
+    let id = Id(text(item, "id", "order")?.to_owned());
+    let what = format!("order {id}");
+    Ok(Order {
+        tenant: text(item, "tenant", &what)?.to_owned(),
+        idempotency_key: text(item, "idempotency_key", &what)?.to_owned(),
+        hash: text(item, "hash", &what)?.to_owned(),
+        created_at: time(item, "created_at", &what)?,
+        input: serde_json::from_str(text(item, "input", &what)?)
+            .map_err(|e| corrupt(&what, format!("attribute `input`: {e}")))?,
+        id,
+    })
+}
+
+pub(crate) fn corrupt(what: &str, why: String) -> Error {
+    Error::Corrupt { what: what.to_owned(), why }
+}
+
+pub(crate) fn text<'a>(item: &'a Item, name: &str, what: &str) -> Result<&'a str, Error> {
+    match item.get(name) {
+        Some(AttributeValue::S(text)) => Ok(text),
+        Some(_) => Err(corrupt(what, format!("attribute `{name}` is not a string"))),
+        None => Err(corrupt(what, format!("attribute `{name}` is missing"))),
+    }
+}
+
+pub(crate) fn number<T: std::str::FromStr>(item: &Item, name: &str, what: &str) -> Result<T, Error> {
+    match item.get(name) {
+        Some(AttributeValue::N(text)) => {
+            text.parse().map_err(|_| corrupt(what, format!("attribute `{name}` is not a whole number: {text}")))
+        }
+        Some(_) => Err(corrupt(what, format!("attribute `{name}` is not a number"))),
+        None => Err(corrupt(what, format!("attribute `{name}` is missing"))),
+    }
+}
+
+pub(crate) fn time(item: &Item, name: &str, what: &str) -> Result<Timestamp, Error> {
+    let ms = number(item, name, what)?;
+    Timestamp::from_millisecond(ms).map_err(|e| corrupt(what, format!("attribute `{name}`: {e}")))
+}

@@ -1,0 +1,41 @@
+//! The adapters: tasks in DynamoDB, messages over SQS, alerts to EventBridge, all on the AWS SDK.
+//!
+//! There is one of each. Where they point is configuration: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the endpoints
+//! embedded in the local binary.
+
+pub mod clients;
+pub mod config;
+pub mod item;
+pub mod lease_store;
+pub mod messenger;
+pub mod schema;
+pub mod state_store;
+pub mod telemetry;
+
+pub use clients::Clients;
+pub use config::Config;
+pub use messenger::SqsMessenger;
+pub use state_store::DynamoStore;
+
+/// The engine as it runs on AWS and on every endpoint that speaks its protocols.
+pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
+
+/// The engine of one process: `config` says where, `clients` how, `clock` when.
+#[must_use]
+pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) -> Engine {
+    let store = DynamoStore::new(clients.dynamodb.clone(), config);
+    let messenger = SqsMessenger::new(clients, config);
+    let config = shared::engine::Config {
+        instance: config.instance.clone(),
+        skew: config.clock_skew,
+        cache: config.cache,
+        clock,
+    };
+    shared::engine::Engine::new(store, messenger, config)
+}
+
+/// The system's clock.
+#[must_use]
+pub fn wall_clock() -> shared::engine::Clock {
+    std::sync::Arc::new(jiff::Timestamp::now)
+}

@@ -1,0 +1,131 @@
+//! Tables and queues as template.yaml makes them, for endpoints where nobody deploys a template: the local system, an
+//! emulator, the contract tests. What exists already is left as it is.
+
+use crate::clients::Clients;
+use crate::config::{Config, queue};
+use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, unavailable};
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType,
+    ScalarAttributeType, TimeToLiveSpecification,
+};
+use aws_sdk_sqs::types::QueueAttributeName as Attribute;
+use shared::ports::Error;
+use std::collections::HashMap;
+
+/// Times a message is received before it goes to the dead-letter queue.
+pub const MAX_RECEIVES: u32 = 5;
+
+/// Name and visibility timeout of every queue that a function consumes.
+#[must_use]
+pub fn consumed(config: &Config, visibility_timeout_s: u32) -> Vec<(String, u32)> {
+    let mut names = vec![queue::SCHEDULER.to_owned(), queue::SUBMISSIONS.to_owned()];
+    names.extend(config.agents.iter().map(|agent| queue::agent(agent)));
+    names.into_iter().map(|name| (name, visibility_timeout_s)).collect()
+}
+
+/// Makes what is missing.
+///
+/// # Errors
+/// The endpoint's.
+pub async fn create(clients: &Clients, config: &Config, visibility_timeout_s: u32) -> Result<(), Error> {
+    create_tables(clients, config).await?;
+    for (name, timeout_s) in consumed(config, visibility_timeout_s) {
+        let dead = create_queue(clients, &queue::dead(&name), &[]).await?;
+        let attributes = clients
+            .sqs
+            .get_queue_attributes()
+            .queue_url(&dead)
+            .attribute_names(Attribute::QueueArn)
+            .send()
+            .await
+            .map_err(|e| unavailable(&dead, e))?;
+        let arn = attributes.attributes().and_then(|a| a.get(&Attribute::QueueArn)).cloned().unwrap_or_default();
+        let redrive = format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":{MAX_RECEIVES}}}"#);
+        let wanted = [(Attribute::VisibilityTimeout, timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];
+        create_queue(clients, &name, &wanted).await?;
+    }
+    for name in config.reply_queues.iter().map(|n| queue::notices(n)).chain([queue::SET_ASIDE.to_owned()]) {
+        create_queue(clients, &name, &[]).await?;
+    }
+    Ok(())
+}
+
+async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, String)]) -> Result<String, Error> {
+    /// SQS keeps messages for at most 14 days; nobody should have to hurry.
+    const RETENTION_S: &str = "1209600";
+    let mut all = HashMap::from([(Attribute::MessageRetentionPeriod, RETENTION_S.to_owned())]);
+    all.extend(attributes.iter().cloned());
+    let answer = clients.sqs.create_queue().queue_name(name).set_attributes(Some(all)).send().await;
+    Ok(answer.map_err(|e| unavailable(&format!("queue {name}"), e))?.queue_url.unwrap_or_default())
+}
+
+async fn create_tables(clients: &Clients, config: &Config) -> Result<(), Error> {
+    let string = ScalarAttributeType::S;
+    let number = ScalarAttributeType::N;
+    let existing = clients.dynamodb.list_tables().send().await.map_err(|e| unavailable("tables", e))?;
+    if !existing.table_names().contains(&config.orders_table) {
+        clients
+            .dynamodb
+            .create_table()
+            .table_name(&config.orders_table)
+            .billing_mode(BillingMode::PayPerRequest)
+            .set_attribute_definitions(Some(vec![attribute("bucket", &string), attribute("sort", &string)]))
+            .set_key_schema(Some(vec![key("bucket", KeyType::Hash), key("sort", KeyType::Range)]))
+            .send()
+            .await
+            .map_err(|e| unavailable(&config.orders_table, e))?;
+    }
+    if existing.table_names().contains(&config.state_table) {
+        return Ok(());
+    }
+    let index = |name: &str, hash: &str, range: &str| {
+        GlobalSecondaryIndex::builder()
+            .index_name(name)
+            .key_schema(key(hash, KeyType::Hash))
+            .key_schema(key(range, KeyType::Range))
+            .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
+            .build()
+            .expect("name and keys are set")
+    };
+    let attributes = vec![
+        attribute("pk", &string),
+        attribute("shard", &string),
+        attribute("due", &number),
+        attribute("attention", &string),
+        attribute("updated_at", &number),
+    ];
+    clients
+        .dynamodb
+        .create_table()
+        .table_name(&config.state_table)
+        .billing_mode(BillingMode::PayPerRequest)
+        .set_attribute_definitions(Some(attributes))
+        .key_schema(key("pk", KeyType::Hash))
+        .global_secondary_indexes(index(DUE_INDEX, "shard", "due"))
+        .global_secondary_indexes(index(ATTENTION_INDEX, "attention", "updated_at"))
+        .send()
+        .await
+        .map_err(|e| unavailable(&config.state_table, e))?;
+    let ttl = TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build();
+    clients
+        .dynamodb
+        .update_time_to_live()
+        .table_name(&config.state_table)
+        .set_time_to_live_specification(ttl.ok())
+        .send()
+        .await
+        .map_err(|e| unavailable(&config.state_table, e))?;
+    Ok(())
+}
+
+fn attribute(name: &str, kind: &ScalarAttributeType) -> AttributeDefinition {
+    AttributeDefinition::builder()
+        .attribute_name(name)
+        .attribute_type(kind.clone())
+        .build()
+        .expect("name and type are set")
+}
+
+fn key(name: &str, kind: KeyType) -> KeySchemaElement {
+    KeySchemaElement::builder().attribute_name(name).key_type(kind).build().expect("name and type are set")
+}
