@@ -124,13 +124,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Handles many events side by side: decides and saves each, then sends all effects in as few requests as possible.
     /// One answer for each event, in order; a failed one never takes its neighbours along.
     pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
-        let decided = join_all(events.iter().map(|(id, event)| self.decide(id, event))).await;
+        // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
+        let decided = join_all(events.iter().map(|(id, event)| Box::pin(self.decide(id, event)))).await;
         self.send_all(decided).await
     }
 
     /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order: the number of expired attempts.
     pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<usize, Error>> {
-        let verdicts = join_all(ids.iter().map(|id| self.judge(id, lease.token))).await;
+        let verdicts = join_all(ids.iter().map(|id| Box::pin(self.judge(id, lease.token)))).await;
         let (mut counts, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
@@ -288,7 +289,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if effects.is_empty() {
             return answers;
         }
-        let sent = self.messenger.send(effects).await;
+        let sent = Box::pin(self.messenger.send(effects)).await;
         let mut followers = Vec::new();
         for ((owner, follow_up), sent) in owners.into_iter().zip(sent) {
             match sent {
@@ -300,7 +301,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         // What is not cleared now stays owed, and the next sweep sends it once more.
-        join_all(followers.iter().map(|(event, id)| self.decide(id, event))).await;
+        join_all(followers.iter().map(|(event, id)| Box::pin(self.decide(id, event)))).await;
         answers
     }
 

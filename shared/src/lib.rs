@@ -21,4 +21,5 @@ pub mod step;
 pub mod supervisor;
 pub mod task;
 pub mod time;
+pub mod view;
 pub mod workflow;

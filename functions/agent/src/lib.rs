@@ -1,1 +1,123 @@
+//! The agent runtime: takes requests from its queues, lets an agent call its remote service, and replies.
+//!
+//! An agent wraps the calls to one remote service. The runtime gives each of them the same treatment: nothing starts past
+//! `complete_by`, calls are repeated with full jitter, a circuit breaker stands before each remote service, the
+//! idempotency key is stable, and what is late stays silent.
 
+pub mod agents;
+pub mod breaker;
+pub mod remote;
+mod runtime;
+
+pub use runtime::{Runtime, Settings};
+
+use aws_lambda_events::event::sqs::SqsEvent;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use serde_json::Value;
+use shared::message::{Effect, Request};
+use shared::ports::Messenger;
+use shared::time::SignedDuration;
+use std::time::Duration;
+use stepwarden_aws::batch::{self, Record, Response};
+
+/// How long a finished reply waits for others to share a request to SQS.
+const LINGER: Duration = Duration::from_millis(3);
+/// Replies sent at a time.
+const BATCH: usize = 10;
+
+/// Why a call to a remote service did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgentError {
+    /// It may succeed later.
+    #[error("{error}")]
+    Transient {
+        /// What happened, in words.
+        error: String,
+        /// The remote service's own wish (`Retry-After`).
+        retry_after: Option<SignedDuration>,
+    },
+    /// It never will.
+    #[error("{error}")]
+    Permanent {
+        /// What happened, in words.
+        error: String,
+    },
+}
+
+/// One call to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// What is asked, with the idempotency key to pass on.
+    pub request: &'a Request,
+    /// Time until the answer would be too late.
+    pub time_left: Duration,
+}
+
+/// An agent: the calls to one remote service.
+pub trait Agent: Send + Sync {
+    /// Name by which workflows know it.
+    fn name(&self) -> &'static str;
+    /// Makes one call, forward or undo as the request says. The result is at most
+    /// [`MAX_OUTPUT`](shared::message::MAX_OUTPUT) bytes of JSON: what later steps and the undo need to know.
+    fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>>;
+}
+
+/// Handles one batch of requests side by side. Replies leave as they come, so that a slow remote service holds up nobody
+/// else's; a record whose reply could not be sent comes again.
+pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsEvent) -> Response {
+    let mut response = Response::default();
+    let mut aside = Vec::new();
+    let mut work = FuturesUnordered::new();
+    for record in batch::records(event) {
+        let request = match batch::parse::<Request>(&record) {
+            Ok(request) => request,
+            Err(reason) => {
+                aside.push((record, reason));
+                continue;
+            }
+        };
+        if let Some(agent) = runtime.agent(&request.agent) {
+            work.push(async move { (runtime.perform(agent, &request).await, record) });
+        } else {
+            let reason = format!("no agent here is called `{}`", request.agent);
+            aside.push((record, reason));
+        }
+    }
+    batch::set_aside(messenger, aside, &mut response).await;
+    while let Some(first) = work.next().await {
+        let mut ready = vec![first];
+        let linger = tokio::time::sleep(LINGER);
+        tokio::pin!(linger);
+        while ready.len() < BATCH && !work.is_empty() {
+            tokio::select! {
+                biased;
+                Some(next) = work.next() => ready.push(next),
+                () = &mut linger => break,
+            }
+        }
+        reply(messenger, ready, &mut response).await;
+    }
+    response
+}
+
+async fn reply<M: Messenger>(
+    messenger: &M,
+    ready: Vec<(Option<shared::message::Reply>, Record)>,
+    response: &mut Response,
+) {
+    let (effects, ids): (Vec<_>, Vec<_>) = ready
+        .into_iter()
+        .filter_map(|(reply, record)| reply.map(|r| (Effect::Reply(Box::new(r)), record.message_id)))
+        .unzip();
+    if effects.is_empty() {
+        return;
+    }
+    for (id, sent) in ids.iter().zip(messenger.send(effects).await) {
+        if let Err(error) = sent {
+            tracing::warn!(message.id = %id, error = &error as &dyn std::error::Error, "a reply was not sent; its request comes again");
+            response.fail(id);
+        }
+    }
+}

@@ -1,1 +1,54 @@
+//! The scheduler: takes Wakes, replies and cancellations from its queue and moves each task on by one conditional write.
+//!
+//! All decisions are in [`shared::scheduler`]; here is only the way from an `SqsEvent` to the engine and back.
 
+use aws_lambda_events::event::sqs::SqsEvent;
+use shared::engine::{Engine, Handled};
+use shared::message::ToScheduler;
+use shared::ports::{Messenger, StateStore};
+use shared::scheduler::{Event, Kept};
+use stepwarden_aws::batch::{self, Response};
+
+/// Handles one batch. A record that fails comes again; its neighbours do not.
+pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
+    let mut response = Response::default();
+    let (mut aside, mut records, mut events) = (Vec::new(), Vec::new(), Vec::new());
+    for record in batch::records(event) {
+        match batch::parse::<ToScheduler>(&record) {
+            Ok(message) => {
+                events.push((message.task_id().clone(), to_event(message)));
+                records.push(record);
+            }
+            Err(reason) => aside.push((record, reason)),
+        }
+    }
+    let answers = engine.handle(events).await;
+    for (record, answer) in records.into_iter().zip(answers) {
+        match answer {
+            Ok(Handled::Applied(task)) => {
+                tracing::info!(task.id = %task.id, version = task.version, state = task.process_state().name(), "moved a task on");
+            }
+            Ok(Handled::Kept(Kept::Foreign, task)) => {
+                aside.push((record, format!("task {} has no such step or attempt", task.id)));
+            }
+            Ok(Handled::Kept(why, task)) => {
+                tracing::debug!(task.id = %task.id, version = task.version, ?why, "left a task as it is");
+            }
+            Ok(Handled::NoSuchTask) => aside.push((record, "there is no such task".into())),
+            Err(error) => {
+                tracing::warn!(message.id = %record.message_id, error = &error as &dyn std::error::Error, "a message comes again");
+                response.fail(&record.message_id);
+            }
+        }
+    }
+    batch::set_aside(&engine.messenger, aside, &mut response).await;
+    response
+}
+
+fn to_event(message: ToScheduler) -> Event {
+    match message {
+        ToScheduler::Wake(wake) => Event::from(&wake),
+        ToScheduler::Reply(reply) => Event::Reply(reply),
+        ToScheduler::Cancel(cancel) => Event::Cancel { by: cancel.by, reason: cancel.reason },
+    }
+}

@@ -1,1 +1,27 @@
+//! Submit: takes orders over HTTP and, the same, from the submission queue; and answers how they stand.
 
+pub mod http;
+pub mod input;
+pub mod problem;
+mod queue;
+pub mod submission;
+pub mod workflows;
+
+use shared::engine::Engine;
+use std::sync::Arc;
+
+pub use queue::handler as queue_handler;
+
+/// What submission needs.
+pub struct Submit<S, M> {
+    /// The engine over store and queues.
+    pub engine: Arc<Engine<S, M>>,
+    /// The workflows orders are accepted for.
+    pub workflows: workflows::Workflows,
+    /// Registered names of reply queues.
+    pub reply_queues: Vec<String>,
+    /// Parts of the due index.
+    pub shards: u16,
+    /// Whose orders come by message: the submission queue carries no token.
+    pub queue_tenant: String,
+}

@@ -3,6 +3,7 @@
 //! There is one of each. Where they point is configuration: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the endpoints
 //! embedded in the local binary.
 
+pub mod batch;
 pub mod clients;
 pub mod config;
 pub mod item;

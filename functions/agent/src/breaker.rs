@@ -1,0 +1,151 @@
+//! A circuit breaker: after failures in a row, a remote service is left alone for a while, then tried by one call.
+
+use shared::time::{SignedDuration, Timestamp, plus, until};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// When a breaker opens, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Failures in a row that open it.
+    pub failures: u32,
+    /// How long it stays open; doubled each time the probe fails as well, up to `longest`.
+    pub open_for: SignedDuration,
+    /// Bound of the doubling.
+    pub longest: SignedDuration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { failures: 10, open_for: SignedDuration::from_secs(2), longest: SignedDuration::from_secs(60) }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: Timestamp,
+        open_for: SignedDuration,
+    },
+    /// One call is probing; the others wait until `until`, in case the probe never comes back.
+    Probing {
+        until: Timestamp,
+        open_for: SignedDuration,
+    },
+}
+
+/// The breaker of one remote service in this process.
+#[derive(Debug)]
+pub struct Breaker {
+    settings: Settings,
+    state: Mutex<State>,
+}
+
+impl Breaker {
+    /// A closed breaker.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, state: Mutex::new(State::Closed { failures: 0 }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks to make a call.
+    ///
+    /// # Errors
+    /// The time to wait, while it is open or another call probes.
+    pub fn enter(&self, now: Timestamp) -> Result<(), SignedDuration> {
+        let mut state = self.state();
+        match *state {
+            State::Closed { .. } => Ok(()),
+            State::Open { until: end, .. } | State::Probing { until: end, .. } if now < end => Err(until(now, end)),
+            State::Open { open_for, .. } | State::Probing { open_for, .. } => {
+                *state = State::Probing { until: plus(now, open_for), open_for };
+                Ok(())
+            }
+        }
+    }
+
+    /// The remote service answered.
+    pub fn succeeded(&self) {
+        *self.state() = State::Closed { failures: 0 };
+    }
+
+    /// It did not answer, or said that it cannot.
+    pub fn failed(&self, now: Timestamp) {
+        let mut state = self.state();
+        *state = match *state {
+            State::Closed { failures } if failures + 1 < self.settings.failures => {
+                State::Closed { failures: failures + 1 }
+            }
+            State::Closed { .. } => {
+                let open_for = self.settings.open_for;
+                State::Open { until: plus(now, open_for), open_for }
+            }
+            State::Probing { open_for, .. } => {
+                let open_for = open_for.checked_mul(2).unwrap_or(self.settings.longest).min(self.settings.longest);
+                State::Open { until: plus(now, open_for), open_for }
+            }
+            // A call that began before it opened.
+            open @ State::Open { .. } => open,
+        };
+    }
+
+    /// How long it still stays open, if it does.
+    #[must_use]
+    pub fn open_for(&self, now: Timestamp) -> Option<SignedDuration> {
+        match *self.state() {
+            State::Closed { .. } => None,
+            State::Open { until: end, .. } | State::Probing { until: end, .. } => Some(until(now, end)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: i64) -> Timestamp {
+        Timestamp::from_second(s).unwrap()
+    }
+
+    fn secs(s: i64) -> SignedDuration {
+        SignedDuration::from_secs(s)
+    }
+
+    // E4: opens after failures in a row, lets one probe through, doubles, closes on success.
+    #[test]
+    fn a_breaker_opens_probes_and_closes() {
+        let breaker = Breaker::new(Settings { failures: 3, open_for: secs(2), longest: secs(3) });
+        breaker.failed(at(0));
+        breaker.failed(at(0));
+        breaker.succeeded();
+        for _ in 0..3 {
+            assert_eq!(breaker.enter(at(0)), Ok(()));
+            breaker.failed(at(0));
+        }
+        assert_eq!(breaker.enter(at(1)), Err(secs(1)));
+        assert_eq!(breaker.open_for(at(1)), Some(secs(1)));
+        assert_eq!(breaker.enter(at(2)), Ok(()), "the probe");
+        assert_eq!(breaker.enter(at(2)), Err(secs(2)), "only one probe at a time");
+        breaker.failed(at(2));
+        assert_eq!(breaker.enter(at(4)), Err(secs(1)), "twice as long, at most three seconds");
+        assert_eq!(breaker.enter(at(5)), Ok(()));
+        breaker.succeeded();
+        assert_eq!(breaker.enter(at(5)), Ok(()));
+        assert_eq!(breaker.open_for(at(5)), None);
+    }
+
+    // E4: a probe that never comes back does not keep the breaker shut for ever.
+    #[test]
+    fn a_lost_probe_is_followed_by_another() {
+        let breaker = Breaker::new(Settings { failures: 1, open_for: secs(2), longest: secs(9) });
+        breaker.failed(at(0));
+        assert_eq!(breaker.enter(at(2)), Ok(()));
+        assert_eq!(breaker.enter(at(4)), Ok(()));
+    }
+}

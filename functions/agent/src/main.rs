@@ -1,0 +1,22 @@
+//! The agents as a Lambda function: one function for all of them, or one each with `AGENTS` set.
+
+use agent::{Runtime, Settings, agents, breaker};
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use stepwarden_aws::{Clients, Config, SqsMessenger, telemetry, wall_clock};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    telemetry::init();
+    let config = Config::from_env()?;
+    let messenger = SqsMessenger::new(&Clients::from_env().await, &config);
+    let url = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase())).unwrap_or_default();
+    let mut all = agents::all(url);
+    all.retain(|agent| config.agents.is_empty() || config.agents.iter().any(|name| name == agent.name()));
+    let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
+    let runtime = Runtime::new(all, settings, wall_clock());
+    let (runtime, messenger) = (&runtime, &messenger);
+    run(service_fn(move |event: LambdaEvent<_>| async move {
+        Ok::<_, Error>(Box::pin(agent::handler(runtime, messenger, event.payload)).await)
+    }))
+    .await
+}

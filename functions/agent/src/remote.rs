@@ -1,0 +1,138 @@
+//! Calls to a remote service over HTTP, and what its answers mean.
+
+use crate::{AgentError, Call};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value, json};
+use shared::step::Direction;
+use shared::time::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+/// Longest answer read, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One remote service.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    http: Client,
+    url: String,
+}
+
+/// The HTTP client for all remote services of a process.
+///
+/// # Panics
+/// If TLS cannot be set up, which only a broken build does.
+#[must_use]
+pub fn client() -> Client {
+    Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .expect("the built-in TLS configuration is valid")
+}
+
+impl Remote {
+    /// The service below `url`, without a slash at its end.
+    #[must_use]
+    pub fn new(http: Client, url: &str) -> Self {
+        Self { http, url: url.trim_end_matches('/').to_owned() }
+    }
+
+    /// `POST URL/apply`, or `POST URL/undo` with the key to undo: the convention of the sample services.
+    ///
+    /// # Errors
+    /// Transient for silence, cut connections, 408, 425, 429 and 5xx; permanent for every other refusal.
+    pub async fn call(&self, call: Call<'_>) -> Result<Value, AgentError> {
+        let request = call.request;
+        let (path, body) = match request.direction {
+            Direction::Do => ("apply", json!({"order_id": request.task_id, "input": request.input})),
+            Direction::Undo => {
+                ("undo", json!({"order_id": request.task_id, "undoes": request.undoes, "output": request.output}))
+            }
+        };
+        let answer = self
+            .http
+            .post(format!("{}/{path}", self.url))
+            .header("idempotency-key", &request.idempotency_key)
+            .header("complete-by", request.complete_by.to_string())
+            .timeout(call.time_left)
+            .json(&body)
+            .send()
+            .await
+            .map_err(|e| transient(e.without_url().to_string()))?;
+        read(answer).await
+    }
+}
+
+async fn read(mut answer: Response) -> Result<Value, AgentError> {
+    let status = answer.status();
+    let retry_after = retry_after(answer.headers().get("retry-after").and_then(|v| v.to_str().ok()));
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Err(AgentError::Permanent { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
+        }
+        body.extend_from_slice(&chunk);
+    }
+    if status.is_success() {
+        let value = serde_json::from_slice(&body);
+        return value.map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") });
+    }
+    let detail = serde_json::from_slice::<Value>(&body).ok();
+    let detail = detail.as_ref().and_then(|v| v.get("detail").or(v.get("code"))).and_then(Value::as_str);
+    let error = match detail {
+        Some(detail) => format!("{} {}", status.as_u16(), shared::history::shorten(detail, 200)),
+        None => status.to_string(),
+    };
+    if may_pass(status) {
+        Err(AgentError::Transient { error, retry_after })
+    } else {
+        Err(AgentError::Permanent { error })
+    }
+}
+
+fn transient(error: String) -> AgentError {
+    AgentError::Transient { error, retry_after: None }
+}
+
+/// Whether the same call may succeed later (RFC 9110, and RFC 8470 for 425).
+fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::TOO_EARLY)
+}
+
+/// `Retry-After` in whole seconds or as a date (RFC 9110, section 10.2.3).
+fn retry_after(value: Option<&str>) -> Option<SignedDuration> {
+    let value = value?.trim();
+    if let Ok(seconds) = value.parse::<u32>() {
+        return Some(SignedDuration::from_secs(i64::from(seconds)));
+    }
+    let date = jiff::fmt::rfc2822::parse(value).ok()?;
+    Some(Timestamp::now().duration_until(date.timestamp()).max(SignedDuration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // E3, A4: Retry-After in both of its forms.
+    #[test]
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
+        assert_eq!(retry_after(Some("7")), Some(SignedDuration::from_secs(7)));
+        assert_eq!(retry_after(Some("Sat, 01 Jan 2000 00:00:00 GMT")), Some(SignedDuration::ZERO));
+        assert_eq!(retry_after(Some("soon")), None);
+        assert_eq!(retry_after(None), None);
+    }
+
+    // A2: transient and permanent answers are told apart.
+    #[test]
+    fn only_answers_that_may_pass_are_transient() {
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert!(may_pass(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+        for status in [301, 400, 401, 403, 404, 409, 422, 501] {
+            assert!(!may_pass(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Built-in checks of a workflow's input. A workflow names one by `input = "NAME"`.
+
+use crate::problem::{Problem, invalid_field, invalid_input};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Names a workflow may use.
+pub const NAMES: [&str; 1] = ["order"];
+
+/// Checks `input` by the check called `name`.
+///
+/// # Errors
+/// The first field that is wrong, and what it has to be.
+pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
+    match name {
+        Some("order") => check_order(input),
+        Some(_) | None if input.is_object() => Ok(()),
+        Some(_) | None => Err(invalid_field("input", "must be a JSON object")),
+    }
+}
+
+/// An order: who buys what, where it goes, and what it costs. Amounts are whole cents.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    order_ref: String,
+    #[serde(rename = "placed_at")]
+    _placed_at: jiff::Timestamp,
+    customer: Customer,
+    #[serde(rename = "ship_to")]
+    _ship_to: Address,
+    currency: String,
+    lines: Vec<Line>,
+    freight_cents: i64,
+    total_cents: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Customer {
+    id: String,
+    #[serde(rename = "company")]
+    _company: Option<String>,
+    #[serde(rename = "contact")]
+    _contact: Option<String>,
+    #[serde(rename = "phone")]
+    _phone: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Address {
+    #[serde(rename = "name")]
+    _name: String,
+    #[serde(rename = "address")]
+    _address: String,
+    #[serde(rename = "city")]
+    _city: String,
+    #[serde(rename = "region")]
+    _region: Option<String>,
+    #[serde(rename = "postal_code")]
+    _postal_code: Option<String>,
+    #[serde(rename = "country")]
+    _country: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    sku: String,
+    #[serde(rename = "product")]
+    _product: Option<String>,
+    quantity: i64,
+    unit_price_cents: i64,
+    discount_percent: i64,
+    amount_cents: i64,
+}
+
+/// Most lines of an order.
+const MAX_LINES: usize = 1000;
+/// Largest quantity and largest amount in cents: far above any order, far below an overflow of their sum.
+const MAX_NUMBER: i64 = 1_000_000_000_000;
+
+fn check_order(input: &Value) -> Result<(), Problem> {
+    let order: Order = serde_path_to_error::deserialize(input).map_err(|e| {
+        let path = e.path().to_string();
+        let field = if path == "." { "input".to_owned() } else { format!("input.{path}") };
+        invalid_field(None, e.into_inner().to_string()).at(field)
+    })?;
+    let rule = |good: bool, field: &dyn Fn() -> String, what: &str| {
+        if good { Ok(()) } else { Err(invalid_input(None, what).at(format!("input.{}", field()))) }
+    };
+    rule(!order.order_ref.is_empty(), &|| "order_ref".into(), "must not be empty; write your own number of the order")?;
+    rule(!order.customer.id.is_empty(), &|| "customer.id".into(), "must not be empty")?;
+    let is_currency = order.currency.len() == 3 && order.currency.bytes().all(|b| b.is_ascii_uppercase());
+    rule(is_currency, &|| "currency".into(), "must be an ISO 4217 code of three capital letters, for instance USD")?;
+    rule(!order.lines.is_empty(), &|| "lines".into(), "must hold at least one line")?;
+    rule(order.lines.len() <= MAX_LINES, &|| "lines".into(), "holds more than 1,000 lines; split the order")?;
+    rule((0..=MAX_NUMBER).contains(&order.freight_cents), &|| "freight_cents".into(), "must be 0 or more")?;
+    let mut total = i128::from(order.freight_cents);
+    for (n, line) in order.lines.iter().enumerate() {
+        let at = |name: &'static str| move || format!("lines[{n}].{name}");
+        rule(!line.sku.is_empty(), &at("sku"), "must not be empty")?;
+        rule((1..=MAX_NUMBER).contains(&line.quantity), &at("quantity"), "must be 1 or more")?;
+        rule((0..=MAX_NUMBER).contains(&line.unit_price_cents), &at("unit_price_cents"), "must be 0 or more")?;
+        rule((0..=100).contains(&line.discount_percent), &at("discount_percent"), "must be from 0 to 100")?;
+        let exact =
+            i128::from(line.quantity) * i128::from(line.unit_price_cents) * i128::from(100 - line.discount_percent);
+        let is_right = (exact - i128::from(line.amount_cents) * 100).abs() <= 100;
+        rule(is_right, &at("amount_cents"), "must be quantity x unit_price_cents less the discount, to a cent")?;
+        total += i128::from(line.amount_cents);
+    }
+    let is_sum = total == i128::from(order.total_cents);
+    rule(is_sum, &|| "total_cents".into(), "must be the sum of all amount_cents and freight_cents")
+}

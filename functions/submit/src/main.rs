@@ -1,0 +1,31 @@
+//! Submit as a Lambda function: behind API Gateway, and on the submission queue.
+
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use serde_json::Value;
+use std::sync::Arc;
+use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
+use submit::{Submit, http, queue_handler, workflows};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    telemetry::init();
+    let config = Config::from_env()?;
+    let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
+    let submit = Submit {
+        engine: Arc::new(engine(&config, &Clients::from_env().await, wall_clock())),
+        workflows: workflows::built_in(&agents)?,
+        reply_queues: config.reply_queues.clone(),
+        shards: config.shards,
+        queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
+    };
+    let submit = &submit;
+    run(service_fn(move |event: LambdaEvent<Value>| async move {
+        if event.payload.get("Records").is_some() {
+            let response = Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await;
+            return Ok::<_, Error>(serde_json::to_value(response)?);
+        }
+        let response = Box::pin(http::handler(submit, serde_json::from_value(event.payload)?)).await;
+        Ok(serde_json::to_value(response)?)
+    }))
+    .await
+}

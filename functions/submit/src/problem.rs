@@ -1,0 +1,91 @@
+//! Refusals as RFC 9457 problem details, with codes that never change.
+
+use serde::Serialize;
+
+/// A refusal. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Page that explains the code.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The code in words.
+    pub title: &'static str,
+    /// HTTP status.
+    pub status: u16,
+    /// Stable name of what is wrong, for programs.
+    pub code: &'static str,
+    /// What is wrong here, and what to do.
+    pub detail: String,
+    /// The field or header it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// When to try again, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $status:literal, $title:literal;)*) => {
+        /// Every code with its status and title.
+        pub const CODES: &[(&str, u16, &str)] = &[$(($code, $status, $title)),*];
+        $($(#[$doc])*
+        pub fn $name(field: impl Into<Option<&'static str>>, detail: impl Into<String>) -> Problem {
+            Problem {
+                kind: format!("https://stepwarden.dev/problems/{}", $code),
+                title: $title,
+                status: $status,
+                code: $code,
+                detail: detail.into(),
+                field: field.into().map(str::to_owned),
+                retry_after_s: None,
+            }
+        })*
+    };
+}
+
+codes! {
+    /// The body is not JSON.
+    invalid_json = "invalid_json", 400, "The body is not valid JSON";
+    /// A field is missing, unknown, or of the wrong type.
+    invalid_field = "invalid_field", 400, "A field is not as it should be";
+    /// The input breaks a rule of its workflow.
+    invalid_input = "invalid_input", 422, "The input breaks a rule of its workflow";
+    /// There is no `Idempotency-Key`.
+    missing_idempotency_key = "missing_idempotency_key", 400, "The Idempotency-Key is missing";
+    /// The `Idempotency-Key` has a form that cannot be used.
+    invalid_idempotency_key = "invalid_idempotency_key", 400, "The Idempotency-Key cannot be used";
+    /// The same key came with another submission before.
+    idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order";
+    /// No such workflow.
+    unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
+    /// No such reply queue.
+    unknown_reply_queue = "unknown_reply_queue", 422, "There is no such reply queue";
+    /// The body is larger than allowed.
+    too_large = "too_large", 413, "The body is too large";
+    /// The body is not declared as JSON.
+    unsupported_media_type = "unsupported_media_type", 415, "The body is not declared as JSON";
+    /// No such order.
+    no_such_order = "no_such_order", 404, "There is no such order";
+    /// No such route.
+    no_such_route = "no_such_route", 404, "There is no such route";
+    /// The route takes other methods.
+    method_not_allowed = "method_not_allowed", 405, "The route takes other methods";
+    /// A dependency is away; the same request may be sent again.
+    unavailable = "unavailable", 503, "Try again";
+}
+
+impl Problem {
+    /// The same problem about a field that is known only now.
+    #[must_use]
+    pub fn at(mut self, field: String) -> Self {
+        self.field = Some(field);
+        self
+    }
+
+    /// The same problem with a time to try again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+}

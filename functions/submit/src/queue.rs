@@ -1,0 +1,49 @@
+//! Orders submitted by message: the same as over HTTP, with the idempotency key in the message.
+
+use crate::Submit;
+use crate::submission::{self, Submission};
+use aws_lambda_events::event::sqs::SqsEvent;
+use futures::future::join_all;
+use serde::Deserialize;
+use serde_json::Value;
+use shared::ports::{Messenger, StateStore};
+use stepwarden_aws::batch::{self, Record, Response};
+
+/// A message on the submission queue: a submission and its key.
+#[derive(Deserialize)]
+struct Message {
+    idempotency_key: Option<String>,
+    #[serde(flatten)]
+    submission: serde_json::Map<String, Value>,
+}
+
+/// Handles one batch. What can never be accepted is set aside with its reason; what failed for now comes again.
+pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
+    let mut response = Response::default();
+    let mut aside = Vec::new();
+    let records = batch::records(event);
+    let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
+    for (record, answer) in records.into_iter().zip(answers) {
+        match answer {
+            Ok(()) => {}
+            Err(problem) if problem.status >= 500 || problem.status == 429 => response.fail(&record.message_id),
+            Err(problem) => {
+                let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
+                aside.push((record, format!("{}: {field}{}", problem.code, problem.detail)));
+            }
+        }
+    }
+    batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
+    response
+}
+
+async fn accept<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    record: &Record,
+) -> Result<(), crate::problem::Problem> {
+    let message: Message = serde_json::from_str(&record.body)
+        .map_err(|e| crate::problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
+    let submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
+    submit.accept(&submit.queue_tenant, &key, submission).await.map(drop)
+}

@@ -1,0 +1,199 @@
+//! Accepting an order: checked, then ORDER and TASK in one transaction, then a Wake.
+
+use crate::Submit;
+use crate::input;
+use crate::problem::{self, Problem};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shared::message::{Effect, Wake};
+use shared::order::{Id, Order, canonical_hash};
+use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::task::{Priority, Submission as NewTask, Task};
+use shared::time::SignedDuration;
+
+/// Largest body of a submission, in bytes.
+pub const MAX_BODY: usize = 256 * 1024;
+/// Longest idempotency key, reference and name, in bytes.
+const MAX_TEXT: usize = 200;
+
+/// What a submitter sends.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Submission {
+    /// Name of the workflow.
+    #[serde(default = "order")]
+    pub workflow: String,
+    /// Its input.
+    pub input: Value,
+    /// The submitter's own reference, sent back in every notice.
+    #[serde(default)]
+    pub reference: Option<String>,
+    /// Registered name of the queue that gets the notices.
+    #[serde(default)]
+    pub reply_queue: Option<String>,
+    /// How urgent it is.
+    #[serde(default)]
+    pub priority: Priority,
+}
+
+fn order() -> String {
+    "order".into()
+}
+
+/// The submission in `body`.
+///
+/// # Errors
+/// Not JSON, too large, or the first field that is wrong.
+pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
+    if body.len() > MAX_BODY {
+        let detail = format!(
+            "the body has {} bytes, at most {MAX_BODY} are taken; keep large data elsewhere and submit a reference to it",
+            body.len()
+        );
+        return Err(problem::too_large(None, detail));
+    }
+    let deserializer = &mut serde_json::Deserializer::from_slice(body);
+    let parsed: Result<Submission, _> = serde_path_to_error::deserialize(&mut *deserializer);
+    let parsed = parsed.map_err(|e| {
+        let path = e.path().to_string();
+        let inner = e.into_inner();
+        if inner.is_data() {
+            problem::invalid_field(None, inner.to_string()).at(if path == "." { "body".into() } else { path })
+        } else {
+            problem::invalid_json(None, format!("{inner}; send one JSON object"))
+        }
+    })?;
+    deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    Ok(parsed)
+}
+
+/// Checks the form of an idempotency key.
+///
+/// # Errors
+/// Missing, too long, or with characters that do not travel in a header.
+pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
+    const HOW: &str = "send a header Idempotency-Key with a value of your own for each order, for instance a UUID";
+    let key = key
+        .map(str::trim)
+        .filter(|k| !k.is_empty())
+        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", HOW))?;
+    if key.len() > MAX_TEXT || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+        let detail = format!("it must have at most {MAX_TEXT} printable ASCII characters; {HOW}");
+        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
+    }
+    Ok(key)
+}
+
+impl<S: StateStore, M: Messenger> Submit<S, M> {
+    /// Accepts an order, or finds that it was accepted before. The answer is the order's id.
+    ///
+    /// # Errors
+    /// A problem; then nothing was written, except behind `unavailable`, where sending the same again tells.
+    pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+        let workflow = self.workflows.get(&submission.workflow).ok_or_else(|| {
+            let detail = format!("`{}` is not one of {}", submission.workflow, names(self.workflows.keys()));
+            problem::unknown_workflow("workflow", detail)
+        })?;
+        if let Some(queue) = &submission.reply_queue
+            && !self.reply_queues.contains(queue)
+        {
+            let detail = format!(
+                "`{queue}` is not one of {}; an operator registers names in REPLY_QUEUES",
+                names(self.reply_queues.iter())
+            );
+            return Err(problem::unknown_reply_queue("reply_queue", detail));
+        }
+        if submission.reference.as_ref().is_some_and(|r| r.len() > MAX_TEXT) {
+            return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} bytes")));
+        }
+        input::check(workflow.input.as_deref(), &submission.input)?;
+
+        let id = Id::derive(tenant, key);
+        let hash = canonical_hash(&json!([
+            submission.workflow,
+            submission.input,
+            submission.reference,
+            submission.reply_queue,
+            submission.priority
+        ]));
+        let now = self.engine.now();
+        let new = NewTask {
+            id: id.clone(),
+            tenant: tenant.to_owned(),
+            reference: submission.reference,
+            reply_queue: submission.reply_queue,
+            priority: submission.priority,
+            shard: u16::try_from(id.spread() % u32::from(self.shards)).expect("a remainder of a u16"),
+        };
+        let task = Task::new(new, workflow, now);
+        let order = Order {
+            id: id.clone(),
+            tenant: tenant.to_owned(),
+            idempotency_key: key.to_owned(),
+            hash,
+            created_at: now,
+            input: submission.input,
+        };
+        self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
+        match self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? {
+            Created::New => {
+                tracing::info!(task.id = %id, workflow = %task.workflow, "accepted an order");
+                self.announce(&task, shared::view::received(&task, workflow)).await;
+            }
+            Created::Exists => self.recognise(&order).await?,
+        }
+        Ok(id)
+    }
+
+    /// The key was used before: by the same submission, or by another one?
+    async fn recognise(&self, order: &Order) -> Result<(), Problem> {
+        let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
+        let Some(task) = task else {
+            // It expired between the transaction and this read: as good as never used.
+            return Err(
+                problem::unavailable(None, "the order under this key was just removed; send it again").retry_after(1)
+            );
+        };
+        let stored = self.engine.store.order(&task).await.map_err(|e| unavailable(&e))?;
+        if stored.is_none_or(|stored| stored.hash != order.hash) {
+            let detail = format!("order {} was submitted under this key with another content; use a new key", order.id);
+            return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
+        }
+        if task.version == 0 {
+            // Whoever submitted it first may have died before the Wake.
+            self.announce(&task, None).await;
+        }
+        Ok(())
+    }
+
+    /// The order is safe already: a Wake that is lost here is made up for by the due index.
+    async fn announce(&self, task: &Task, notice: Option<Effect>) {
+        let wake = Wake { task_id: task.id.clone(), seen: task.version, hops: 0 };
+        let mut effects = vec![Effect::Wake(wake, SignedDuration::ZERO)];
+        effects.extend(notice);
+        for sent in self.engine.messenger.send(effects).await {
+            if let Err(error) = sent {
+                tracing::warn!(task.id = %task.id, error = &error as &dyn std::error::Error, "an accepted order waits for the supervisor");
+            }
+        }
+    }
+}
+
+/// The store's error as a problem.
+pub fn unavailable(error: &Error) -> Problem {
+    tracing::error!(error = error as &dyn std::error::Error, "the state store did not do its part");
+    match error {
+        Error::TooLarge { bytes, limit, .. } => {
+            problem::too_large(None, format!("the order takes {bytes} bytes, at most {limit} can be kept"))
+        }
+        Error::Unavailable { .. } | Error::Corrupt { .. } => {
+            problem::unavailable(None, "the order store did not answer; send the same request with the same key again")
+                .retry_after(2)
+        }
+    }
+}
+
+fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {
+    let all: Vec<String> = all.map(|n| format!("`{n}`")).collect();
+    if all.is_empty() { "(none is configured)".into() } else { all.join(", ") }
+}

@@ -1,0 +1,86 @@
+//! The workflows this process accepts orders for.
+
+use shared::workflow::Workflow;
+use shared::workflow::file::{Error, Known, parse};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Workflows by name.
+pub type Workflows = BTreeMap<String, Workflow>;
+
+/// Name and text of every file in the repository's `workflows/`.
+pub const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/workflows.rs"));
+
+/// The workflows built into this program.
+///
+/// # Errors
+/// The first file that is wrong, with its line and what to write instead.
+pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
+    read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents)
+}
+
+/// The workflows in the `.toml` files of a folder.
+///
+/// # Errors
+/// The first file that is wrong or cannot be read.
+pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
+    let unreadable = |path: &Path, e: std::io::Error| Error {
+        file: path.display().to_string(),
+        line: 1,
+        message: format!("cannot be read: {e}"),
+    };
+    let entries = std::fs::read_dir(folder).map_err(|e| unreadable(folder, e))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| unreadable(folder, e))?.path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut texts = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).map_err(|e| unreadable(&path, e))?;
+        texts.push((path.display().to_string(), text));
+    }
+    read(texts.into_iter(), agents)
+}
+
+fn read(files: impl Iterator<Item = (String, String)>, agents: &[&str]) -> Result<Workflows, Error> {
+    let known = Known { agents, inputs: &crate::input::NAMES };
+    let mut workflows = Workflows::new();
+    for (file, text) in files {
+        let workflow = parse(&file, &text, known)?;
+        if let Some(earlier) = workflows.insert(workflow.name.clone(), workflow) {
+            let message =
+                format!("another file has a workflow called `{}`; give each one a name of its own", earlier.name);
+            return Err(Error { file, line: 1, message });
+        }
+    }
+    Ok(workflows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENTS: [&str; 5] = ["inventory", "fraud", "payment", "shipping", "noop"];
+
+    // B3: the repository's workflows are valid data.
+    #[test]
+    fn the_built_in_workflows_are_valid() {
+        let workflows = built_in(&AGENTS).unwrap();
+        let order = &workflows["order"];
+        let names: Vec<_> = order.steps.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["reserve", "check-fraud", "charge", "ship"]);
+        assert_eq!(order.steps[2].after, [0, 1]);
+    }
+
+    #[test]
+    fn a_second_workflow_of_the_same_name_is_refused() {
+        let (name, text) = BUILT_IN[0];
+        let twice = [(name.to_owned(), text.to_owned()), ("b.toml".to_owned(), text.to_owned())];
+        let error = read(twice.into_iter(), &AGENTS).unwrap_err();
+        assert!(error.to_string().starts_with("b.toml:1: another file"), "{error}");
+    }
+}

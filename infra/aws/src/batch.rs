@@ -1,0 +1,94 @@
+//! What every function that consumes a queue does alike: read each record, set aside what cannot be read, and name the
+//! records that have to come again (`ReportBatchItemFailures`).
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::message::{Effect, SetAside};
+use shared::ports::Messenger;
+
+/// Longest body kept with a message set aside, in bytes: room for the reason below SQS's limit.
+const MAX_BODY: usize = 900 * 1024;
+
+/// A record of an `SqsEvent`, as far as a handler needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its id in the queue.
+    pub message_id: String,
+    /// Name of the queue it came from, after the last `:` of its ARN.
+    pub queue: String,
+    /// The message.
+    pub body: String,
+}
+
+/// The answer that tells the event source which records to deliver again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Response {
+    /// Ids of the records that failed.
+    pub batch_item_failures: Vec<Failure>,
+}
+
+/// One failed record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// The record's message id.
+    pub item_identifier: String,
+}
+
+impl Response {
+    /// `message_id` has to be delivered again.
+    pub fn fail(&mut self, message_id: &str) {
+        self.batch_item_failures.push(Failure { item_identifier: message_id.to_owned() });
+    }
+}
+
+/// The records of an event.
+#[must_use]
+pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
+    event
+        .records
+        .into_iter()
+        .map(|record| Record {
+            message_id: record.message_id.unwrap_or_default(),
+            queue: record
+                .event_source_arn
+                .as_deref()
+                .and_then(|arn| arn.rsplit(':').next())
+                .unwrap_or_default()
+                .to_owned(),
+            body: record.body.unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// The message in a record, or why it is none.
+///
+/// # Errors
+/// The parser's words.
+pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
+    serde_json::from_str(&record.body).map_err(|e| format!("not a message this queue takes: {e}"))
+}
+
+/// Sets messages aside, each with its reason, and alerts. One that cannot be set aside now comes again.
+pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, String)>, response: &mut Response) {
+    if messages.is_empty() {
+        return;
+    }
+    let ids: Vec<String> = messages.iter().map(|(record, _)| record.message_id.clone()).collect();
+    let effects = messages.into_iter().map(|(record, reason)| {
+        tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside: {reason}");
+        Effect::SetAside(Box::new(SetAside {
+            queue: record.queue,
+            message_id: record.message_id,
+            reason,
+            body: shared::history::shorten(&record.body, MAX_BODY),
+        }))
+    });
+    for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {
+        if let Err(error) = sent {
+            tracing::warn!(message.id = %id, error = &error as &dyn std::error::Error, "could not set a message aside; it comes again");
+            response.fail(id);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A task as people and programs outside see it: names in place of positions, words in place of codes.
+
+use crate::change;
+use crate::message::HistoryEntry;
+use crate::order::Id;
+use crate::step::{State, Step};
+use crate::task::{Priority, ProcessState, Task};
+use crate::time::Timestamp;
+use crate::workflow::Workflow;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The status of an order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// The order.
+    pub order_id: Id,
+    /// Its workflow's name.
+    pub workflow: String,
+    /// Identity of the definition it runs by.
+    pub workflow_hash: String,
+    /// Where it stands.
+    pub state: ProcessState,
+    /// Why it failed, was cancelled, or stopped.
+    pub reason: Option<String>,
+    /// The submitter's own reference.
+    pub reference: Option<String>,
+    /// Whose order it is.
+    pub tenant: String,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Number of changes so far; the ETag.
+    pub version: u64,
+    /// When it was accepted (UTC, milliseconds).
+    pub created_at: Timestamp,
+    /// When it last changed (UTC, milliseconds).
+    pub updated_at: Timestamp,
+    /// The pattern's LockedBy.
+    pub locked_by: Option<String>,
+    /// The pattern's CompleteBy (UTC, milliseconds).
+    pub complete_by: Option<Timestamp>,
+    /// The pattern's FailureCount.
+    pub failure_count: u32,
+    /// An operator alert has not gone out yet.
+    pub alert_owed: bool,
+    /// The steps, in the workflow's order.
+    pub steps: Vec<StepStatus>,
+}
+
+/// The status of one step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepStatus {
+    /// Its name.
+    pub name: String,
+    /// Its agent's name.
+    pub agent: String,
+    /// Names of the steps before it.
+    pub after: Vec<String>,
+    /// Where it stands.
+    pub state: &'static str,
+    /// Claims so far, forward and undo.
+    pub attempts: u32,
+    /// Failed forward attempts since the last resubmission.
+    pub failures: u32,
+    /// Failed undo attempts since the last resubmission.
+    pub undo_failures: u32,
+    /// Who holds it.
+    pub locked_by: Option<String>,
+    /// Deadline of the present attempt (UTC, milliseconds).
+    pub complete_by: Option<Timestamp>,
+    /// Not before this time comes the next attempt (UTC, milliseconds).
+    pub next_attempt_at: Option<Timestamp>,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// What the agent returned.
+    pub output: Option<Value>,
+}
+
+/// The status of `task`, whose definition is `workflow`.
+#[must_use]
+pub fn status(task: &Task, workflow: &Workflow) -> Status {
+    Status {
+        order_id: task.id.clone(),
+        workflow: task.workflow.clone(),
+        workflow_hash: task.workflow_hash.to_string(),
+        state: task.process_state(),
+        reason: task.reason.clone(),
+        reference: task.reference.clone(),
+        tenant: task.tenant.clone(),
+        priority: task.priority,
+        version: task.version,
+        created_at: task.created_at,
+        updated_at: task.updated_at,
+        locked_by: task.locked_by().map(str::to_owned),
+        complete_by: task.complete_by(),
+        failure_count: task.failure_count(),
+        alert_owed: task.alert.is_some(),
+        steps: task.steps.iter().zip(&workflow.steps).map(|(step, spec)| step_status(step, spec, workflow)).collect(),
+    }
+}
+
+fn step_status(step: &Step, spec: &crate::workflow::Step, workflow: &Workflow) -> StepStatus {
+    StepStatus {
+        name: spec.name.clone(),
+        agent: spec.agent.clone(),
+        after: spec.after.iter().map(|&i| workflow.steps[i].name.clone()).collect(),
+        state: state_name(&step.state),
+        attempts: step.attempt,
+        failures: step.failures,
+        undo_failures: step.undo_failures,
+        locked_by: step.locked_by().map(str::to_owned),
+        complete_by: step.claim().map(|(_, by)| by),
+        next_attempt_at: match step.state {
+            State::Pending { not_before } | State::UndoPending { not_before } => not_before,
+            State::Processing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => None,
+        },
+        last_error: step.error.clone(),
+        output: step.output.clone(),
+    }
+}
+
+/// The name of a step's state, as in the record.
+#[must_use]
+pub fn state_name(state: &State) -> &'static str {
+    match state {
+        State::Pending { .. } => "Pending",
+        State::Processing { .. } => "Processing",
+        State::Processed => "Processed",
+        State::Failed => "Failed",
+        State::Skipped => "Skipped",
+        State::UndoPending { .. } => "UndoPending",
+        State::UndoProcessing { .. } => "UndoProcessing",
+        State::Undone => "Undone",
+        State::UndoFailed => "UndoFailed",
+    }
+}
+
+/// The history of `task`, oldest first.
+#[must_use]
+pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
+    change::spell_out(task, workflow)
+}
+
+/// The notice that `task` was received, for a submitter that has a queue.
+#[must_use]
+pub fn received(task: &Task, workflow: &Workflow) -> Option<crate::message::Effect> {
+    change::notice(task, workflow, crate::message::NoticeKind::Received, None)
+}
