@@ -1,4 +1,6 @@
 //! What was asked of each service since it was opened, and which faults it showed. In memory only.
+//!
+//! Counted inside the transaction, so a commit that fails (answered 503) leaves its calls counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -222,3 +222,65 @@ fn commit(conn: &Connection, batch: Vec<Job>) -> (Vec<Settle>, rusqlite::Result<
     }
     (settles, committed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INSERT: &str = "INSERT INTO effects (service, order_id, key, reference, applied_at)
+        VALUES ('payment', 'o', 'k', 'r', 0)";
+
+    fn effects(conn: &Connection) -> i64 {
+        conn.query_row("SELECT count(*) FROM effects", [], |row| row.get(0))
+            .unwrap()
+    }
+
+    #[test]
+    fn an_answer_leaves_after_its_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(Some(dir.path()), Durability::Process).unwrap();
+        let other = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+        for n in 1..=300 {
+            db.run_blocking(|conn| conn.execute(INSERT, [])).unwrap();
+            assert_eq!(effects(&other), n);
+        }
+    }
+
+    #[test]
+    fn a_failed_job_leaves_nothing_and_spares_its_batch() {
+        let db = Db::open(None, Durability::Process).unwrap();
+        // While the first job sleeps the others gather into one batch.
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let db = &db;
+            scope.spawn(move || {
+                db.run_blocking(|_| {
+                    std::thread::sleep(Duration::from_millis(50));
+                    Ok(())
+                })
+            });
+            std::thread::sleep(Duration::from_millis(10));
+            let jobs: Vec<_> = (0..10)
+                .map(|n| {
+                    scope.spawn(move || {
+                        db.run_blocking(move |conn| {
+                            conn.execute(INSERT, [])?;
+                            conn.execute(if n == 4 { "nonsense" } else { INSERT }, [])
+                        })
+                    })
+                })
+                .collect();
+            jobs.into_iter().map(|job| job.join().unwrap()).collect()
+        });
+        let failed: Vec<_> = results.iter().map(Result::is_err).collect();
+        assert_eq!(failed.iter().filter(|failed| **failed).count(), 1);
+        assert!(matches!(results[4], Err(Error::Sqlite(_))), "{results:?}");
+        assert_eq!(db.run_blocking(|conn| Ok(effects(conn))).unwrap(), 18);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let err = Db::open(Some(&file.path().join("below")), Durability::Power).unwrap_err();
+        assert!(err.to_string().contains("below"), "{err}");
+    }
+}

@@ -13,6 +13,18 @@
 //! | `GET /faults`, `PUT /faults`, `PUT /faults/NAME` | the faults, see [`Faults`] |
 //! | `GET /counts`, `GET /health` | see [`Counts`]; `{"status": "ok"}` |
 //!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use stepwarden_remotes::{Expected, Remotes, Service};
+//!
+//! let remotes = Remotes::open(Some("data".as_ref()))?;
+//! let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
+//! remotes.serve(listener, async { let _ = tokio::signal::ctrl_c().await; }).await?;
+//! let left = Expected::Applied(vec![Service::Inventory, Service::Payment]);
+//! println!("{}", remotes.check([("order-1".to_owned(), left)])?);
+//! # Ok(()) }
+//! ```
+//!
 //! Refusals are `application/problem+json` with a `code` to choose by and a `detail` that says what to write.
 
 mod answer;

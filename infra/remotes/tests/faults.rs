@@ -359,6 +359,9 @@ async fn the_same_seed_shows_the_same_faults_however_calls_interleave() {
     let first = run(5, false).await;
     assert_eq!(first, run(5, true).await);
     assert_ne!(first, run(6, false).await);
+    // A key's calls fare differently: a transient fault can be retried.
+    let retried = |calls: &Vec<u16>| calls[0] != 200 && calls.contains(&200);
+    assert!(first.iter().any(retried), "{first:?}");
 }
 
 #[tokio::test]
@@ -415,6 +418,24 @@ async fn settings_are_read_back_and_bad_ones_change_nothing() {
         assert!(answer.detail().contains(says), "{answer:?}");
     }
     assert_eq!(served.get("/faults").await.body, read);
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_answer_before_the_deadline() {
+    let served = serve(None).await;
+    let faults = ServiceFaults {
+        after_deadline: 1.0,
+        slow_ms: 60_000,
+        ..none()
+    };
+    served.faults(Service::Payment, faults);
+    let waiting = served.apply_request("payment", "k", "o-1");
+    let waiting = tokio::spawn(waiting.timeout(Duration::from_secs(20)).send());
+    while served.remotes.counts()[&Service::Payment].applied == 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    served.stop().await;
+    assert!(waiting.await.unwrap().is_err());
 }
 
 #[tokio::test]

@@ -168,8 +168,12 @@ async fn carry(
                 Some(complete_by) => until_late(complete_by, (inner.clock)()),
                 None => slow,
             };
-            shared.pause(wait).await;
-            Ok(answer_to(decision))
+            // A shutdown must not make it an answer in time.
+            if shared.pause(wait).await {
+                Ok(answer_to(decision))
+            } else {
+                Ok(cut_off(&cut))
+            }
         }
         (Some(Disruption::Slow), _) => finish_slowly(&shared, &cut, ledger, slow).await,
         (Some(Disruption::AnswerCut), _) => Ok(cut_off(&cut)),
