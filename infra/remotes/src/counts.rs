@@ -1,0 +1,86 @@
+//! What was asked of each service since it was opened, and which faults it showed. In memory only.
+//!
+//! Counted inside the transaction, so a commit that fails (answered 503) leaves its calls counted.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::Service;
+
+/// A kind of fault as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// `transient` or `undo_transient`, answered 503.
+    Unavailable,
+    /// `transient` or `undo_transient`, answered 429.
+    Throttled,
+    /// `slow`.
+    Slow,
+    /// `hang`.
+    Hang,
+    /// `lost_answer`.
+    LostAnswer,
+    /// `after_deadline`.
+    AfterDeadline,
+    /// `permanent`: each answer "declined", repeated ones too.
+    Permanent,
+    /// `undo_fails`: each answer "undo failed".
+    UndoFails,
+    /// `outage`.
+    Outage,
+}
+
+/// The counts of every service.
+pub type Counts = BTreeMap<Service, ServiceCounts>;
+
+/// The counts of one service since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServiceCounts {
+    /// Well-formed forward calls, faulty ones included.
+    pub calls: u64,
+    /// Well-formed undo calls, faulty ones included.
+    pub undo_calls: u64,
+    /// Effects applied.
+    pub applied: u64,
+    /// Effects taken back.
+    pub undone: u64,
+    /// Tombstones written where nothing had been applied.
+    pub tombstones: u64,
+    /// Calls whose key had its answer already, forward and undo.
+    pub replays: u64,
+    /// Forward calls refused because their key was undone.
+    pub refused_undone: u64,
+    /// Calls refused because their key came with another body before.
+    pub refused_reused: u64,
+    /// Faults shown, by kind.
+    pub faults: BTreeMap<Fault, u64>,
+}
+
+/// The counters behind [`Counts`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters([Mutex<ServiceCounts>; 4]);
+
+impl Counters {
+    pub(crate) fn add(&self, service: Service, change: impl FnOnce(&mut ServiceCounts)) {
+        change(&mut self.0[service.index()].lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn add_fault(&self, service: Service, fault: Fault) {
+        self.add(service, |counts| {
+            *counts.faults.entry(fault).or_default() += 1;
+        });
+    }
+
+    pub(crate) fn read(&self) -> Counts {
+        Service::ALL
+            .into_iter()
+            .map(|service| {
+                let counts = self.0[service.index()].lock().unwrap_or_else(PoisonError::into_inner);
+                (service, counts.clone())
+            })
+            .collect()
+    }
+}

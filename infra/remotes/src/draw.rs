@@ -1,0 +1,186 @@
+//! Which fault meets a call: a pure choice from seed, service, direction, key and call number.
+//!
+//! Nothing else enters, so a run with the same seed meets the same faults however its calls interleave.
+
+use crate::Service;
+use crate::counts::Fault;
+use crate::faults::ServiceFaults;
+
+/// Forward or back. Each has its own keys, call numbers and draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Apply,
+    Undo,
+}
+
+/// One call as the draw sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) seed: u64,
+    pub(crate) service: Service,
+    pub(crate) direction: Direction,
+    pub(crate) key: &'a str,
+}
+
+/// What happens to one call on its way, whatever the service decides about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disruption {
+    /// 503, nothing carried out.
+    Unavailable,
+    /// 429 with `Retry-After: 1`, nothing carried out.
+    Throttled,
+    /// Carried out after a delay.
+    Slow,
+    /// Nothing carried out, no answer.
+    Hang,
+    /// Carried out, then the connection is cut.
+    AnswerCut,
+    /// Carried out, no answer.
+    AnswerHangs,
+    /// Carried out, answered after the deadline.
+    AfterDeadline,
+}
+
+impl Disruption {
+    /// The kind it is counted as.
+    pub(crate) fn fault(self) -> Fault {
+        match self {
+            Disruption::Unavailable => Fault::Unavailable,
+            Disruption::Throttled => Fault::Throttled,
+            Disruption::Slow => Fault::Slow,
+            Disruption::Hang => Fault::Hang,
+            Disruption::AnswerCut | Disruption::AnswerHangs => Fault::LostAnswer,
+            Disruption::AfterDeadline => Fault::AfterDeadline,
+        }
+    }
+}
+
+/// One transient failure in four is a 429.
+const THROTTLED_SHARE: f64 = 0.25;
+
+/// The disruption of call number `number` (from 1) with its key, if it meets one.
+pub(crate) fn disruption(faults: &ServiceFaults, call: Call<'_>, number: u64) -> Option<Disruption> {
+    let transient = match call.direction {
+        Direction::Apply => faults.transient,
+        Direction::Undo => faults.undo_transient,
+    };
+    let variant = unit(call, b"variant", number);
+    let kinds = [
+        (transient, if variant < THROTTLED_SHARE { Disruption::Throttled } else { Disruption::Unavailable }),
+        (faults.slow, Disruption::Slow),
+        (faults.hang, Disruption::Hang),
+        (faults.lost_answer, if variant < 0.5 { Disruption::AnswerCut } else { Disruption::AnswerHangs }),
+        (faults.after_deadline, Disruption::AfterDeadline),
+    ];
+    let drawn = unit(call, b"call", number);
+    let mut upto = 0.0;
+    for (rate, disruption) in kinds {
+        upto += rate;
+        if drawn < upto {
+            return Some(disruption);
+        }
+    }
+    None
+}
+
+/// Whether the key itself is one that fails for good. The call number does not enter: the choice is the key's.
+pub(crate) fn key_fails(faults: &ServiceFaults, call: Call<'_>) -> bool {
+    let rate = match call.direction {
+        Direction::Apply => faults.permanent,
+        Direction::Undo => faults.undo_fails,
+    };
+    unit(call, b"key", 0) < rate
+}
+
+/// A number from 0 (included) to 1 (excluded).
+fn unit(call: Call<'_>, purpose: &[u8], number: u64) -> f64 {
+    let direction: &[u8] = match call.direction {
+        Direction::Apply => b"apply",
+        Direction::Undo => b"undo",
+    };
+    let mut state = mix(call.seed);
+    for part in [call.service.name().as_bytes(), direction, call.key.as_bytes(), purpose] {
+        state = absorb(state, part);
+    }
+    // 53 bits fill the mantissa of an f64.
+    (mix(state ^ mix(number)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A number from the text alone, for answers that should look different per order.
+pub(crate) fn text_number(text: &str) -> u64 {
+    mix(absorb(0, text.as_bytes()))
+}
+
+fn absorb(state: u64, part: &[u8]) -> u64 {
+    let mut state = mix(state ^ part.len() as u64);
+    for chunk in part.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        state = mix(state ^ u64::from_le_bytes(word));
+    }
+    state
+}
+
+/// Vigna, splitmix64 (public domain): one step of the generator, used as a hash.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(seed: u64, key: &str) -> Call<'_> {
+        Call { seed, service: Service::Payment, direction: Direction::Apply, key }
+    }
+
+    #[test]
+    fn rates_are_met_and_seeds_differ() {
+        let faults = ServiceFaults {
+            transient: 0.2,
+            slow: 0.1,
+            hang: 0.1,
+            lost_answer: 0.1,
+            after_deadline: 0.1,
+            permanent: 0.3,
+            ..ServiceFaults::default()
+        };
+        let draws = |seed| -> Vec<Option<Disruption>> {
+            (0..10_000).map(|n| disruption(&faults, call(seed, &format!("order-{n}")), 1)).collect()
+        };
+        let first = draws(1);
+        assert_eq!(first, draws(1));
+        assert_ne!(first, draws(2));
+        let share = |wanted: &[Disruption]| {
+            let hits = first.iter().flatten().filter(|got| wanted.contains(got)).count();
+            hits as f64 / first.len() as f64
+        };
+        use Disruption::*;
+        for (kinds, rate) in [
+            (&[Unavailable][..], 0.15),
+            (&[Throttled][..], 0.05),
+            (&[Slow][..], 0.1),
+            (&[Hang][..], 0.1),
+            (&[AnswerCut, AnswerHangs][..], 0.1),
+            (&[AfterDeadline][..], 0.1),
+        ] {
+            let got = share(kinds);
+            assert!((got - rate).abs() < 0.015, "{kinds:?}: {got}, not {rate}");
+        }
+        let failing = (0..10_000).filter(|n| key_fails(&faults, call(1, &format!("order-{n}")))).count();
+        assert!((2_800..3_200).contains(&failing), "{failing}");
+    }
+
+    #[test]
+    fn rates_of_zero_and_one_are_exact() {
+        let never = ServiceFaults::default();
+        let always = ServiceFaults { hang: 1.0, ..ServiceFaults::default() };
+        for number in 1..1_000 {
+            assert_eq!(disruption(&never, call(3, "k"), number), None);
+            assert_eq!(disruption(&always, call(3, "k"), number), Some(Disruption::Hang));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! `apply` and `undo` over HTTP: read the call, have it decided, and answer it in the way its fault asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use rusqlite::Connection;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::connection::Cut;
+use super::problem::Problem;
+use super::{KEY_MAX, ORDER_ID_MAX, Shared};
+use crate::answer;
+use crate::call::{Action, Call, Decision};
+use crate::counts::{Counters, Fault};
+use crate::draw::Disruption;
+use crate::faults::DELAY_MAX_MS;
+use crate::hash::body_hash;
+use crate::service::{Service, UnknownService};
+use crate::undo;
+
+/// An answer after the deadline comes this much after it: more than clocks and timers round.
+const LATE_BY: Duration = Duration::from_millis(50);
+
+#[derive(Deserialize)]
+struct ApplyBody {
+    order_id: String,
+    input: Value,
+}
+
+#[derive(Deserialize)]
+struct UndoBody {
+    order_id: String,
+    undoes: String,
+}
+
+pub(super) async fn apply(
+    State(shared): State<Shared>,
+    ConnectInfo(cut): ConnectInfo<Cut>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let head = Head::read(&name, &headers)?;
+    let body: ApplyBody = parse(&body?, r#"{"order_id": "…", "input": {…}}"#)?;
+    let details = answer::details(head.service, &body.order_id, &body.input)
+        .map_err(|err| Problem::bad_request(err.to_string()))?;
+    let action = Action::Apply { body_hash: body_hash(&body.order_id, &body.input), details };
+    carry(shared, cut, head, body.order_id, action).await
+}
+
+pub(super) async fn undo(
+    State(shared): State<Shared>,
+    ConnectInfo(cut): ConnectInfo<Cut>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let head = Head::read(&name, &headers)?;
+    let example = r#"{"order_id": "…", "undoes": "<forward key>", "output": {…}|null}"#;
+    let body: UndoBody = parse(&body?, example)?;
+    check_key("`undoes`", &body.undoes)?;
+    let action = Action::Undo { undoes: body.undoes };
+    carry(shared, cut, head, body.order_id, action).await
+}
+
+/// What path and headers say.
+struct Head {
+    service: Service,
+    key: String,
+    complete_by: Option<Timestamp>,
+}
+
+impl Head {
+    fn read(name: &str, headers: &HeaderMap) -> Result<Self, Problem> {
+        let service = name
+            .parse()
+            .map_err(|err: UnknownService| Problem::new(StatusCode::NOT_FOUND, "no_service", err.to_string()))?;
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+        let key = text("idempotency-key")
+            .ok_or_else(|| Problem::bad_request("write an `Idempotency-Key` header, the same for every attempt"))?;
+        check_key("the `Idempotency-Key` header", key)?;
+        let complete_by = text("complete-by").map(str::parse).transpose();
+        let complete_by = complete_by.map_err(|_| {
+            Problem::bad_request("write `Complete-By` as an RFC 3339 UTC time, 2026-01-31T12:00:00.000Z")
+        })?;
+        Ok(Self { service, key: key.to_owned(), complete_by })
+    }
+}
+
+fn check_key(what: &str, key: &str) -> Result<(), Problem> {
+    // A header that is no visible ASCII reads as empty.
+    if (1..=KEY_MAX).contains(&key.chars().count()) {
+        return Ok(());
+    }
+    Err(Problem::bad_request(format!("{what} must be 1 to {KEY_MAX} characters of visible ASCII")))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|err| Problem::bad_request(format!("the body is not {example}: {err}")))
+}
+
+async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: Action) -> Result<Response, Problem> {
+    if !(1..=ORDER_ID_MAX).contains(&order_id.len()) {
+        return Err(Problem::bad_request(format!("`order_id` must be 1 to {ORDER_ID_MAX} bytes")));
+    }
+    let inner = &shared.remotes.0;
+    let call = Call { service: head.service, key: head.key, order_id, action, faults: shared.remotes.current_faults() };
+    inner.counters.add(call.service, |counts| match call.action {
+        Action::Apply { .. } => counts.calls += 1,
+        Action::Undo { .. } => counts.undo_calls += 1,
+    });
+    let settings = call.settings();
+    if settings.outage {
+        inner.counters.add_fault(call.service, Fault::Outage);
+        return Err(unavailable("the service is out of order"));
+    }
+    let ledger =
+        Ledger { call: Arc::new(call), counters: Arc::clone(&inner.counters), clock: Arc::clone(&inner.clock) };
+    let first = ledger.clone();
+    let (disruption, decision) = inner.db.run(move |conn| first.begin(conn)).await?;
+    let slow = Duration::from_millis(settings.slow_ms);
+    match (disruption, decision) {
+        (None, Some(decision)) => Ok(answer_to(decision)),
+        (Some(Disruption::AfterDeadline), Some(decision)) => {
+            let wait = match head.complete_by {
+                Some(complete_by) => until_late(complete_by, (inner.clock)()),
+                None => slow,
+            };
+            // A shutdown must not make it an answer in time.
+            if shared.pause(wait).await { Ok(answer_to(decision)) } else { Ok(cut_off(&cut)) }
+        }
+        (Some(Disruption::Slow), _) => finish_slowly(&shared, &cut, ledger, slow).await,
+        (Some(Disruption::AnswerCut), _) => Ok(cut_off(&cut)),
+        (Some(Disruption::AnswerHangs | Disruption::Hang), _) => {
+            shared.pause(Duration::from_millis(DELAY_MAX_MS)).await;
+            Ok(cut_off(&cut))
+        }
+        (Some(Disruption::Throttled), _) => Err(Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "throttled",
+            "too many calls; try again after `Retry-After` seconds",
+        )
+        .with_header(header::RETRY_AFTER, "1")),
+        (Some(Disruption::Unavailable), _) => Err(unavailable("the service is busy")),
+        (None | Some(Disruption::AfterDeadline), None) => {
+            unreachable!("`begin` decides every call that is answered")
+        }
+    }
+}
+
+/// A slow call is a call that arrives late: it is carried out also when its client is gone by then.
+async fn finish_slowly(shared: &Shared, cut: &Cut, ledger: Ledger, slow: Duration) -> Result<Response, Problem> {
+    let late = shared.clone();
+    let carried_out = tokio::spawn(async move {
+        if !late.pause(slow).await {
+            return None;
+        }
+        Some((late.remotes.0.db).run(move |conn| ledger.decide(conn)).await)
+    });
+    match carried_out.await {
+        Ok(Some(decision)) => Ok(answer_to(decision?)),
+        Ok(None) | Err(_) => Ok(cut_off(cut)),
+    }
+}
+
+/// The call with what its transaction needs. Counted there, so that a client that leaves is counted too.
+#[derive(Clone)]
+struct Ledger {
+    call: Arc<Call>,
+    counters: Arc<Counters>,
+    clock: crate::Clock,
+}
+
+impl Ledger {
+    fn begin(&self, conn: &Connection) -> rusqlite::Result<(Option<Disruption>, Option<Decision>)> {
+        let disruption = self.call.count(conn)?;
+        if let Some(disruption) = disruption {
+            let fault = disruption.fault();
+            self.counters.add_fault(self.call.service, fault);
+        }
+        let decision = match disruption {
+            None | Some(Disruption::AnswerCut | Disruption::AnswerHangs | Disruption::AfterDeadline) => {
+                Some(self.decide(conn)?)
+            }
+            Some(Disruption::Unavailable | Disruption::Throttled | Disruption::Slow | Disruption::Hang) => None,
+        };
+        Ok((disruption, decision))
+    }
+
+    fn decide(&self, conn: &Connection) -> rusqlite::Result<Decision> {
+        let decision = self.call.decide(conn, (self.clock)().as_millisecond())?;
+        self.counters.add(self.call.service, |counts| match decision {
+            Decision::Applied(_) => counts.applied += 1,
+            Decision::Undone => counts.undone += 1,
+            Decision::Tombstoned => counts.tombstones += 1,
+            Decision::Replayed(_) => counts.replays += 1,
+            Decision::Declined { replayed } => {
+                counts.replays += u64::from(replayed);
+                *counts.faults.entry(Fault::Permanent).or_default() += 1;
+            }
+            Decision::UndoFailed => *counts.faults.entry(Fault::UndoFails).or_default() += 1,
+            Decision::WasUndone => counts.refused_undone += 1,
+            Decision::Reused => counts.refused_reused += 1,
+        });
+        Ok(decision)
+    }
+}
+
+fn answer_to(decision: Decision) -> Response {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    let replayed = [("idempotency-replayed", "true")];
+    let unprocessable = |code, detail| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
+    let declined = || unprocessable("declined", "declined; no attempt with this key will succeed");
+    match decision {
+        Decision::Applied(body) => (json, body).into_response(),
+        Decision::Undone => (json, undo::answer(true)).into_response(),
+        Decision::Tombstoned => (json, undo::answer(false)).into_response(),
+        Decision::Replayed(body) => (json, replayed, body).into_response(),
+        Decision::Declined { replayed: false } => declined().into_response(),
+        Decision::Declined { replayed: true } => (replayed, declined()).into_response(),
+        Decision::UndoFailed => {
+            unprocessable("undo_failed", "cannot be undone; it takes a person to put this right").into_response()
+        }
+        Decision::WasUndone => {
+            Problem::new(StatusCode::CONFLICT, "undone", "this key was undone, and is never applied again")
+                .into_response()
+        }
+        Decision::Reused => unprocessable(
+            "key_reused",
+            "this key came with another body before; write a key of its own for each piece of work",
+        )
+        .into_response(),
+    }
+}
+
+fn unavailable(why: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", format!("{why}; try again later"))
+}
+
+/// The response is never written: the connection ends instead.
+fn cut_off(cut: &Cut) -> Response {
+    cut.cut();
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
+}
+
+fn until_late(complete_by: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(complete_by.duration_since(now)).unwrap_or(Duration::ZERO);
+    left.min(Duration::from_millis(DELAY_MAX_MS)) + LATE_BY
+}

@@ -1,0 +1,80 @@
+//! The four services, and which of them leave something behind that an undo can take back.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// One remote service. In JSON and in URLs its name in lower case: `inventory`, `fraud`, `payment`, `shipping`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Service {
+    /// Reserves stock; the undo releases it.
+    Inventory,
+    /// Scores an order. A check leaves nothing behind, so an undo only writes the tombstone.
+    Fraud,
+    /// Charges a card; the undo refunds it.
+    Payment,
+    /// Books a parcel; the undo cancels it.
+    Shipping,
+}
+
+impl Service {
+    /// Every service, in the order of the reference workflow.
+    pub const ALL: [Service; 4] = [Service::Inventory, Service::Fraud, Service::Payment, Service::Shipping];
+
+    /// The services whose effect an undo takes back: all but `fraud`.
+    pub const UNDOABLE: [Service; 3] = [Service::Inventory, Service::Payment, Service::Shipping];
+
+    /// The name in URLs, JSON and the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Service::Inventory => "inventory",
+            Service::Fraud => "fraud",
+            Service::Payment => "payment",
+            Service::Shipping => "shipping",
+        }
+    }
+
+    /// Whether an undo takes an effect back, or has nothing to take back.
+    pub fn is_undoable(self) -> bool {
+        Self::UNDOABLE.contains(&self)
+    }
+
+    /// Its place in [`Service::ALL`].
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No service has this name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no service is named `{0}`; write `inventory`, `fraud`, `payment` or `shipping`")]
+pub struct UnknownService(pub String);
+
+impl FromStr for Service {
+    type Err = UnknownService;
+
+    fn from_str(name: &str) -> Result<Self, UnknownService> {
+        Self::ALL.into_iter().find(|service| service.name() == name).ok_or_else(|| UnknownService(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_is_the_place_in_all() {
+        for (at, service) in Service::ALL.into_iter().enumerate() {
+            assert_eq!(service.index(), at);
+            assert_eq!(service.name().parse(), Ok(service));
+        }
+    }
+}

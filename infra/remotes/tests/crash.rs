@@ -1,0 +1,115 @@
+//! Goal: what was answered outlives a kill. Method: this test program starts itself as a server, kills that
+//! process under load, opens its file again and asks for every answer once more.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use common::{send, serve};
+use serde_json::json;
+use stepwarden_remotes::{Expected, Remotes, Service};
+use tokio::net::TcpListener;
+
+const CHILD_DIR: &str = "REMOTES_CRASH_TEST_DIR";
+
+/// Not a test of its own: the process that is killed.
+#[tokio::test]
+#[ignore = "started by answered_calls_outlive_a_kill"]
+async fn child() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else {
+        return;
+    };
+    let remotes = Remotes::open(Some(dir.as_ref())).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    println!("\nserving http://{}", listener.local_addr().unwrap());
+    remotes.serve(listener, std::future::pending()).await.unwrap();
+}
+
+#[tokio::test]
+async fn answered_calls_outlive_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env(CHILD_DIR, dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let base = lines.map(Result::unwrap).find_map(|line| Some(line.strip_prefix("serving ")?.to_owned())).unwrap();
+
+    let client = reqwest::Client::new();
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let (client, base, answered) = (client.clone(), base.clone(), answered.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    let order = format!("o-{worker}-{n}");
+                    let call = client
+                        .post(format!("{base}/inventory/apply"))
+                        .header("Idempotency-Key", format!("{order}:k"))
+                        .json(&json!({"order_id": order, "input": common::input()}));
+                    let Ok(response) = call.send().await else {
+                        return;
+                    };
+                    let Ok(body) = response.json::<serde_json::Value>().await else {
+                        return;
+                    };
+                    let _ = answered.send((order, body));
+                }
+            })
+        })
+        .collect();
+    drop(answered);
+    let mut known = HashMap::new();
+    while let Some((order, body)) = answers.recv().await {
+        known.insert(order, body);
+        if known.len() == 400 {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    assert!(known.len() >= 400);
+
+    let served = serve(Some(dir.path())).await;
+    for (order, body) in &known {
+        let again = served.apply("inventory", &format!("{order}:k"), order).await;
+        assert!(again.replayed, "{order} was answered, then forgotten");
+        assert_eq!(again.body, *body);
+    }
+    // The calls cut by the kill may have been applied or not; nothing was applied twice.
+    let mut expected: HashMap<_, _> =
+        (0..8).flat_map(|worker| (0..1_000).map(move |n| (format!("o-{worker}-{n}"), Expected::Any))).collect();
+    for order in known.keys() {
+        expected.insert(order.clone(), Expected::Applied(vec![Service::Inventory]));
+    }
+    let report = served.remotes.check(expected).unwrap();
+    assert!(report.is_clean(), "{report}");
+}
+
+#[tokio::test]
+async fn tombstones_declines_and_undos_outlive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(Some(dir.path())).await;
+    served.apply("payment", "k", "o-1").await;
+    served.undo("payment", "u", "o-1", "k").await;
+    served.undo("payment", "u2", "o-2", "k2").await;
+    served.put("/faults/payment", json!({"permanent": 1})).await;
+    assert_eq!(served.apply("payment", "k3", "o-3").await.code(), "declined");
+    served.stop().await;
+
+    let served = serve(Some(dir.path())).await;
+    assert_eq!(served.apply("payment", "k", "o-1").await.code(), "undone");
+    assert_eq!(served.apply("payment", "k2", "o-2").await.code(), "undone");
+    assert_eq!(served.apply("payment", "k3", "o-3").await.code(), "declined");
+    let undone = send(served.undo_request("payment", "u", "o-1", "k")).await;
+    assert_eq!((undone.replayed, undone.body), (true, json!({"undone": true})));
+    // References go on, they do not start over.
+    let next = served.apply("payment", "k4", "o-4").await;
+    assert_eq!(next.body["reference"], "chg-000002");
+}
