@@ -28,6 +28,9 @@ const MAX_CACHED_INPUT: usize = 16 * 1024;
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// Told of every version this process saved, after it was saved.
+pub type Observer = Arc<dyn Fn(&Task) + Send + Sync>;
+
 /// Who this instance is and how it reckons.
 #[derive(Clone)]
 pub struct Config {
@@ -40,6 +43,8 @@ pub struct Config {
     pub cache: usize,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Told of every save.
+    pub observer: Option<Observer>,
 }
 
 /// What became of one event.
@@ -115,7 +120,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         task.stamp = self.stamp();
         let created = self.store.create(order, &task).await?;
         if created == Created::New {
-            self.remember(Arc::new(task));
+            self.saved(&Arc::new(task));
             self.remember_input(&order.id, &order.input);
         }
         Ok(created)
@@ -252,12 +257,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let next = Arc::<Task>::from(next);
         match saved {
             Ok(Saved::Applied) => {
-                self.remember(Arc::clone(&next));
+                self.saved(&next);
                 Ok(Ok(next))
             }
             // The answer to a save that went through was lost, and the client tried it again: it is ours.
             Ok(Saved::Conflict(Some(current))) if current.version == next.version && current.stamp == next.stamp => {
-                self.remember(Arc::clone(&next));
+                self.saved(&next);
                 Ok(Ok(next))
             }
             Ok(Saved::Conflict(current)) => {
@@ -335,6 +340,13 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     fn stamp(&self) -> String {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn saved(&self, task: &Arc<Task>) {
+        self.remember(Arc::clone(task));
+        if let Some(observer) = &self.config.observer {
+            observer(task);
+        }
     }
 
     fn remember(&self, task: Arc<Task>) {

@@ -24,6 +24,17 @@ pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
 /// The engine of one process: `config` says where, `clients` how, `clock` when.
 #[must_use]
 pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) -> Engine {
+    observed_engine(config, clients, clock, None)
+}
+
+/// The same, with an observer told of every save.
+#[must_use]
+pub fn observed_engine(
+    config: &Config,
+    clients: &Clients,
+    clock: shared::engine::Clock,
+    observer: Option<shared::engine::Observer>,
+) -> Engine {
     let store = DynamoStore::new(clients.dynamodb.clone(), config);
     let messenger = SqsMessenger::new(clients, config);
     let config = shared::engine::Config {
@@ -31,6 +42,7 @@ pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) 
         skew: config.clock_skew,
         cache: config.cache,
         clock,
+        observer,
     };
     shared::engine::Engine::new(store, messenger, config)
 }

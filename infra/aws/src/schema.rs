@@ -23,14 +23,21 @@ pub fn consumed(config: &Config, visibility_timeout_s: u32) -> Vec<(String, u32)
     names.into_iter().map(|name| (name, visibility_timeout_s)).collect()
 }
 
-/// Makes what is missing.
+/// Makes what is missing. Queues are called `name_prefix` and their own name; the answer is the URL of every queue up to
+/// its own name, for [`Config::queue_prefix`].
 ///
 /// # Errors
 /// The endpoint's.
-pub async fn create(clients: &Clients, config: &Config, visibility_timeout_s: u32) -> Result<(), Error> {
+pub async fn create(
+    clients: &Clients,
+    config: &Config,
+    name_prefix: &str,
+    visibility_timeout_s: u32,
+) -> Result<String, Error> {
     create_tables(clients, config).await?;
+    let full = |name: &str| format!("{name_prefix}{name}");
     for (name, timeout_s) in consumed(config, visibility_timeout_s) {
-        let dead = create_queue(clients, &queue::dead(&name), &[]).await?;
+        let dead = create_queue(clients, &full(&queue::dead(&name)), &[]).await?;
         let attributes = clients
             .sqs
             .get_queue_attributes()
@@ -42,12 +49,13 @@ pub async fn create(clients: &Clients, config: &Config, visibility_timeout_s: u3
         let arn = attributes.attributes().and_then(|a| a.get(&Attribute::QueueArn)).cloned().unwrap_or_default();
         let redrive = format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":{MAX_RECEIVES}}}"#);
         let wanted = [(Attribute::VisibilityTimeout, timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];
-        create_queue(clients, &name, &wanted).await?;
+        create_queue(clients, &full(&name), &wanted).await?;
     }
-    for name in config.reply_queues.iter().map(|n| queue::notices(n)).chain([queue::SET_ASIDE.to_owned()]) {
-        create_queue(clients, &name, &[]).await?;
+    for name in config.reply_queues.iter().map(|n| queue::notices(n)) {
+        create_queue(clients, &full(&name), &[]).await?;
     }
-    Ok(())
+    let url = create_queue(clients, &full(queue::SET_ASIDE), &[]).await?;
+    Ok(url.strip_suffix(queue::SET_ASIDE).unwrap_or(&url).to_owned())
 }
 
 async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, String)]) -> Result<String, Error> {

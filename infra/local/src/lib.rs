@@ -1,0 +1,11 @@
+//! Stepwarden on one machine: what template.yaml deploys, in one process.
+//!
+//! The same handlers as in Lambda, fed by an HTTP listener, by one pump per queue, and by a clock for the supervisor. The
+//! tables, queues and the bus are endpoints embedded in the process, or whatever `AWS_ENDPOINT_URL` names.
+
+pub mod bench;
+pub mod demo;
+pub mod http;
+pub mod process;
+pub mod pump;
+pub mod system;

@@ -1,0 +1,148 @@
+//! A pump: what an SQS event source mapping is to Lambda. It receives batches, hands them to a handler as `SqsEvent`s, and
+//! deletes all messages but those the handler names as failed; these come again after their visibility timeout.
+
+use anyhow::Context;
+use aws_lambda_events::event::sqs::SqsEvent;
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
+use futures::future::BoxFuture;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use stepwarden_aws::batch::Response;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// A function that takes a batch.
+pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send + Sync>;
+
+/// How long one receive waits for messages, in seconds: SQS's longest.
+const LONG_POLL_S: i32 = 20;
+/// Messages in a batch: SQS's most.
+const BATCH: i32 = 10;
+/// Wait after a receive that failed.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// How long batches under way may still take when the pump is told to stop.
+const LAST_BATCHES: Duration = Duration::from_secs(5);
+
+/// Where a pump takes its messages from, and how many batches it has under way at most.
+#[derive(Clone)]
+pub struct Source {
+    /// The client of the endpoint.
+    pub sqs: Client,
+    /// URL of the queue.
+    pub url: String,
+    /// Batches under way at once: Lambda's MaximumConcurrency.
+    pub concurrency: usize,
+}
+
+/// Pumps until `stop` becomes true. While `pause` is true nothing is received: the consumer is down.
+pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(source.concurrency));
+    let mut batches = JoinSet::new();
+    let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
+    loop {
+        let ready = async {
+            // A pause whose switch is gone can never end, and never begins.
+            if pause.wait_for(|paused| !paused).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+            (place, receive(&source).await)
+        };
+        let (place, received) = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            ready = ready => ready,
+        };
+        match received {
+            Ok(messages) if messages.is_empty() => {}
+            Ok(messages) => {
+                let (source, handler, name) = (source.clone(), Arc::clone(&handler), Arc::clone(&name));
+                batches.spawn(async move {
+                    one_batch(&source, &handler, &name, messages).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(queue = %name, "receiving failed, trying again: {error:#}");
+                tokio::time::sleep(RECOVERY).await;
+            }
+        }
+        while batches.try_join_next().is_some() {}
+    }
+    let ended = async { while batches.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_BATCHES, ended).await.is_err() {
+        tracing::warn!(queue = %name, "stopped with batches under way; their messages come again");
+    }
+}
+
+async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
+    let answer = source
+        .sqs
+        .receive_message()
+        .queue_url(&source.url)
+        .max_number_of_messages(BATCH)
+        .wait_time_seconds(LONG_POLL_S)
+        .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
+        .send()
+        .await
+        .with_context(|| format!("receiving from {}", source.url))?;
+    Ok(answer.messages.unwrap_or_default())
+}
+
+async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec<Message>) {
+    let event = match serde_json::from_value::<SqsEvent>(as_event(name, &messages)) {
+        Ok(event) => event,
+        Err(error) => {
+            tracing::error!(queue = name, "a batch is no SqsEvent, so it comes again: {error}");
+            return;
+        }
+    };
+    let response = handler(event).await;
+    let failed = |id: &str| response.batch_item_failures.iter().any(|f| f.item_identifier == id);
+    let entries: Vec<_> = messages
+        .iter()
+        .enumerate()
+        .filter(|(_, message)| !message.message_id().is_some_and(failed))
+        .filter_map(|(n, message)| {
+            let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
+            entry.receipt_handle(message.receipt_handle().unwrap_or_default()).build().ok()
+        })
+        .collect();
+    if entries.is_empty() {
+        return;
+    }
+    let deleted = source.sqs.delete_message_batch().queue_url(&source.url).set_entries(Some(entries)).send().await;
+    if let Err(error) = deleted {
+        let error = aws_sdk_sqs::error::DisplayErrorContext(error);
+        tracing::warn!(queue = name, "deleting failed, so handled messages come again: {error}");
+    }
+}
+
+/// The batch as Lambda would hand it over.
+fn as_event(name: &str, messages: &[Message]) -> serde_json::Value {
+    let records: Vec<_> = messages
+        .iter()
+        .map(|message| {
+            let attributes: serde_json::Map<_, _> = message
+                .attributes()
+                .into_iter()
+                .flatten()
+                .map(|(name, value)| (name.as_str().to_owned(), json!(value)))
+                .collect();
+            json!({
+                "messageId": message.message_id(),
+                "receiptHandle": message.receipt_handle(),
+                "body": message.body(),
+                "md5OfBody": message.md5_of_body(),
+                "attributes": attributes,
+                "messageAttributes": {},
+                "eventSource": "aws:sqs",
+                "eventSourceARN": format!("arn:aws:sqs:local:000000000000:{name}"),
+                "awsRegion": "local",
+            })
+        })
+        .collect();
+    json!({ "Records": records })
+}
