@@ -1,1 +1,246 @@
-//! placeholder
+//! SQS, DynamoDB and EventBridge in the program's own process.
+//!
+//! The local program speaks to AWS's services through the official SDKs, as the Lambda functions
+//! do; only the other end is here. An SDK reaches it through an in-process connector
+//! ([`Endpoints::http_client`]), the aws CLI and programs in other languages through a loopback
+//! listener ([`Endpoints::serve`]). Both speak the AWS JSON protocol to one dispatch by
+//! `x-amz-target`. Signatures are not looked at: any credentials do.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoints = stepwarden_embedded::Endpoints::open(&Default::default())?;
+//! let config = aws_sdk_sqs::Config::builder()
+//!     .behavior_version_latest()
+//!     .region(aws_sdk_sqs::config::Region::new("us-east-1"))
+//!     .credentials_provider(aws_sdk_sqs::config::Credentials::new("any", "any", None, None, "any"))
+//!     .endpoint_url("http://localhost")
+//!     .http_client(endpoints.http_client())
+//!     .build();
+//! let sqs = aws_sdk_sqs::Client::from_conf(config);
+//! # Ok(()) }
+//! ```
+//!
+//! # What is kept
+//!
+//! Everything answered with success is kept as [`Durability`] says, apart from deletes, receive
+//! counts and moves to a dead-letter queue, which are stored within 50 ms: lost in a crash, they
+//! cost a redelivery. After opening, all messages not deleted are visible, once their delay is
+//! over. A queue's messages are in memory too.
+//!
+//! # Time
+//!
+//! Delays, visibility timeouts and timestamps follow tokio's clock, so they pass under a paused
+//! clock in tests. A laptop that slept catches up with the wall clock.
+
+mod answer;
+mod clock;
+mod connector;
+mod counts;
+mod dispatch;
+mod dynamodb;
+mod events;
+mod fault;
+mod lane;
+mod listener;
+mod open;
+mod sqs;
+mod store;
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use tokio::net::TcpListener;
+
+pub use counts::{Counts, OperationCounts};
+pub use dispatch::Service;
+pub use events::{EVENTS_KEPT, Event, Events};
+pub use fault::{Call, Fault};
+pub use open::OpenError;
+pub use sqs::QueueStat;
+
+use clock::Clock;
+use counts::Counters;
+use dynamodb::DynamoDb;
+use events::EventBridge;
+use sqs::Sqs;
+use store::{Loaded, Store};
+
+/// How to open the endpoints. The default keeps everything in memory.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Holds `queues.db`, `tables.db` and `lock`; created if missing. `None`: memory.
+    pub data_dir: Option<PathBuf>,
+    /// Without effect in memory.
+    pub durability: Durability,
+}
+
+/// What a write answered with success survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The end of the process, such as `kill -9`, but not a power failure: no fsync before an
+    /// answer.
+    Process,
+    /// A power failure: fsync before an answer.
+    #[default]
+    Full,
+}
+
+/// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].
+pub type FaultHook = Arc<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
+
+/// The three services. Cheap to clone; closed when the last clone, and the last client made with
+/// [`Endpoints::http_client`], is dropped.
+#[derive(Clone)]
+pub struct Endpoints(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub sqs: Arc<Sqs>,
+    pub dynamodb: DynamoDb,
+    pub events: Arc<EventBridge>,
+    pub counters: Arc<Counters>,
+    pub fault_hook: RwLock<Option<FaultHook>>,
+}
+
+impl Endpoints {
+    /// Opens the endpoints and reads what is stored. Blocks for that long.
+    ///
+    /// Errors are one line and name the file or directory.
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let clock = Arc::new(Clock::start());
+        let counters = Arc::new(Counters::default());
+        let (store, mut loaded, dynamodb) = match &options.data_dir {
+            None => {
+                let dynamodb = DynamoDb::memory(Arc::clone(&clock), Arc::clone(&counters))
+                    .map_err(|error| of_dynoxide(Path::new(":memory:"), &error))?;
+                (Store::Memory, Loaded::default(), dynamodb)
+            }
+            Some(dir) => open_files(dir, options.durability, &clock, &counters)?,
+        };
+        let sqs = Sqs::new(
+            store.clone(),
+            &mut loaded,
+            Arc::clone(&clock),
+            Arc::clone(&counters),
+        )
+        .map_err(|error| OpenError::Damaged {
+            file: options.data_dir.clone().unwrap_or_default().join(QUEUES),
+            reason: open::one_line(&error.to_string()),
+        })?;
+        let events = EventBridge::new(store, &mut loaded, clock, Arc::clone(&counters));
+        Ok(Self(Arc::new(Inner {
+            sqs: Arc::new(sqs),
+            dynamodb,
+            events: Arc::new(events),
+            counters,
+            fault_hook: RwLock::new(None),
+        })))
+    }
+
+    /// An HTTP client for the AWS SDKs of SQS, DynamoDB and EventBridge that does without HTTP.
+    /// Works with any endpoint URL and any credentials.
+    pub fn http_client(&self) -> SharedHttpClient {
+        SharedHttpClient::new(connector::InProcess(Arc::clone(&self.0)))
+    }
+
+    /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests under way
+    /// are answered.
+    ///
+    /// On a loopback address only requests to names of this machine are answered. There is no
+    /// authentication: do not listen on other addresses.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        listener::serve(Arc::clone(&self.0), listener, shutdown).await
+    }
+
+    /// Calls since opening.
+    pub fn counts(&self) -> Counts {
+        self.0.counters.snapshot()
+    }
+
+    /// The stored EventBridge events.
+    pub fn events(&self) -> Events {
+        Events(Arc::clone(&self.0.events))
+    }
+
+    /// All queues, in the order of names.
+    pub fn queue_stats(&self) -> Vec<QueueStat> {
+        self.0.sqs.stats()
+    }
+
+    /// Asked before each call whether it shall go wrong, and how. `None` for no faults.
+    pub fn set_fault_hook(&self, hook: Option<FaultHook>) {
+        *self
+            .0
+            .fault_hook
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = hook;
+    }
+
+    /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute
+    /// beside other calls. Answers how many.
+    pub async fn sweep_time_to_live(&self) -> io::Result<usize> {
+        self.0.dynamodb.sweep().await.map_err(io::Error::other)
+    }
+}
+
+impl std::fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoints").finish_non_exhaustive()
+    }
+}
+
+const QUEUES: &str = "queues.db";
+const TABLES: &str = "tables.db";
+
+fn open_files(
+    dir: &Path,
+    durability: Durability,
+    clock: &Arc<Clock>,
+    counters: &Arc<Counters>,
+) -> Result<(Store, Loaded, DynamoDb), OpenError> {
+    let lock = open::lock_directory(dir)?;
+    let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
+    open::check(&queues)?;
+    open::check(&tables)?;
+    let (store, loaded) = Store::open(&queues, durability, Arc::clone(&lock))
+        .map_err(|error| of_store(&queues, error))?;
+    let dynamodb = DynamoDb::file(
+        &tables,
+        durability,
+        lock,
+        Arc::clone(clock),
+        Arc::clone(counters),
+    )
+    .map_err(|error| of_dynoxide(&tables, &error))?;
+    Ok((store, loaded, dynamodb))
+}
+
+fn of_store(file: &Path, error: store::Error) -> OpenError {
+    match error {
+        store::Error::Newer(_) => OpenError::Newer {
+            file: file.into(),
+            reason: error.to_string(),
+        },
+        store::Error::Sqlite(error) => open::of_sqlite(file, &error),
+    }
+}
+
+fn of_dynoxide(file: &Path, error: &dynoxide::DynoxideError) -> OpenError {
+    match error {
+        dynoxide::DynoxideError::SqliteError(error) => open::of_sqlite(file, error),
+        other => {
+            let (file, reason) = (file.into(), open::one_line(&other.to_string()));
+            if reason.contains("newer") {
+                OpenError::Newer { file, reason }
+            } else {
+                OpenError::File { file, reason }
+            }
+        }
+    }
+}

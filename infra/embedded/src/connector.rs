@@ -1,0 +1,87 @@
+//! The connector the AWS SDKs are given instead of one with sockets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_runtime_api::http::StatusCode;
+use aws_smithy_types::body::SdkBody;
+
+use crate::Inner;
+use crate::answer::Answer;
+use crate::dispatch::target;
+
+/// Answers requests in the caller's own task. Connection settings mean nothing here: there is no
+/// connection. The SDK's operation timeouts work as always.
+#[derive(Clone)]
+pub(crate) struct InProcess(pub Arc<Inner>);
+
+impl fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InProcess")
+    }
+}
+
+impl HttpClient for InProcess {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for InProcess {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let inner = Arc::clone(&self.0);
+        HttpConnectorFuture::new(async move { answer(&inner, &request).await })
+    }
+}
+
+async fn answer(inner: &Inner, request: &HttpRequest) -> Result<HttpResponse, ConnectorError> {
+    let header = request.headers().get("x-amz-target");
+    let Some((service, operation)) = target(header) else {
+        return Err(ConnectorError::user(
+            format!("not a request to SQS, DynamoDB or EventBridge: {header:?}").into(),
+        ));
+    };
+    let Some(body) = request.body().bytes() else {
+        return Err(ConnectorError::user(
+            "the request's body is a stream".into(),
+        ));
+    };
+    let endpoint = endpoint(request.uri());
+    let Answer {
+        status,
+        body,
+        query_error,
+    } = inner
+        .dispatch(service, operation, endpoint, body)
+        .await
+        .map_err(|lost| ConnectorError::io(lost.into()))?;
+    let status =
+        StatusCode::try_from(status).map_err(|error| ConnectorError::other(error.into(), None))?;
+    let mut response = HttpResponse::new(status, SdkBody::from(body));
+    response
+        .headers_mut()
+        .insert("content-type", service.content_type());
+    if let Some(code) = query_error {
+        response.headers_mut().insert("x-amzn-query-error", code);
+    }
+    Ok(response)
+}
+
+/// Scheme and authority of a URI.
+fn endpoint(uri: &str) -> &str {
+    let after_scheme = uri.find("://").map_or(0, |at| at + 3);
+    match uri[after_scheme..].find('/') {
+        Some(path) => &uri[..after_scheme + path],
+        None => uri,
+    }
+}

@@ -1,0 +1,131 @@
+//! From `x-amz-target` to the service: the one way in, for the connector and the listener.
+
+use std::sync::PoisonError;
+
+use crate::answer::Answer;
+use crate::fault::{self, Call, Fault, Lost};
+use crate::{Inner, dynamodb, sqs};
+
+/// The services spoken here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Service {
+    Sqs,
+    DynamoDb,
+    EventBridge,
+}
+
+impl Service {
+    const ALL: [Self; 3] = [Self::Sqs, Self::DynamoDb, Self::EventBridge];
+
+    /// What `x-amz-target` begins with, before the dot.
+    pub fn target_prefix(self) -> &'static str {
+        match self {
+            Self::Sqs => "AmazonSQS",
+            Self::DynamoDb => "DynamoDB_20120810",
+            Self::EventBridge => "AWSEvents",
+        }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Sqs | Self::DynamoDb => "application/x-amz-json-1.0",
+            Self::EventBridge => "application/x-amz-json-1.1",
+        }
+    }
+
+    /// Larger bodies are refused unread. DynamoDB: 16 MB as in AWS. SQS and EventBridge: 1 MiB of
+    /// content, escaped (six bytes for one) and with names around it.
+    pub(crate) fn body_max_bytes(self) -> usize {
+        match self {
+            Self::DynamoDb => 16 * 1024 * 1024,
+            Self::Sqs | Self::EventBridge => 8 * 1024 * 1024,
+        }
+    }
+}
+
+/// The service and operation of `x-amz-target`.
+pub(crate) fn target(header: Option<&str>) -> Option<(Service, &str)> {
+    let (prefix, operation) = header?.split_once('.')?;
+    let service = Service::ALL
+        .into_iter()
+        .find(|it| it.target_prefix() == prefix)?;
+    Some((service, operation))
+}
+
+impl Inner {
+    /// Does one request. `endpoint` is what the client reached us by, as in `http://localhost:8000`.
+    pub(crate) async fn dispatch(
+        &self,
+        service: Service,
+        operation: &str,
+        endpoint: &str,
+        body: &[u8],
+    ) -> Result<Answer, Lost> {
+        let target = format!("{}.{operation}", service.target_prefix());
+        let counted = if is_known(service, operation) {
+            &target
+        } else {
+            "unknown"
+        };
+        self.counters.request(counted);
+        let outcome = self.faulty(service, operation, endpoint, body).await;
+        if outcome.as_ref().is_ok_and(|answer| !answer.is_error()) {
+            return outcome;
+        }
+        self.counters.error(counted);
+        outcome
+    }
+
+    async fn faulty(
+        &self,
+        service: Service,
+        operation: &str,
+        endpoint: &str,
+        body: &[u8],
+    ) -> Result<Answer, Lost> {
+        let call = Call {
+            service,
+            operation,
+            body,
+        };
+        let hook = self
+            .fault_hook
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match hook.and_then(|hook| hook(&call)) {
+            None => Ok(self.perform(service, operation, endpoint, body).await),
+            Some(Fault::LostAfter) => {
+                self.perform(service, operation, endpoint, body).await;
+                Err(Lost)
+            }
+            Some(fault) => fault::instead(fault, call),
+        }
+    }
+
+    async fn perform(
+        &self,
+        service: Service,
+        operation: &str,
+        endpoint: &str,
+        body: &[u8],
+    ) -> Answer {
+        if body.len() > service.body_max_bytes() {
+            return Answer::error(413, "RequestEntityTooLarge", "The request is too large.");
+        }
+        match service {
+            Service::Sqs => self.sqs.call(operation, endpoint, body).await,
+            Service::DynamoDb => self.dynamodb.call(operation, body).await,
+            Service::EventBridge => self.events.call(operation, body).await,
+        }
+    }
+}
+
+/// So that clients cannot make the table of counts grow.
+fn is_known(service: Service, operation: &str) -> bool {
+    match service {
+        Service::Sqs => sqs::OPERATIONS.contains(&operation),
+        Service::DynamoDb => dynamodb::OPERATIONS.contains(&operation),
+        Service::EventBridge => crate::events::OPERATIONS.contains(&operation),
+    }
+}

@@ -1,0 +1,306 @@
+//! DynamoDB: dynoxide's engine, called in process.
+//!
+//! Reading and writing JSON is done in the caller's task, so that both cores of a laptop can do
+//! it; only the engine's own work goes through the lane, one call at a time, because SQLite has
+//! one writer. In memory a call takes some 40 us, less than handing it to another thread is worth,
+//! so it is done where it is.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use dynoxide::actions::{
+    batch_get_item::BatchGetItemRequest, batch_write_item::BatchWriteItemRequest, query, scan,
+    transact_get_items::TransactGetItemsRequest, transact_write_items::TransactWriteItemsRequest,
+};
+use dynoxide::{Database, DynoxideError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Durability;
+use crate::answer::Answer;
+use crate::clock::Clock;
+use crate::counts::Counters;
+use crate::lane::Lane;
+
+/// What `call` knows.
+pub(crate) const OPERATIONS: [&str; 17] = [
+    "PutItem",
+    "UpdateItem",
+    "GetItem",
+    "DeleteItem",
+    "Query",
+    "Scan",
+    "BatchGetItem",
+    "BatchWriteItem",
+    "TransactWriteItems",
+    "TransactGetItems",
+    "CreateTable",
+    "UpdateTable",
+    "DescribeTable",
+    "DeleteTable",
+    "ListTables",
+    "UpdateTimeToLive",
+    "DescribeTimeToLive",
+];
+
+/// Between two sweeps for items whose time to live has ended. Milliseconds. DynamoDB takes days.
+const SWEEP_MS: i64 = 60_000;
+
+pub(crate) struct DynamoDb {
+    engine: Arc<Engine>,
+    /// `None`: calls are done in the caller's task.
+    lane: Option<Lane>,
+    clock: Arc<Clock>,
+    counters: Arc<Counters>,
+    swept_ms: AtomicI64,
+}
+
+struct Engine {
+    database: Database,
+    /// Held for as long as a call may be under way.
+    _lock: Option<Arc<File>>,
+}
+
+type Outcome<T> = Result<T, DynoxideError>;
+
+impl DynamoDb {
+    pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
+        let database = Database::memory_with_clock(clock.clone())?;
+        Ok(Self::new(
+            Engine {
+                database,
+                _lock: None,
+            },
+            None,
+            clock,
+            counters,
+        ))
+    }
+
+    pub fn file(
+        path: &Path,
+        durability: Durability,
+        lock: Arc<File>,
+        clock: Arc<Clock>,
+        counters: Arc<Counters>,
+    ) -> Outcome<Self> {
+        let database = Database::new(&path.to_string_lossy())?;
+        match durability {
+            // What dynoxide opens with.
+            Durability::Full => {}
+            // Sets synchronous=NORMAL.
+            Durability::Process => database.disable_bulk_loading()?,
+        }
+        let engine = Engine {
+            database,
+            _lock: Some(lock),
+        };
+        Ok(Self::new(engine, Some(Lane::default()), clock, counters))
+    }
+
+    fn new(engine: Engine, lane: Option<Lane>, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
+        let swept_ms = AtomicI64::new(clock.now_ms());
+        Self {
+            engine: Arc::new(engine),
+            lane,
+            clock,
+            counters,
+            swept_ms,
+        }
+    }
+
+    pub async fn call(&self, operation: &str, body: &[u8]) -> Answer {
+        self.sweep_now_and_then();
+        let outcome = match operation {
+            "PutItem" => self.written(1, self.run(body, Database::put_item).await),
+            "UpdateItem" => self.written(1, self.run(body, Database::update_item).await),
+            "DeleteItem" => self.written(1, self.run(body, Database::delete_item).await),
+            "GetItem" => {
+                self.counters.read(1);
+                self.run(body, Database::get_item).await
+            }
+            "Query" => self.query(body).await,
+            "Scan" => self.scan(body).await,
+            "BatchGetItem" => self.batch_get(body).await,
+            "BatchWriteItem" => self.batch_write(body).await,
+            "TransactWriteItems" => self.transact_write(body).await,
+            "TransactGetItems" => self.transact_get(body).await,
+            "CreateTable" => self.run(body, Database::create_table).await,
+            "UpdateTable" => self.run(body, Database::update_table).await,
+            "DescribeTable" => self.run(body, Database::describe_table).await,
+            "DeleteTable" => self.run(body, Database::delete_table).await,
+            "ListTables" => self.run(body, Database::list_tables).await,
+            "UpdateTimeToLive" => self.run(body, Database::update_time_to_live).await,
+            "DescribeTimeToLive" => self.run(body, Database::describe_time_to_live).await,
+            _ => {
+                let kind = "com.amazon.coral.service#UnknownOperationException";
+                return Answer::error(400, kind, "");
+            }
+        };
+        match outcome {
+            Ok(body) => Answer::ok_bytes(body),
+            Err(error) => {
+                if error.status_code() >= 500 {
+                    tracing::error!("dynamodb: {operation} failed: {error}");
+                }
+                Answer {
+                    status: error.status_code(),
+                    body: error.to_json().into_bytes(),
+                    query_error: None,
+                }
+            }
+        }
+    }
+
+    /// From JSON to JSON through one of the engine's methods.
+    async fn run<Request, Response>(
+        &self,
+        body: &[u8],
+        method: fn(&Database, Request) -> Outcome<Response>,
+    ) -> Outcome<Vec<u8>>
+    where
+        Request: DeserializeOwned + Send + 'static,
+        Response: Serialize + Send + 'static,
+    {
+        to_json(&self.work(parse(body)?, method).await?)
+    }
+
+    async fn work<Request: Send + 'static, Response: Send + 'static>(
+        &self,
+        request: Request,
+        method: fn(&Database, Request) -> Outcome<Response>,
+    ) -> Outcome<Response> {
+        let Some(lane) = &self.lane else {
+            return method(&self.engine.database, request);
+        };
+        let engine = Arc::clone(&self.engine);
+        lane.run(move || method(&engine.database, request))
+            .await
+            .unwrap_or_else(|unfinished| {
+                Err(DynoxideError::InternalServerError(unfinished.to_string()))
+            })
+    }
+
+    async fn query(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: query::QueryRequest = parse(body)?;
+        let response = self.work(request, Database::query).await?;
+        self.counters.read(response.scanned_count);
+        to_json(&response)
+    }
+
+    async fn scan(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: scan::ScanRequest = parse(body)?;
+        let response = self.work(request, Database::scan).await?;
+        self.counters.read(response.scanned_count);
+        to_json(&response)
+    }
+
+    async fn batch_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: BatchGetItemRequest = parse(body)?;
+        self.counters.read(
+            request
+                .request_items
+                .values()
+                .map(|table| table.keys.len())
+                .sum(),
+        );
+        to_json(&self.work(request, Database::batch_get_item).await?)
+    }
+
+    async fn batch_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: BatchWriteItemRequest = parse(body)?;
+        let items = request.request_items.values().map(Vec::len).sum();
+        let response = self.work(request, Database::batch_write_item).await?;
+        self.counters.written(items);
+        to_json(&response)
+    }
+
+    async fn transact_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: TransactWriteItemsRequest = parse(body)?;
+        let items = request.transact_items.len();
+        let response = self.work(request, Database::transact_write_items).await?;
+        self.counters.written(items);
+        to_json(&response)
+    }
+
+    async fn transact_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: TransactGetItemsRequest = parse(body)?;
+        self.counters.read(request.transact_items.len());
+        to_json(&self.work(request, Database::transact_get_items).await?)
+    }
+
+    fn written<T>(&self, items: usize, outcome: Outcome<T>) -> Outcome<T> {
+        if outcome.is_ok() {
+            self.counters.written(items);
+        }
+        outcome
+    }
+
+    /// Deletes items whose time to live has ended, beside the calls: the engine lets them through
+    /// between pages.
+    fn sweep_now_and_then(&self) {
+        let now_ms = self.clock.now_ms();
+        let swept_ms = self.swept_ms.load(Ordering::Relaxed);
+        if now_ms - swept_ms < SWEEP_MS {
+            return;
+        }
+        let mine = self
+            .swept_ms
+            .compare_exchange(swept_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if mine {
+            let engine = Arc::clone(&self.engine);
+            tokio::task::spawn_blocking(move || match engine.database.sweep_ttl() {
+                Ok(items) => tracing::debug!("dynamodb: {items} items had outlived their time"),
+                Err(error) => tracing::warn!("dynamodb: the sweep for old items failed: {error}"),
+            });
+        }
+    }
+
+    /// Sweeps now; items deleted.
+    pub async fn sweep(&self) -> Outcome<usize> {
+        self.work((), |database, ()| database.sweep_ttl()).await
+    }
+}
+
+fn to_json(response: &impl Serialize) -> Outcome<Vec<u8>> {
+    serde_json::to_vec(response)
+        .map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+}
+
+/// dynoxide's own server words these errors more closely after AWS; its reader is private. The
+/// kinds are the same.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Outcome<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        let text = error.to_string();
+        // Its types mark the kind of error in front of the text.
+        for mark in ["VALIDATION_REQUEST:", "VALIDATION_AS_READ:", "VALIDATION:"] {
+            if let Some(rest) = text.strip_prefix(mark) {
+                return DynoxideError::ValidationException(without_position(rest).into());
+            }
+        }
+        for mark in ["SERIALIZATION_AS_READ:", "SERIALIZATION:"] {
+            if let Some(rest) = text.strip_prefix(mark) {
+                return DynoxideError::SerializationException(without_position(rest).into());
+            }
+        }
+        let incomplete = [
+            "missing field",
+            "unknown variant",
+            "invalid type: null",
+            "AttributeValue",
+        ];
+        if error.is_data() && incomplete.iter().any(|part| text.contains(part)) {
+            DynoxideError::ValidationException(without_position(&text).into())
+        } else {
+            DynoxideError::SerializationException(text)
+        }
+    })
+}
+
+/// Without serde_json's ` at line 1 column 2`.
+fn without_position(text: &str) -> &str {
+    text.rfind(" at line ").map_or(text, |at| &text[..at])
+}

@@ -1,0 +1,417 @@
+//! EventBridge: event buses that keep the newest events and tell subscribers.
+//!
+//! There are no rules and no targets: who wants events subscribes or pages through what is kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+use crate::answer::Answer;
+use crate::clock::Clock;
+use crate::counts::Counters;
+use crate::store::{Loaded, Store, Write};
+
+pub(crate) const OPERATIONS: [&str; 3] = ["PutEvents", "CreateEventBus", "DescribeEventBus"];
+
+/// Events kept, over all buses.
+pub const EVENTS_KEPT: usize = 10_000;
+
+/// Bytes of `detail` kept in all: fewer events are kept if they are large.
+const DETAILS_MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// AWS, "PutEvents": entries of a request, and bytes of all of them.
+const ENTRIES_MAX: usize = 10;
+const REQUEST_MAX_BYTES: usize = 1024 * 1024;
+
+/// Events a slow subscriber may be behind before it misses some.
+const SUBSCRIBER_LAG: usize = 1024;
+
+const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
+
+/// One event, as put.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Event {
+    /// Rises by one with each event over all buses; the cursor of [`Events::page`].
+    pub number: u64,
+    /// The id that PutEvents answered.
+    pub id: String,
+    /// Name, not ARN.
+    pub bus: String,
+    /// As given by the client, or when it was put. UTC, milliseconds since 1970.
+    pub time_ms: i64,
+    pub source: String,
+    pub detail_type: String,
+    /// A JSON object.
+    pub detail: String,
+    #[serde(default)]
+    pub resources: Vec<String>,
+    #[serde(default)]
+    pub trace_header: Option<String>,
+}
+
+/// The stored events. Cheap to clone.
+#[derive(Clone)]
+pub struct Events(pub(crate) Arc<EventBridge>);
+
+impl Events {
+    /// Events put from now on, after they are stored. A subscriber that falls 1024 events behind
+    /// is told so by `RecvError::Lagged` and can catch up with [`Events::page`].
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.0.sender.subscribe()
+    }
+
+    /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
+    pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
+        let kept = self.0.lock();
+        let start = kept.events.partition_point(|event| event.number <= after);
+        kept.events
+            .iter()
+            .skip(start)
+            .take(limit)
+            .cloned()
+            .collect()
+    }
+}
+
+pub(crate) struct EventBridge {
+    kept: Mutex<Kept>,
+    sender: broadcast::Sender<Arc<Event>>,
+    store: Store,
+    clock: Arc<Clock>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Default)]
+struct Kept {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+    last_number: u64,
+    /// By name, the time of creation. Without the default bus.
+    buses: BTreeMap<String, i64>,
+}
+
+impl Kept {
+    fn add(&mut self, event: Arc<Event>) {
+        self.bytes += event.detail.len();
+        // Numbers are given before the commit and arrive here after it, in order of commits.
+        let at = self
+            .events
+            .partition_point(|other| other.number < event.number);
+        self.events.insert(at, event);
+        while self.events.len() > EVENTS_KEPT || self.bytes > DETAILS_MAX_BYTES {
+            let Some(oldest) = self.events.pop_front() else {
+                break;
+            };
+            self.bytes -= oldest.detail.len();
+        }
+    }
+}
+
+/// An operation's error: name and message. Status 400.
+struct Refused(&'static str, String);
+
+impl EventBridge {
+    pub fn new(
+        store: Store,
+        loaded: &mut Loaded,
+        clock: Arc<Clock>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let mut kept = Kept {
+            buses: loaded.buses.drain(..).collect(),
+            ..Kept::default()
+        };
+        for event in loaded.events.drain(..) {
+            kept.last_number = kept.last_number.max(event.number);
+            kept.add(Arc::new(event));
+        }
+        let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
+        Self {
+            kept: Mutex::new(kept),
+            sender,
+            store,
+            clock,
+            counters,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub async fn call(self: &Arc<Self>, operation: &str, body: &[u8]) -> Answer {
+        let outcome = match operation {
+            "PutEvents" => self.put_events(body).await,
+            "CreateEventBus" => self.create_bus(body).await,
+            "DescribeEventBus" => self.describe_bus(body),
+            _ => Err(Refused("UnknownOperationException", String::new())),
+        };
+        outcome.unwrap_or_else(|Refused(kind, message)| {
+            let status = if kind == "InternalException" {
+                500
+            } else {
+                400
+            };
+            Answer::error(status, kind, &message)
+        })
+    }
+
+    async fn put_events(self: &Arc<Self>, body: &[u8]) -> Result<Answer, Refused> {
+        let request: PutEvents = parse(body)?;
+        let count = request.entries.len();
+        if !(1..=ENTRIES_MAX).contains(&count) {
+            return Err(Refused(
+                "ValidationException",
+                format!("Value at 'entries' must have 1 to {ENTRIES_MAX} members, it has {count}"),
+            ));
+        }
+        if request
+            .entries
+            .iter()
+            .map(PutEvent::size_bytes)
+            .sum::<usize>()
+            > REQUEST_MAX_BYTES
+        {
+            return Err(Refused(
+                "ValidationException",
+                "Total size of the entries in the request is over the limit.".into(),
+            ));
+        }
+        let mut outcome = Outcome {
+            failed_entry_count: 0,
+            entries: Vec::with_capacity(count),
+        };
+        let mut events = Vec::new();
+        for entry in request.entries {
+            match self.accept(entry) {
+                Ok(event) => {
+                    outcome.entries.push(EntryOutcome::Stored {
+                        event_id: event.id.clone(),
+                    });
+                    events.push(Arc::new(event));
+                }
+                Err((error_code, error_message)) => {
+                    outcome.failed_entry_count += 1;
+                    outcome.entries.push(EntryOutcome::Failed {
+                        error_code,
+                        error_message,
+                    });
+                }
+            }
+        }
+        self.keep(events).await?;
+        Ok(Answer::ok(&outcome))
+    }
+
+    /// Checks an entry. The errors are those of entries: code and message.
+    fn accept(&self, entry: PutEvent) -> Result<Event, (&'static str, String)> {
+        let required = |name: &str, value: Option<String>| match value {
+            Some(value) if !value.is_empty() => Ok(value),
+            _ => Err((
+                "InvalidArgument",
+                format!("Parameter {name} is not valid. Reason: {name} is a required argument."),
+            )),
+        };
+        let source = required("Source", entry.source)?;
+        let detail_type = required("DetailType", entry.detail_type)?;
+        let detail = required("Detail", entry.detail)?;
+        if source.starts_with("aws.") {
+            return Err((
+                "NotAuthorizedForSourceException",
+                "Not authorized for the source.".into(),
+            ));
+        }
+        let is_object = detail.trim_start().starts_with('{')
+            && serde_json::from_str::<&RawValue>(&detail).is_ok();
+        if !is_object {
+            return Err(("MalformedDetail", "Detail is malformed.".into()));
+        }
+        let bus = bus_name(entry.event_bus_name.as_deref());
+        let mut kept = self.lock();
+        if bus != "default" && !kept.buses.contains_key(bus) {
+            return Err((
+                "ResourceNotFoundException",
+                format!("Event bus {bus} does not exist."),
+            ));
+        }
+        kept.last_number += 1;
+        Ok(Event {
+            number: kept.last_number,
+            id: Uuid::new_v4().to_string(),
+            bus: bus.into(),
+            time_ms: match entry.time {
+                Some(seconds) if seconds.is_finite() => (seconds * 1000.0) as i64,
+                _ => self.clock.now_ms(),
+            },
+            source,
+            detail_type,
+            detail,
+            resources: entry.resources,
+            trace_header: entry.trace_header,
+        })
+    }
+
+    /// Stores events, then tells subscribers.
+    async fn keep(self: &Arc<Self>, events: Vec<Arc<Event>>) -> Result<(), Refused> {
+        let Some(last) = events.last() else {
+            return Ok(());
+        };
+        let keep_from = (last.number + 1).saturating_sub(EVENTS_KEPT as u64);
+        let this = Arc::clone(self);
+        let told = events.clone();
+        self.store
+            .write(Write::Events { events, keep_from }, move || {
+                this.counters.put(told.len());
+                let mut kept = this.lock();
+                for event in told {
+                    kept.add(Arc::clone(&event));
+                    // Nobody listens: nothing lost, it can be paged.
+                    let _ = this.sender.send(event);
+                }
+            })
+            .await
+            .map_err(|error| Refused("InternalException", error.to_string()))
+    }
+
+    async fn create_bus(self: &Arc<Self>, body: &[u8]) -> Result<Answer, Refused> {
+        let request: Bus = parse(body)?;
+        let name = request.name.unwrap_or_default();
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"/_.-".contains(&b);
+        if !(1..=256).contains(&name.len()) || !name.bytes().all(allowed) {
+            return Err(Refused(
+                "ValidationException",
+                format!("{name:?} is not a name for a bus"),
+            ));
+        }
+        if name == "default" || self.lock().buses.contains_key(&name) {
+            return Err(Refused(
+                "ResourceAlreadyExistsException",
+                format!("Event bus {name} already exists."),
+            ));
+        }
+        let created_ms = self.clock.now_ms();
+        let (this, created) = (Arc::clone(self), name.clone());
+        self.store
+            .write(
+                Write::Bus {
+                    name: name.clone(),
+                    created_ms,
+                },
+                move || {
+                    this.lock().buses.insert(created, created_ms);
+                },
+            )
+            .await
+            .map_err(|error| Refused("InternalException", error.to_string()))?;
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Created {
+            event_bus_arn: String,
+        }
+        Ok(Answer::ok(&Created {
+            event_bus_arn: format!("{ARN_PREFIX}{name}"),
+        }))
+    }
+
+    fn describe_bus(&self, body: &[u8]) -> Result<Answer, Refused> {
+        let request: Bus = parse(body)?;
+        let name = bus_name(request.name.as_deref());
+        let created_ms = self.lock().buses.get(name).copied();
+        if created_ms.is_none() && name != "default" {
+            return Err(Refused(
+                "ResourceNotFoundException",
+                format!("Event bus {name} does not exist."),
+            ));
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Described<'a> {
+            name: &'a str,
+            arn: String,
+            /// UTC, seconds.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            creation_time: Option<f64>,
+        }
+        Ok(Answer::ok(&Described {
+            name,
+            arn: format!("{ARN_PREFIX}{name}"),
+            creation_time: created_ms.map(|ms| ms as f64 / 1000.0),
+        }))
+    }
+}
+
+/// A bus is given by name or by ARN, whose last part is the name.
+fn bus_name(given: Option<&str>) -> &str {
+    match given {
+        None | Some("") => "default",
+        Some(given) => given
+            .split_once(":event-bus/")
+            .map_or(given, |(_, name)| name),
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Refused("SerializationException", error.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PutEvents {
+    #[serde(default)]
+    entries: Vec<PutEvent>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PutEvent {
+    /// UTC, seconds.
+    time: Option<f64>,
+    source: Option<String>,
+    #[serde(default)]
+    resources: Vec<String>,
+    detail_type: Option<String>,
+    detail: Option<String>,
+    event_bus_name: Option<String>,
+    trace_header: Option<String>,
+}
+
+impl PutEvent {
+    /// AWS, "Calculating PutEvents event entry size".
+    fn size_bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_deref().map_or(0, str::len);
+        let resources: usize = self.resources.iter().map(String::len).sum();
+        let time = if self.time.is_some() { 14 } else { 0 };
+        time + resources + text(&self.source) + text(&self.detail_type) + text(&self.detail)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Bus {
+    name: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Outcome {
+    failed_entry_count: usize,
+    entries: Vec<EntryOutcome>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EntryOutcome {
+    #[serde(rename_all = "PascalCase")]
+    Stored { event_id: String },
+    #[serde(rename_all = "PascalCase")]
+    Failed {
+        error_code: &'static str,
+        error_message: String,
+    },
+}

@@ -1,0 +1,148 @@
+//! The data directory: who may use it, and whether its files are sound.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+/// Why the endpoints were not opened. One line each, saying what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use the data directory {}: {source}", dir.display())]
+    Directory {
+        dir: PathBuf,
+        source: std::io::Error,
+    },
+
+    #[error(
+        "the data directory {} is in use by another process{}: stop it, or choose another \
+         directory",
+        dir.display(),
+        process.as_ref().map(|id| format!(" ({id})")).unwrap_or_default()
+    )]
+    InUse {
+        dir: PathBuf,
+        /// Its process id, where that could be read.
+        process: Option<String>,
+    },
+
+    #[error(
+        "the database file {} is damaged ({reason}): restore it from a backup, or move it away to \
+         start empty",
+        file.display()
+    )]
+    Damaged { file: PathBuf, reason: String },
+
+    #[error("the database file {} is of a newer version of this program ({reason})", file.display())]
+    Newer { file: PathBuf, reason: String },
+
+    #[error("cannot open the database file {}: {reason}", file.display())]
+    File { file: PathBuf, reason: String },
+}
+
+/// How long a directory may stay locked by endpoints just dropped, whose last commit is under way.
+const LAST_COMMIT: Duration = Duration::from_millis(500);
+
+/// Files larger than this are not read through at start: it takes a second per gigabyte or so.
+const CHECKED_MAX_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Creates the directory if need be and takes it for this process, until the file is dropped.
+pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
+    let unusable = |source| OpenError::Directory {
+        dir: dir.into(),
+        source,
+    };
+    std::fs::create_dir_all(dir).map_err(unusable)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join("lock"))
+        .map_err(unusable)?;
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if waited < LAST_COMMIT => {
+                let pause = Duration::from_millis(20);
+                std::thread::sleep(pause);
+                waited += pause;
+            }
+            Err(TryLockError::WouldBlock) => {
+                let mut process = String::new();
+                let read = file.read_to_string(&mut process).is_ok();
+                let process = process.trim().to_owned();
+                let process = (read && !process.is_empty()).then_some(process);
+                return Err(OpenError::InUse {
+                    dir: dir.into(),
+                    process,
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(unusable(source)),
+        }
+    }
+    // For the message above; nothing depends on it.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| write!(file, "process {}", std::process::id()));
+    Ok(Arc::new(file))
+}
+
+/// Looks for damage before anything is written to the file.
+pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
+    let damaged = |reason: String| OpenError::Damaged {
+        file: file.into(),
+        reason,
+    };
+    let bytes = match file.metadata() {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(OpenError::File {
+                file: file.into(),
+                reason: error.to_string(),
+            });
+        }
+    };
+    if bytes == 0 {
+        return Ok(());
+    }
+    // Writable, because a log left by a crash is taken in on opening.
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)
+        .map_err(|error| of_sqlite(file, &error))?;
+    if bytes > CHECKED_MAX_BYTES {
+        return connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+            .map_err(|error| of_sqlite(file, &error));
+    }
+    let verdict: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|error| of_sqlite(file, &error))?;
+    if verdict == "ok" {
+        Ok(())
+    } else {
+        Err(damaged(one_line(&verdict)))
+    }
+}
+
+pub(crate) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> OpenError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    let reason = one_line(&error.to_string());
+    let file = file.into();
+    match error.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => OpenError::Damaged { file, reason },
+        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => {
+            OpenError::Damaged { file, reason }
+        }
+        _ => OpenError::File { file, reason },
+    }
+}
+
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,333 @@
+//! Creating, describing, changing and deleting queues.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::attributes::QueueAttributes;
+use super::error::Error;
+use super::queue::Queue;
+use super::wire::QueueOnly;
+use super::{ACCOUNT, Sqs, parse};
+use crate::answer::Answer;
+use crate::store::{Write, WriteError};
+
+/// AWS, "ListQueues": the page when none is asked for, and the largest.
+const PAGE_MAX: usize = 1000;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Named {
+    #[serde(default)]
+    queue_name: String,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WithAttributes {
+    #[serde(default)]
+    queue_url: String,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+    #[serde(default)]
+    attribute_names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct List {
+    #[serde(default)]
+    queue_url: String,
+    #[serde(default)]
+    queue_name_prefix: String,
+    next_token: Option<String>,
+    max_results: Option<usize>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Url {
+    queue_url: String,
+}
+
+impl Sqs {
+    pub(super) async fn create_queue(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
+        let Named {
+            queue_name: name,
+            attributes,
+        } = parse(body)?;
+        check_name(&name)?;
+        let attributes = QueueAttributes::parse(attributes)?;
+        self.check_dead_letters(&attributes, &name)?;
+        if let Some(queue) = self.named(&name) {
+            return match queue.lock().attributes.first_difference(&attributes) {
+                Some(attribute) => Err(Error::queue_exists(&attribute)),
+                None => Ok(Answer::ok(&Url {
+                    queue_url: url(at, &name),
+                })),
+            };
+        }
+        let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
+        let created_ms = self.clock.now_ms();
+        let json = attributes.to_json();
+        let queue = Arc::new(Queue::new(id, name.clone(), attributes, created_ms));
+        let write = Write::Queue {
+            id,
+            name: name.clone(),
+            attributes: json,
+            created_ms,
+        };
+        let queues = Arc::clone(&self.queues);
+        self.store
+            .write(write, move || {
+                let mut queues = queues.write().unwrap_or_else(PoisonError::into_inner);
+                queues.insert(queue.name.clone(), queue);
+            })
+            .await
+            .map_err(internal)?;
+        Ok(Answer::ok(&Url {
+            queue_url: url(at, &name),
+        }))
+    }
+
+    /// Dead letters need an existing queue, and another one.
+    fn check_dead_letters(&self, attributes: &QueueAttributes, name: &str) -> Result<(), Error> {
+        let Some(redrive) = &attributes.redrive else {
+            return Ok(());
+        };
+        match self.by_arn(&redrive.target) {
+            Some(target) if target.name != name => Ok(()),
+            _ => Err(Error::attribute_value(
+                "RedrivePolicy",
+                &format!("the dead-letter queue {} does not exist.", redrive.target),
+            )),
+        }
+    }
+
+    pub(super) async fn delete_queue(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: QueueOnly = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let queues = Arc::clone(&self.queues);
+        let gone = Arc::clone(&queue);
+        self.store
+            .write(Write::DeleteQueue { id: queue.id }, move || {
+                queues
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(&gone.name);
+                let mut state = gone.lock();
+                state.deleted = true;
+                state.backlog.clear();
+                drop(state);
+                gone.changed.notify_waiters();
+            })
+            .await
+            .map_err(internal)?;
+        Ok(Answer::ok_bytes(b"{}".to_vec()))
+    }
+
+    pub(super) async fn purge_queue(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: QueueOnly = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let last_row = self.next_row.load(Ordering::Relaxed);
+        let purged = Arc::clone(&queue);
+        self.store
+            .write(
+                Write::Purge {
+                    queue: queue.id,
+                    last_row,
+                },
+                move || {
+                    purged.lock().backlog.clear();
+                },
+            )
+            .await
+            .map_err(internal)?;
+        Ok(Answer::ok_bytes(b"{}".to_vec()))
+    }
+
+    pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
+        let request: Named = parse(body)?;
+        let queue = self
+            .named(&request.queue_name)
+            .ok_or_else(Error::no_queue)?;
+        Ok(Answer::ok(&Url {
+            queue_url: url(at, &queue.name),
+        }))
+    }
+
+    pub(super) fn list_queues(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
+        let request: List = parse(body)?;
+        let starts = |queue: &Arc<Queue>| queue.name.starts_with(&request.queue_name_prefix);
+        let (urls, next_token) = page(self.all().into_iter().filter(starts), at, &request)?;
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Urls {
+            queue_urls: Vec<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            next_token: Option<String>,
+        }
+        Ok(Answer::ok(&Urls {
+            queue_urls: urls,
+            next_token,
+        }))
+    }
+
+    /// The queues whose dead letters go to a queue.
+    pub(super) fn list_sources(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
+        let request: List = parse(body)?;
+        let target = self.queue(&request.queue_url)?;
+        let sources = self
+            .all()
+            .into_iter()
+            .filter(|queue| self.sends_dead_letters(queue, &target));
+        let (urls, next_token) = page(sources, at, &request)?;
+        #[derive(Serialize)]
+        struct Urls {
+            #[serde(rename = "queueUrls")]
+            queue_urls: Vec<String>,
+            #[serde(rename = "NextToken", skip_serializing_if = "Option::is_none")]
+            next_token: Option<String>,
+        }
+        Ok(Answer::ok(&Urls {
+            queue_urls: urls,
+            next_token,
+        }))
+    }
+
+    pub(super) fn sends_dead_letters(&self, from: &Queue, to: &Arc<Queue>) -> bool {
+        let target = from
+            .lock()
+            .attributes
+            .redrive
+            .as_ref()
+            .map(|redrive| redrive.target.clone());
+        target
+            .and_then(|arn| self.by_arn(&arn))
+            .is_some_and(|queue| Arc::ptr_eq(&queue, to))
+    }
+
+    pub(super) fn queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: WithAttributes = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let values = {
+            let mut state = queue.lock();
+            self.advance(&mut state, self.clock.now_ms());
+            let sizes = state.backlog.sizes();
+            let mut values = state.attributes.in_effect();
+            let mut more = |name: &str, value: String| values.insert(name.into(), value);
+            more("QueueArn", queue.arn.to_string());
+            more("CreatedTimestamp", (queue.created_ms / 1000).to_string());
+            more(
+                "LastModifiedTimestamp",
+                (state.modified_ms / 1000).to_string(),
+            );
+            more("ApproximateNumberOfMessages", sizes.visible.to_string());
+            more(
+                "ApproximateNumberOfMessagesNotVisible",
+                sizes.in_flight.to_string(),
+            );
+            more(
+                "ApproximateNumberOfMessagesDelayed",
+                sizes.delayed.to_string(),
+            );
+            values
+        };
+        let names = &request.attribute_names;
+        let all = names.iter().any(|name| name == "All");
+        if let Some(name) = names.iter().find(|name| !is_attribute(name, &values)) {
+            return Err(Error::attribute_name(name));
+        }
+        let asked = |name: &String| all || names.contains(name);
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Values {
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            attributes: BTreeMap<String, String>,
+        }
+        let attributes = values.into_iter().filter(|(name, _)| asked(name)).collect();
+        Ok(Answer::ok(&Values { attributes }))
+    }
+
+    pub(super) async fn set_queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: WithAttributes = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let attributes = queue.lock().attributes.changed(request.attributes)?;
+        self.check_dead_letters(&attributes, &queue.name)?;
+        let modified_ms = self.clock.now_ms();
+        let json = attributes.to_json();
+        let write = Write::QueueAttributes {
+            id: queue.id,
+            attributes: json,
+            modified_ms,
+        };
+        self.store
+            .write(write, move || {
+                let mut state = queue.lock();
+                state.attributes = attributes;
+                state.modified_ms = modified_ms;
+            })
+            .await
+            .map_err(internal)?;
+        Ok(Answer::ok_bytes(b"{}".to_vec()))
+    }
+}
+
+/// AWS knows more names than have values at any one queue.
+fn is_attribute(name: &str, values: &BTreeMap<String, String>) -> bool {
+    name == "All" || values.contains_key(name) || super::attributes::is_known(name)
+}
+
+/// Up to 80 letters, digits, hyphens and underscores.
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.ends_with(".fifo") {
+        return Err(Error::unsupported(
+            "FIFO queues are not offered by this endpoint.",
+        ));
+    }
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if (1..=80).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(Error::parameter(
+        "QueueName",
+        "can only include alphanumeric characters, hyphens, or underscores, 1 to 80 in length",
+    ))
+}
+
+/// One page of URLs, and the token of the next: the last name of this one.
+fn page(
+    queues: impl Iterator<Item = Arc<Queue>>,
+    at: &str,
+    request: &List,
+) -> Result<(Vec<String>, Option<String>), Error> {
+    let max = request.max_results.unwrap_or(PAGE_MAX);
+    if !(1..=PAGE_MAX).contains(&max) {
+        return Err(Error::parameter(
+            "MaxResults",
+            format!("{max} is not within 1 and {PAGE_MAX}"),
+        ));
+    }
+    let after = |queue: &Arc<Queue>| request.next_token.as_ref().is_none_or(|t| queue.name > *t);
+    let mut names: Vec<String> = queues
+        .filter(after)
+        .take(max + 1)
+        .map(|queue| queue.name.clone())
+        .collect();
+    let more = names.len() > max;
+    names.truncate(max);
+    let next_token = if more { names.last().cloned() } else { None };
+    Ok((names.iter().map(|name| url(at, name)).collect(), next_token))
+}
+
+fn url(at: &str, name: &str) -> String {
+    format!("{at}/{ACCOUNT}/{name}")
+}
+
+fn internal(error: WriteError) -> Error {
+    Error::internal(&error.to_string())
+}

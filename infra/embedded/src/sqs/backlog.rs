@@ -1,0 +1,271 @@
+//! What is in one queue and when it may be handed out. Pure: `now_ms` is an argument, nothing is
+//! awaited or stored here.
+//!
+//! A message is delayed, ready or in flight. No operation looks at all messages: due times and
+//! ages are ordered sets, what is ready is a queue per group.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::fair::FairOrder;
+use super::message::Content;
+use super::receipt::Receipt;
+use crate::store::Standing;
+
+/// AWS, "Amazon SQS standard queue quotas".
+pub(crate) const IN_FLIGHT_MAX: usize = 120_000;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub content: Arc<Content>,
+    pub receives: u32,
+    pub first_received_ms: Option<i64>,
+    /// ARN of the queue it was a dead letter of.
+    pub source: Option<Arc<str>>,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Delayed { until_ms: i64 },
+    Ready,
+    InFlight { until_ms: i64 },
+}
+
+impl Entry {
+    pub fn new(content: Arc<Content>) -> Self {
+        Self {
+            content,
+            receives: 0,
+            first_received_ms: None,
+            source: None,
+            place: Place::Ready,
+        }
+    }
+
+    pub fn restored(content: Arc<Content>, standing: Standing) -> Self {
+        Self {
+            receives: standing.receives,
+            first_received_ms: standing.first_received_ms,
+            source: standing.source,
+            ..Self::new(content)
+        }
+    }
+
+    pub fn standing(&self, queue: i64) -> Standing {
+        Standing {
+            queue,
+            receives: self.receives,
+            first_received_ms: self.first_received_ms,
+            source: self.source.clone(),
+        }
+    }
+}
+
+/// How many messages are where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub visible: usize,
+    pub in_flight: usize,
+    pub delayed: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    entries: HashMap<i64, Entry>,
+    ready: FairOrder,
+    /// Ends of delays and of visibility timeouts, with the row.
+    due: BTreeSet<(i64, i64)>,
+    in_flight: usize,
+    /// Time of sending, with the row.
+    ages: BTreeSet<(i64, i64)>,
+}
+
+/// What a `take` found.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub received: Vec<Entry>,
+    /// Received too often; no longer in this queue.
+    pub dead: Vec<Entry>,
+    /// The in-flight limit stopped it.
+    pub over_limit: bool,
+}
+
+impl Backlog {
+    /// A message that arrives, visible from `visible_ms`.
+    pub fn push(&mut self, mut entry: Entry, visible_ms: i64, now_ms: i64) {
+        let row = entry.content.row;
+        self.ages.insert((entry.content.sent_ms, row));
+        if visible_ms > now_ms {
+            entry.place = Place::Delayed {
+                until_ms: visible_ms,
+            };
+            self.due.insert((visible_ms, row));
+        } else {
+            entry.place = Place::Ready;
+            self.ready.push(&entry.content.group, row);
+        }
+        self.entries.insert(row, entry);
+    }
+
+    /// Makes visible what is due. Returns the rows that `retention_s` has ended, now gone.
+    #[must_use]
+    pub fn advance(&mut self, now_ms: i64, retention_s: i64) -> Vec<i64> {
+        while let Some(&(until_ms, row)) = self.due.first()
+            && until_ms <= now_ms
+        {
+            self.due.pop_first();
+            self.make_ready(row);
+        }
+        let mut expired = Vec::new();
+        while let Some(&(sent_ms, row)) = self.ages.first()
+            && sent_ms.saturating_add(retention_s * 1000) <= now_ms
+        {
+            self.remove(row);
+            expired.push(row);
+        }
+        expired
+    }
+
+    fn make_ready(&mut self, row: i64) {
+        let entry = self
+            .entries
+            .get_mut(&row)
+            .expect("what is due is in the queue");
+        let group = &entry.content.group;
+        match entry.place {
+            Place::Delayed { .. } => self.ready.push(group, row),
+            Place::InFlight { .. } => {
+                self.in_flight -= 1;
+                self.ready.push_again(group, row);
+            }
+            Place::Ready => unreachable!("what is ready is not due"),
+        }
+        entry.place = Place::Ready;
+    }
+
+    /// Hands out up to `max` messages until `until_ms`; those already received `receives_max`
+    /// times are taken out instead. Call `advance` before.
+    pub fn take(
+        &mut self,
+        max: usize,
+        until_ms: i64,
+        now_ms: i64,
+        receives_max: Option<u32>,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        while taken.received.len() < max {
+            if self.in_flight >= IN_FLIGHT_MAX {
+                taken.over_limit = true;
+                break;
+            }
+            let Some(row) = self.ready.pop() else { break };
+            // Deleted since it became ready?
+            let Some(entry) = self.entries.get_mut(&row) else {
+                continue;
+            };
+            if receives_max.is_some_and(|most| entry.receives >= most) {
+                taken.dead.extend(self.remove(row));
+                continue;
+            }
+            entry.receives = entry.receives.saturating_add(1);
+            entry.first_received_ms.get_or_insert(now_ms);
+            entry.place = Place::InFlight { until_ms };
+            taken.received.push(entry.clone());
+            self.due.insert((until_ms, row));
+            self.in_flight += 1;
+        }
+        taken
+    }
+
+    /// Takes out up to `max` visible messages for which `wanted`; looks at `max` at most.
+    pub fn take_out(&mut self, max: usize, wanted: impl Fn(&Entry) -> bool) -> (Vec<Entry>, usize) {
+        let (mut out, mut kept) = (Vec::new(), Vec::new());
+        while out.len() + kept.len() < max {
+            let Some(row) = self.ready.pop() else { break };
+            match self.entries.get(&row) {
+                None => {}
+                Some(entry) if wanted(entry) => out.extend(self.remove(row)),
+                Some(_) => kept.push(row),
+            }
+        }
+        for row in &kept {
+            self.ready.push(&self.entries[row].content.group, *row);
+        }
+        (out, kept.len())
+    }
+
+    /// False if it is not the newest receipt of a message that is still here: as in AWS, deleting
+    /// by a stale receipt succeeds and changes nothing.
+    pub fn delete(&mut self, receipt: Receipt) -> bool {
+        self.holds(receipt) && self.remove(receipt.row).is_some()
+    }
+
+    /// Sets the end of a message's visibility timeout. False if the receipt is stale or the
+    /// message is not in flight.
+    pub fn change_visibility(&mut self, receipt: Receipt, until_ms: i64, now_ms: i64) -> bool {
+        if !self.holds(receipt) {
+            return false;
+        }
+        let entry = self.entries.get_mut(&receipt.row).expect("held");
+        let Place::InFlight { until_ms: before } = entry.place else {
+            return false;
+        };
+        self.due.remove(&(before, receipt.row));
+        if until_ms <= now_ms {
+            self.make_ready(receipt.row);
+        } else {
+            entry.place = Place::InFlight { until_ms };
+            self.due.insert((until_ms, receipt.row));
+        }
+        true
+    }
+
+    fn holds(&self, receipt: Receipt) -> bool {
+        self.entries
+            .get(&receipt.row)
+            .is_some_and(|entry| entry.receives == receipt.receives)
+    }
+
+    fn remove(&mut self, row: i64) -> Option<Entry> {
+        let entry = self.entries.remove(&row)?;
+        self.ages.remove(&(entry.content.sent_ms, row));
+        match entry.place {
+            Place::Ready => {}
+            Place::Delayed { until_ms } => {
+                self.due.remove(&(until_ms, row));
+            }
+            Place::InFlight { until_ms } => {
+                self.due.remove(&(until_ms, row));
+                self.in_flight -= 1;
+            }
+        }
+        Some(entry)
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.ready.clear();
+        self.due.clear();
+        self.ages.clear();
+        self.in_flight = 0;
+    }
+
+    /// When the next delay or visibility timeout ends.
+    pub fn next_due_ms(&self) -> Option<i64> {
+        self.due.first().map(|(until_ms, _)| *until_ms)
+    }
+
+    /// When the oldest message was sent.
+    pub fn oldest_sent_ms(&self) -> Option<i64> {
+        self.ages.first().map(|(sent_ms, _)| *sent_ms)
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            visible: self.entries.len() - self.due.len(),
+            in_flight: self.in_flight,
+            delayed: self.due.len() - self.in_flight,
+        }
+    }
+}

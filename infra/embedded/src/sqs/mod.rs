@@ -1,0 +1,209 @@
+//! SQS: standard queues, in memory for dispatch and in the store for keeping.
+//!
+//! Decides what is handed out when; leaves keeping to `store` and HTTP to `dispatch`. Limits are
+//! AWS's, except: no FIFO queues, no tags, no permissions, `PurgeQueue` as often as wanted.
+
+mod admin;
+mod attributes;
+mod backlog;
+mod error;
+mod fair;
+mod message;
+mod move_task;
+mod queue;
+mod receipt;
+mod receive;
+mod send;
+mod settle;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+pub(crate) use backlog::IN_FLIGHT_MAX;
+pub(crate) use error::Error;
+pub(crate) use message::{Content, MESSAGE_MAX_BYTES};
+pub use queue::QueueStat;
+
+use crate::answer::Answer;
+use crate::clock::Clock;
+use crate::counts::Counters;
+use crate::store::{Lazy, Loaded, Store};
+use backlog::Entry;
+use move_task::MoveTask;
+use queue::Queue;
+
+/// AWS, "ReceiveMessage". Seconds.
+pub(crate) const WAIT_MAX_S: i64 = 20;
+/// AWS, "SendMessage". Seconds.
+pub(crate) const DELAY_MAX_S: i64 = 900;
+/// AWS, "ChangeMessageVisibility": 12 hours. Seconds.
+pub(crate) const VISIBILITY_MAX_S: i64 = 43_200;
+/// AWS, "Amazon SQS message quotas": entries of a batch, messages of a receive.
+pub(crate) const BATCH_MAX: usize = 10;
+
+/// What `call` knows.
+pub(crate) const OPERATIONS: [&str; 18] = [
+    "SendMessage",
+    "SendMessageBatch",
+    "ReceiveMessage",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "CreateQueue",
+    "DeleteQueue",
+    "PurgeQueue",
+    "GetQueueUrl",
+    "ListQueues",
+    "ListDeadLetterSourceQueues",
+    "GetQueueAttributes",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "CancelMessageMoveTask",
+    "ListMessageMoveTasks",
+];
+
+/// The account and region of every queue. AWS SDKs do not check them.
+const ARN_PREFIX: &str = "arn:aws:sqs:us-east-1:000000000000:";
+const ACCOUNT: &str = "000000000000";
+
+pub(crate) struct Sqs {
+    queues: Arc<RwLock<BTreeMap<String, Arc<Queue>>>>,
+    store: Store,
+    clock: Arc<Clock>,
+    counters: Arc<Counters>,
+    next_row: AtomicI64,
+    next_queue: AtomicI64,
+    /// See `Receipt::run`.
+    run: u32,
+    move_tasks: Mutex<Vec<Arc<MoveTask>>>,
+}
+
+impl Sqs {
+    pub fn new(
+        store: Store,
+        loaded: &mut Loaded,
+        clock: Arc<Clock>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, Error> {
+        let mut by_id = BTreeMap::new();
+        for queue in loaded.queues.drain(..) {
+            let id = queue.id;
+            by_id.insert(id, Arc::new(Queue::restored(queue)?));
+        }
+        let now_ms = clock.now_ms();
+        let mut last_row = 0;
+        for message in loaded.messages.drain(..) {
+            last_row = last_row.max(message.content.row);
+            // A message whose queue was deleted at the same moment has nowhere to go.
+            let Some(queue) = by_id.get(&message.standing.queue) else {
+                continue;
+            };
+            let entry = Entry::restored(message.content, message.standing);
+            queue.lock().backlog.push(entry, message.visible_ms, now_ms);
+        }
+        let last_queue = by_id.keys().last().copied().unwrap_or(0);
+        let by_name = by_id
+            .into_values()
+            .map(|queue| (queue.name.clone(), queue))
+            .collect();
+        Ok(Self {
+            next_queue: AtomicI64::new(last_queue + 1),
+            queues: Arc::new(RwLock::new(by_name)),
+            store,
+            clock,
+            counters,
+            next_row: AtomicI64::new(last_row + 1),
+            run: Uuid::new_v4().as_fields().0,
+            move_tasks: Mutex::default(),
+        })
+    }
+
+    /// Runs one operation. `endpoint` begins the queue URLs, as in `http://localhost:8000`.
+    pub async fn call(self: &Arc<Self>, operation: &str, endpoint: &str, body: &[u8]) -> Answer {
+        let outcome = match operation {
+            "SendMessage" => self.send(body).await,
+            "SendMessageBatch" => self.send_batch(body).await,
+            "ReceiveMessage" => self.receive(body).await,
+            "DeleteMessage" => self.delete(body),
+            "DeleteMessageBatch" => self.delete_batch(body),
+            "ChangeMessageVisibility" => self.change_visibility(body),
+            "ChangeMessageVisibilityBatch" => self.change_visibility_batch(body),
+            "CreateQueue" => self.create_queue(endpoint, body).await,
+            "DeleteQueue" => self.delete_queue(body).await,
+            "PurgeQueue" => self.purge_queue(body).await,
+            "GetQueueUrl" => self.queue_url(endpoint, body),
+            "ListQueues" => self.list_queues(endpoint, body),
+            "ListDeadLetterSourceQueues" => self.list_sources(endpoint, body),
+            "GetQueueAttributes" => self.queue_attributes(body),
+            "SetQueueAttributes" => self.set_queue_attributes(body).await,
+            "StartMessageMoveTask" => self.start_move_task(body),
+            "CancelMessageMoveTask" => self.cancel_move_task(body),
+            "ListMessageMoveTasks" => self.list_move_tasks(body),
+            other => Err(Error::unknown_operation(other)),
+        };
+        outcome.unwrap_or_else(Error::into_answer)
+    }
+
+    /// The queue a URL names by its last path segment. A bare name is taken too.
+    fn queue(&self, url: &str) -> Result<Arc<Queue>, Error> {
+        if url.is_empty() {
+            return Err(Error::missing("QueueUrl"));
+        }
+        self.named(url.rsplit('/').next().unwrap_or_default())
+            .ok_or_else(Error::no_queue)
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<Queue>> {
+        self.queues
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
+    }
+
+    /// By its last part: account and region of an ARN are taken as they come.
+    fn by_arn(&self, arn: &str) -> Option<Arc<Queue>> {
+        self.named(arn.strip_prefix("arn:aws:sqs:")?.rsplit(':').next()?)
+    }
+
+    /// In the order of names.
+    fn all(&self) -> Vec<Arc<Queue>> {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        queues.values().cloned().collect()
+    }
+
+    fn new_row(&self) -> i64 {
+        self.next_row.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes visible what is due in `queue`, and forgets what it has kept long enough.
+    fn advance(&self, queue: &mut queue::State, now_ms: i64) {
+        let expired = queue.backlog.advance(now_ms, queue.attributes.retention_s);
+        if !expired.is_empty() {
+            self.store
+                .write_later(expired.into_iter().map(|row| (row, Lazy::Delete)));
+        }
+    }
+
+    pub fn stats(&self) -> Vec<QueueStat> {
+        let now_ms = self.clock.now_ms();
+        let stat = |queue: Arc<Queue>| {
+            let mut state = queue.lock();
+            self.advance(&mut state, now_ms);
+            QueueStat::new(&queue.name, &state, now_ms)
+        };
+        self.all().into_iter().map(stat).collect()
+    }
+}
+
+/// Reads a request body; empty counts as `{}`.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|error| Error::malformed(&error))
+}

@@ -1,0 +1,120 @@
+//! One queue: its attributes, its backlog, and the receivers that wait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::attributes::QueueAttributes;
+use super::backlog::{Backlog, Entry};
+use super::error::Error;
+use super::{ARN_PREFIX, receipt::Receipt};
+use crate::store::LoadedQueue;
+
+pub(crate) struct Queue {
+    /// In the store.
+    pub id: i64,
+    pub name: String,
+    pub arn: Arc<str>,
+    pub created_ms: i64,
+    /// Wakes one waiting receiver: a message became visible, or the next time one will be came
+    /// nearer. A receiver that stops waiting wakes the next, so that somebody always knows it.
+    pub changed: Notify,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub attributes: QueueAttributes,
+    pub modified_ms: i64,
+    pub backlog: Backlog,
+    /// By DeleteQueue, while receivers may still wait.
+    pub deleted: bool,
+}
+
+impl Queue {
+    pub fn new(id: i64, name: String, attributes: QueueAttributes, created_ms: i64) -> Self {
+        let state = State {
+            attributes,
+            modified_ms: created_ms,
+            backlog: Backlog::default(),
+            deleted: false,
+        };
+        Self {
+            id,
+            arn: format!("{ARN_PREFIX}{name}").into(),
+            name,
+            created_ms,
+            changed: Notify::new(),
+            state: Mutex::new(state),
+        }
+    }
+
+    pub fn restored(stored: LoadedQueue) -> Result<Self, Error> {
+        let set: BTreeMap<_, _> =
+            serde_json::from_str(&stored.attributes).map_err(|error| Error::malformed(&error))?;
+        let attributes = QueueAttributes::parse(set)?;
+        let queue = Self::new(stored.id, stored.name, attributes, stored.created_ms);
+        queue.lock().modified_ms = stored.modified_ms;
+        Ok(queue)
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds messages with the times from which they are visible, and wakes receivers.
+    pub fn push(&self, entries: impl IntoIterator<Item = (Entry, i64)>, now_ms: i64) {
+        let mut added = 0;
+        let mut state = self.lock();
+        for (entry, visible_ms) in entries {
+            state.backlog.push(entry, visible_ms, now_ms);
+            added += 1;
+        }
+        drop(state);
+        for _ in 0..added {
+            self.changed.notify_one();
+        }
+    }
+
+    /// See `Backlog::change_visibility`.
+    pub fn change_visibility(&self, receipt: Receipt, timeout_s: i64, now_ms: i64) -> bool {
+        let until_ms = now_ms + timeout_s * 1000;
+        let changed = self
+            .lock()
+            .backlog
+            .change_visibility(receipt, until_ms, now_ms);
+        if changed {
+            self.changed.notify_one();
+        }
+        changed
+    }
+}
+
+/// One queue at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueStat {
+    pub name: String,
+    /// Messages that a receive would get.
+    pub visible: usize,
+    /// Received and not deleted, within their visibility timeout.
+    pub in_flight: usize,
+    /// Sent with a delay that has not ended.
+    pub delayed: usize,
+    /// Since the oldest message, in whichever of these states, was sent. `None` in an empty queue.
+    pub oldest_age: Option<Duration>,
+}
+
+impl QueueStat {
+    pub(super) fn new(name: &str, state: &State, now_ms: i64) -> Self {
+        let sizes = state.backlog.sizes();
+        let age = |sent_ms| Duration::from_millis(u64::try_from(now_ms - sent_ms).unwrap_or(0));
+        Self {
+            name: name.into(),
+            visible: sizes.visible,
+            in_flight: sizes.in_flight,
+            delayed: sizes.delayed,
+            oldest_age: state.backlog.oldest_sent_ms().map(age),
+        }
+    }
+}

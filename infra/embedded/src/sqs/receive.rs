@@ -1,0 +1,273 @@
+//! ReceiveMessage: hands out what is visible, or waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::attributes::Redrive;
+use super::backlog::{Entry, Taken};
+use super::error::Error;
+use super::message::{self, Attribute};
+use super::queue::Queue;
+use super::receipt::Receipt;
+use super::wire::{Receive, bounded};
+use super::{ACCOUNT, BATCH_MAX, Sqs, VISIBILITY_MAX_S, WAIT_MAX_S, parse};
+use crate::answer::Answer;
+use crate::store::Lazy;
+
+impl Sqs {
+    pub(super) async fn receive(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: Receive = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let max = request.max_number_of_messages.unwrap_or(1);
+        let max = bounded("MaxNumberOfMessages", max, 1, BATCH_MAX as i64)?;
+        let wait_s = match request.wait_time_seconds {
+            Some(wait_s) => wait_s,
+            None => queue.lock().attributes.receive_wait_s,
+        };
+        let wait_s = bounded("WaitTimeSeconds", wait_s, 0, WAIT_MAX_S)?;
+        if let Some(timeout_s) = request.visibility_timeout {
+            bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(wait_s.unsigned_abs());
+        let take = Take {
+            max: usize::try_from(max).expect("checked to be positive"),
+            timeout_s: request.visibility_timeout,
+        };
+        let received = self.wait(&queue, take, deadline).await?;
+        self.counters.received(received.len());
+        let messages = received
+            .iter()
+            .map(|entry| Message::new(entry, self.run, &request));
+        Ok(Answer::ok(&Messages {
+            messages: messages.collect(),
+        }))
+    }
+
+    /// Takes messages as soon as there are any, at the latest at `deadline`.
+    ///
+    /// Nothing is awaited between taking and returning: a receiver that stops waiting has not
+    /// taken anything.
+    async fn wait(
+        &self,
+        queue: &Arc<Queue>,
+        take: Take,
+        deadline: Instant,
+    ) -> Result<Vec<Entry>, Error> {
+        let mut waited = None;
+        loop {
+            let changed = queue.changed.notified();
+            let (taken, next_due_ms) = self.take(queue, take)?;
+            if !taken.received.is_empty() {
+                return Ok(taken.received);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                // AWS: the limit is an error to a short poll, and silence to a long one.
+                let short_poll = waited.is_none();
+                return if taken.over_limit && short_poll {
+                    Err(Error::over_limit())
+                } else {
+                    Ok(Vec::new())
+                };
+            }
+            waited.get_or_insert_with(|| WakesNext(queue));
+            let until = match next_due_ms {
+                Some(due_ms) => deadline.min(self.clock.instant(due_ms)),
+                None => deadline,
+            };
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Takes what is visible now. Also says when more will be.
+    fn take(&self, queue: &Queue, take: Take) -> Result<(Taken, Option<i64>), Error> {
+        let now_ms = self.clock.now_ms();
+        let mut state = queue.lock();
+        if state.deleted {
+            return Err(Error::no_queue());
+        }
+        self.advance(&mut state, now_ms);
+        // The queue that dead letters go to, unless it is gone: then they are received again.
+        let dead_letters = match &state.attributes.redrive {
+            Some(Redrive {
+                receives_max,
+                target,
+            }) => self.by_arn(target).map(|target| (*receives_max, target)),
+            None => None,
+        };
+        let receives_max = dead_letters.as_ref().map(|(most, _)| *most);
+        let timeout_s = take
+            .timeout_s
+            .unwrap_or(state.attributes.visibility_timeout_s);
+        let due_before_ms = state.backlog.next_due_ms();
+        let taken = state
+            .backlog
+            .take(take.max, now_ms + timeout_s * 1000, now_ms, receives_max);
+        let next_due_ms = state.backlog.next_due_ms();
+        drop(state);
+
+        let nearer = next_due_ms.is_some_and(|due| due_before_ms.is_none_or(|before| due < before));
+        if nearer {
+            queue.changed.notify_one();
+        }
+        self.store.write_later(
+            taken
+                .received
+                .iter()
+                .map(|entry| (entry.content.row, Lazy::Update(entry.standing(queue.id)))),
+        );
+        if let Some((_, target)) = dead_letters
+            && !taken.dead.is_empty()
+        {
+            self.bury(queue, &target, taken.dead.clone(), now_ms);
+        }
+        Ok((taken, next_due_ms))
+    }
+
+    /// Moves messages to the dead-letter queue. They keep their id, receive count and age.
+    fn bury(&self, from: &Queue, to: &Queue, mut dead: Vec<Entry>, now_ms: i64) {
+        for entry in &mut dead {
+            entry.source.get_or_insert_with(|| Arc::clone(&from.arn));
+        }
+        self.store.write_later(
+            dead.iter()
+                .map(|entry| (entry.content.row, Lazy::Update(entry.standing(to.id)))),
+        );
+        to.push(dead.into_iter().map(|entry| (entry, now_ms)), now_ms);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Take {
+    max: usize,
+    /// `None` for the queue's.
+    timeout_s: Option<i64>,
+}
+
+/// See `Queue::changed`.
+struct WakesNext<'a>(&'a Queue);
+
+impl Drop for WakesNext<'_> {
+    fn drop(&mut self) {
+        self.0.changed.notify_one();
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Messages<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    messages: Vec<Message<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Message<'a> {
+    message_id: Uuid,
+    receipt_handle: String,
+    #[serde(rename = "MD5OfBody")]
+    body_md5: &'a str,
+    body: &'a str,
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    attributes: Pairs<'a, String>,
+    #[serde(
+        rename = "MD5OfMessageAttributes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    attributes_md5: Option<String>,
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    message_attributes: Pairs<'a, &'a Attribute>,
+}
+
+impl<'a> Message<'a> {
+    fn new(entry: &'a Entry, run: u32, request: &Receive) -> Self {
+        let content = &*entry.content;
+        let receipt = Receipt {
+            run,
+            row: content.row,
+            receives: entry.receives,
+        };
+        let asked = &request.message_attribute_names;
+        let chosen = content
+            .attributes
+            .iter()
+            .filter(|(name, _)| is_asked(asked, name));
+        Self {
+            message_id: content.id,
+            receipt_handle: receipt.to_string(),
+            body_md5: &content.body_md5,
+            body: &content.body,
+            attributes: Pairs(system_attributes(entry, request)),
+            attributes_md5: message::attributes_md5(chosen.clone()),
+            message_attributes: Pairs(chosen.map(|(name, value)| (name.as_str(), value)).collect()),
+        }
+    }
+}
+
+/// AWS, "MessageAttributeNames": names, `All`, `.*`, or a prefix as in `bar.*`.
+fn is_asked(asked: &[String], name: &str) -> bool {
+    asked.iter().any(|asked| match asked.strip_suffix(".*") {
+        Some(prefix) => name.starts_with(prefix),
+        None => asked == name || asked == "All",
+    })
+}
+
+fn system_attributes(entry: &Entry, request: &Receive) -> Vec<(&'static str, String)> {
+    let asked = || {
+        request
+            .attribute_names
+            .iter()
+            .chain(&request.message_system_attribute_names)
+    };
+    if asked().next().is_none() {
+        return Vec::new();
+    }
+    let content = &*entry.content;
+    let all = asked().any(|name| name == "All");
+    let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+    let values: [(&str, &dyn Fn() -> Option<String>); 7] = [
+        ("ApproximateReceiveCount", &|| {
+            Some(entry.receives.to_string())
+        }),
+        ("SentTimestamp", &|| Some(content.sent_ms.to_string())),
+        ("ApproximateFirstReceiveTimestamp", &|| {
+            entry.first_received_ms.map(|ms| ms.to_string())
+        }),
+        ("SenderId", &|| Some(ACCOUNT.into())),
+        ("MessageGroupId", &|| text(&content.group)),
+        ("AWSTraceHeader", &|| content.trace.clone()),
+        ("DeadLetterQueueSourceArn", &|| text(&entry.source)),
+    ];
+    values
+        .into_iter()
+        .filter(|(name, _)| all || asked().any(|asked| asked == name))
+        .filter_map(|(name, value)| value().map(|value| (name, value)))
+        .collect()
+}
+
+/// A JSON object, in the order given.
+struct Pairs<'a, T>(Vec<(&'a str, T)>);
+
+impl<T> Pairs<'_, T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T: Serialize> Serialize for Pairs<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}

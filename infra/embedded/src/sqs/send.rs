@@ -1,0 +1,191 @@
+//! SendMessage and SendMessageBatch: checked, stored, then visible, then answered.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::backlog::Entry;
+use super::error::{BatchProblem, Error};
+use super::message::{self, Content, MESSAGE_MAX_BYTES, size_bytes};
+use super::queue::Queue;
+use super::wire::{self, Batch, BatchEntry, BatchOutcome, FailedEntry, SendBody, bounded};
+use super::{DELAY_MAX_S, Sqs, parse};
+use crate::answer::Answer;
+use crate::store::{NewMessage, Write};
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Sent {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    message_id: Uuid,
+    #[serde(rename = "MD5OfMessageBody")]
+    body_md5: String,
+    #[serde(
+        rename = "MD5OfMessageAttributes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    attributes_md5: Option<String>,
+    #[serde(
+        rename = "MD5OfMessageSystemAttributes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    system_attributes_md5: Option<String>,
+}
+
+impl Sqs {
+    pub(super) async fn send(&self, body: &[u8]) -> Result<Answer, Error> {
+        let wire::Send { queue_url, message } = parse(body)?;
+        let queue = self.queue(&queue_url)?;
+        let (new, sent) = self.accept(&queue, message, None)?;
+        self.keep(&queue, vec![new]).await?;
+        Ok(Answer::ok(&sent))
+    }
+
+    pub(super) async fn send_batch(&self, body: &[u8]) -> Result<Answer, Error> {
+        let batch: Batch<SendBody> = parse(body)?;
+        let queue = self.queue(&batch.queue_url)?;
+        batch.check()?;
+        let bytes = batch
+            .entries
+            .iter()
+            .map(|entry| entry.what.size_bytes())
+            .sum();
+        if bytes > MESSAGE_MAX_BYTES {
+            return Err(Error::batch(BatchProblem::TooLong(bytes)));
+        }
+        let mut outcome = BatchOutcome {
+            successful: Vec::new(),
+            failed: Vec::new(),
+        };
+        let mut new = Vec::new();
+        for BatchEntry { id, what } in batch.entries {
+            match self.accept(&queue, what, Some(id.clone())) {
+                Ok((message, sent)) => {
+                    new.push(message);
+                    outcome.successful.push(sent);
+                }
+                Err(error) => outcome.failed.push(FailedEntry::new(id, error)),
+            }
+        }
+        self.keep(&queue, new).await?;
+        Ok(Answer::ok(&outcome))
+    }
+
+    /// Checks a message and makes it up. Nothing is kept yet.
+    fn accept(
+        &self,
+        queue: &Queue,
+        message: SendBody,
+        id: Option<String>,
+    ) -> Result<(NewMessage, Sent), Error> {
+        let (delay_s, max_bytes) = {
+            let state = queue.lock();
+            (state.attributes.delay_s, state.attributes.message_max_bytes)
+        };
+        let bytes = message.size_bytes();
+        if bytes > max_bytes {
+            return Err(Error::parameter(
+                "MessageBody",
+                format!(
+                    "One or more parameters are invalid. Reason: Message must be shorter than \
+                         {max_bytes} bytes, it has {bytes}"
+                ),
+            ));
+        }
+        message::check_body(&message.message_body)?;
+        if message.message_deduplication_id.is_some() {
+            return Err(Error::parameter(
+                "MessageDeduplicationId",
+                "The request includes a parameter that is not valid for this queue type",
+            ));
+        }
+        let group = message.message_group_id;
+        if let Some(group) = &group {
+            message::check_group(group)?;
+        }
+        let attributes = message.message_attributes.unwrap_or_default();
+        message::check_attributes(&attributes)?;
+        let delay_s = bounded(
+            "DelaySeconds",
+            message.delay_seconds.unwrap_or(delay_s),
+            0,
+            DELAY_MAX_S,
+        )?;
+        let system = message.message_system_attributes.unwrap_or_default();
+        if let Some(name) = system.keys().find(|name| *name != "AWSTraceHeader") {
+            return Err(Error::parameter(
+                "MessageSystemAttributes",
+                format!("unknown {name:?}"),
+            ));
+        }
+        let system_attributes_md5 = message::attributes_md5(system.iter());
+        let trace = system
+            .into_values()
+            .next()
+            .and_then(|attribute| attribute.string_value);
+
+        let now_ms = self.clock.now_ms();
+        let content = Content::stored(
+            self.new_row(),
+            Uuid::new_v4(),
+            message.message_body,
+            attributes,
+            group.map(Arc::from),
+            trace,
+            now_ms,
+        );
+        let sent = Sent {
+            id,
+            message_id: content.id,
+            body_md5: content.body_md5.clone(),
+            attributes_md5: message::attributes_md5(content.attributes.iter()),
+            system_attributes_md5,
+        };
+        let content = Arc::new(content);
+        Ok((
+            NewMessage {
+                content,
+                visible_ms: now_ms + delay_s * 1000,
+            },
+            sent,
+        ))
+    }
+
+    /// Stores messages and then makes them visible.
+    async fn keep(&self, queue: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<(), Error> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let entries: Vec<_> = messages
+            .iter()
+            .map(|new| (Entry::new(Arc::clone(&new.content)), new.visible_ms))
+            .collect();
+        let (to, clock) = (Arc::clone(queue), Arc::clone(&self.clock));
+        let counters = Arc::clone(&self.counters);
+        self.store
+            .write(
+                Write::Messages {
+                    queue: queue.id,
+                    messages,
+                },
+                move || {
+                    counters.sent(entries.len());
+                    to.push(entries, clock.now_ms());
+                },
+            )
+            .await
+            .map_err(|error| Error::internal(&error.to_string()))
+    }
+}
+
+impl SendBody {
+    fn size_bytes(&self) -> usize {
+        let none = message::Attributes::new();
+        size_bytes(
+            &self.message_body,
+            self.message_attributes.as_ref().unwrap_or(&none),
+        )
+    }
+}

@@ -1,0 +1,168 @@
+//! Requests as read from the body, and the parts of answers that several operations share.
+//! Names and shapes are those of the AWS JSON protocol.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{BatchProblem, Error};
+use super::message::{Attribute, Attributes};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct QueueOnly {
+    #[serde(default)]
+    pub queue_url: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Send {
+    #[serde(default)]
+    pub queue_url: String,
+    #[serde(flatten)]
+    pub message: SendBody,
+}
+
+/// What is sent, alone or as an entry of a batch.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendBody {
+    #[serde(default)]
+    pub message_body: String,
+    pub delay_seconds: Option<i64>,
+    #[serde(default)]
+    pub message_attributes: Option<Attributes>,
+    #[serde(default)]
+    pub message_system_attributes: Option<BTreeMap<String, Attribute>>,
+    pub message_group_id: Option<String>,
+    pub message_deduplication_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Batch<T> {
+    #[serde(default)]
+    pub queue_url: String,
+    #[serde(default = "Vec::new")]
+    pub entries: Vec<BatchEntry<T>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct BatchEntry<T> {
+    #[serde(default)]
+    pub id: String,
+    #[serde(flatten)]
+    pub what: T,
+}
+
+impl<T> Batch<T> {
+    /// AWS's checks of a batch as a whole, apart from its size.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.entries.is_empty() {
+            return Err(Error::batch(BatchProblem::Empty));
+        }
+        if self.entries.len() > super::BATCH_MAX {
+            return Err(Error::batch(BatchProblem::TooMany(self.entries.len())));
+        }
+        let mut seen = BTreeSet::new();
+        for BatchEntry { id, .. } in &self.entries {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+            if !(1..=80).contains(&id.len()) || !id.bytes().all(allowed) {
+                return Err(Error::batch(BatchProblem::Id));
+            }
+            if !seen.insert(id) {
+                return Err(Error::batch(BatchProblem::IdRepeated(id.clone())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The outcome of a batch: each entry is in one of the two lists.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct BatchOutcome<T> {
+    pub successful: Vec<T>,
+    pub failed: Vec<FailedEntry>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct FailedEntry {
+    pub id: String,
+    pub sender_fault: bool,
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl FailedEntry {
+    pub fn new(id: String, error: Error) -> Self {
+        Self {
+            id,
+            sender_fault: error.is_sender_fault(),
+            code: error.code,
+            message: error.message,
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct EntryId {
+    pub id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Delete {
+    #[serde(default)]
+    pub receipt_handle: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ChangeVisibility {
+    #[serde(default)]
+    pub receipt_handle: String,
+    pub visibility_timeout: Option<i64>,
+}
+
+/// A request about one message of a queue.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Single<T> {
+    #[serde(default)]
+    pub queue_url: String,
+    #[serde(flatten)]
+    pub what: T,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Receive {
+    #[serde(default)]
+    pub queue_url: String,
+    /// The older name of the next field.
+    #[serde(default)]
+    pub attribute_names: Vec<String>,
+    #[serde(default)]
+    pub message_system_attribute_names: Vec<String>,
+    #[serde(default)]
+    pub message_attribute_names: Vec<String>,
+    pub max_number_of_messages: Option<i64>,
+    pub visibility_timeout: Option<i64>,
+    pub wait_time_seconds: Option<i64>,
+}
+
+/// `value`, or an error naming the parameter and its bounds.
+pub(crate) fn bounded(name: &str, value: i64, min: i64, max: i64) -> Result<i64, Error> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::parameter(
+        name,
+        format!("{value} is not within {min} and {max}"),
+    ))
+}

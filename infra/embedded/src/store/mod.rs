@@ -1,0 +1,258 @@
+//! The SQLite file of queues and events: what survives, and when an answer may be given.
+//!
+//! Two kinds of writes. An *awaited* write (a sent message, a new queue, an event) is answered
+//! after its commit; everything that waits is gathered into one transaction, so that one fsync
+//! serves all senders of the moment (group commit). A *lazy* write (a delete, a receive count)
+//! is answered at once and rides along with the next commit, or one of its own after
+//! [`LAZY_MS`]: lost in a crash it costs a redelivery, which SQS allows at any time. A message
+//! received and deleted within that time costs one statement.
+//!
+//! Commits run on tokio's blocking pool by whoever finds none running; see `lane` for why not on
+//! a thread of our own.
+
+mod load;
+mod schema;
+mod writes;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+pub(crate) use load::{Loaded, LoadedQueue};
+pub(crate) use schema::Error;
+pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
+
+use crate::Durability;
+
+/// The longest a lazy write waits for a commit to ride along with. Milliseconds.
+const LAZY_MS: u64 = 50;
+
+/// Lazy writes that are enough for a commit of their own.
+const LAZY_MANY: usize = 1000;
+
+/// A commit that failed, such as on a full disk. The text is SQLite's.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the queues file could not be written: {0}")]
+pub(crate) struct WriteError(String);
+
+/// Cheap to clone. `Memory` keeps nothing and answers at once.
+#[derive(Clone)]
+pub(crate) enum Store {
+    Memory,
+    File(Arc<Writer>),
+}
+
+impl Store {
+    /// Opens or creates the file, and reads everything in it.
+    ///
+    /// `lock` is kept for as long as a commit may be under way.
+    pub fn open(
+        path: &Path,
+        durability: Durability,
+        lock: Arc<File>,
+    ) -> Result<(Self, Loaded), Error> {
+        let connection = schema::open(path, durability)?;
+        let loaded = load::everything(&connection)?;
+        let writer = Writer {
+            pending: Mutex::default(),
+            connection: Mutex::new(connection),
+            _lock: lock,
+        };
+        Ok((Self::File(Arc::new(writer)), loaded))
+    }
+
+    /// Returns once `write` is committed and `then` has run. Both happen even if the caller stops
+    /// waiting, so that what is stored and what is in memory stay the same.
+    pub async fn write(
+        &self,
+        write: Write,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<(), WriteError> {
+        let Self::File(writer) = self else {
+            then();
+            return Ok(());
+        };
+        let (answer, answered) = oneshot::channel();
+        let start = {
+            let mut pending = writer.pending();
+            pending.awaited.push(Awaited {
+                write,
+                then: Box::new(then),
+                answer,
+            });
+            !std::mem::replace(&mut pending.running, true)
+        };
+        if start {
+            Writer::start(writer);
+        }
+        answered
+            .await
+            .unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
+    }
+
+    /// Writes later; a later lazy write to the same message replaces this one.
+    pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
+        let Self::File(writer) = self else { return };
+        let (start, wait) = {
+            let mut pending = writer.pending();
+            pending.lazy.extend(writes);
+            if pending.lazy.is_empty() || pending.running {
+                // A commit under way looks for lazy writes before it ends.
+                (false, false)
+            } else if pending.lazy.len() >= LAZY_MANY {
+                pending.running = true;
+                (true, false)
+            } else {
+                (false, !std::mem::replace(&mut pending.waiting, true))
+            }
+        };
+        if start {
+            Writer::start(writer);
+        }
+        if wait {
+            Writer::start_after_a_while(writer);
+        }
+    }
+}
+
+struct Awaited {
+    write: Write,
+    /// Runs after the commit, in the order of writes.
+    then: Box<dyn FnOnce() + Send>,
+    answer: oneshot::Sender<Result<(), WriteError>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    awaited: Vec<Awaited>,
+    /// By row of the message.
+    lazy: HashMap<i64, Lazy>,
+    /// A commit is under way or about to be.
+    running: bool,
+    /// A timer for the lazy writes is set.
+    waiting: bool,
+}
+
+pub(crate) struct Writer {
+    pending: Mutex<Pending>,
+    connection: Mutex<Connection>,
+    _lock: Arc<File>,
+}
+
+impl Writer {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(writer: &Arc<Self>) {
+        let mut run = Run {
+            writer: Arc::clone(writer),
+            finished: false,
+        };
+        tokio::task::spawn_blocking(move || run.until_nothing_waits());
+    }
+
+    fn start_after_a_while(writer: &Arc<Self>) {
+        let writer = Arc::downgrade(writer);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(LAZY_MS)).await;
+            let Some(writer) = writer.upgrade() else {
+                return;
+            };
+            let start = {
+                let mut pending = writer.pending();
+                pending.waiting = false;
+                !pending.lazy.is_empty() && !std::mem::replace(&mut pending.running, true)
+            };
+            if start {
+                Self::start(&writer);
+            }
+        });
+    }
+
+    /// Commits `awaited` and `lazy` together.
+    fn commit(&self, awaited: &[Awaited], lazy: &HashMap<i64, Lazy>) -> Result<(), WriteError> {
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
+            .map_err(|error| WriteError(error.to_string()))
+    }
+}
+
+/// One turn of committing.
+struct Run {
+    writer: Arc<Writer>,
+    finished: bool,
+}
+
+impl Run {
+    fn until_nothing_waits(&mut self) {
+        loop {
+            let (awaited, lazy) = {
+                let mut pending = self.writer.pending();
+                if pending.awaited.is_empty() && pending.lazy.is_empty() {
+                    pending.running = false;
+                    self.finished = true;
+                    return;
+                }
+                (
+                    std::mem::take(&mut pending.awaited),
+                    std::mem::take(&mut pending.lazy),
+                )
+            };
+            let outcome = self.writer.commit(&awaited, &lazy);
+            if let Err(error) = &outcome {
+                tracing::error!(
+                    "queues: {} writes failed: {error}",
+                    awaited.len() + lazy.len()
+                );
+                let mut pending = self.writer.pending();
+                for (row, write) in lazy {
+                    pending.lazy.entry(row).or_insert(write);
+                }
+                if pending.awaited.is_empty() {
+                    // Not again at once: the lazy writes stay for the next commit.
+                    pending.running = false;
+                    self.finished = true;
+                }
+            }
+            for Awaited { then, answer, .. } in awaited {
+                if outcome.is_ok() {
+                    then();
+                }
+                let _ = answer.send(outcome.clone());
+            }
+            if self.finished {
+                return;
+            }
+        }
+    }
+}
+
+/// A run the runtime dropped, or that panicked, lets the next write start another.
+impl Drop for Run {
+    fn drop(&mut self) {
+        if !self.finished {
+            let mut pending = self.writer.pending();
+            pending.running = false;
+            pending.awaited.clear();
+        }
+    }
+}
+
+/// A clean end keeps deletes and receive counts too.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let lazy = std::mem::take(&mut self.pending().lazy);
+        if let Err(error) = self.commit(&[], &lazy) {
+            tracing::warn!("queues: the last deletes were lost, messages will come again: {error}");
+        }
+    }
+}

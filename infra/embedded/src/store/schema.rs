@@ -1,0 +1,82 @@
+//! Opening the SQLite file: its tables, its version, and whether it is sound.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::Durability;
+
+/// `PRAGMA user_version` of the files this build writes.
+const VERSION: i64 = 1;
+
+/// Pages of the write-ahead log between checkpoints (16 MiB): a checkpoint under
+/// `Durability::Full` costs two fsyncs.
+const CHECKPOINT_PAGES: i64 = 4000;
+
+const TABLES: &str = "
+    CREATE TABLE queues (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        attributes TEXT NOT NULL,      -- JSON object of strings, as set
+        created_ms INTEGER NOT NULL,
+        modified_ms INTEGER NOT NULL
+    );
+    CREATE TABLE messages (
+        row INTEGER PRIMARY KEY,       -- order of arrival
+        queue INTEGER NOT NULL,
+        id BLOB NOT NULL,              -- UUID, 16 bytes
+        body TEXT NOT NULL,
+        attributes TEXT,               -- JSON, as received; null for none
+        message_group TEXT,
+        trace TEXT,                    -- AWSTraceHeader
+        sent_ms INTEGER NOT NULL,
+        visible_ms INTEGER NOT NULL,   -- end of its delay
+        receives INTEGER NOT NULL,
+        first_received_ms INTEGER,
+        source TEXT                    -- ARN of the queue it was a dead letter of
+    );
+    CREATE TABLE buses (
+        name TEXT PRIMARY KEY,
+        created_ms INTEGER NOT NULL
+    );
+    CREATE TABLE events (
+        number INTEGER PRIMARY KEY,
+        event TEXT NOT NULL            -- JSON of `Event`
+    );
+";
+
+/// Why a file was not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("written by a newer version (schema {0}, this one knows {VERSION})")]
+    Newer(i64),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Error> {
+    let connection = Connection::open(path)?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version > VERSION {
+        return Err(Error::Newer(version));
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Process => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    if version == 0 {
+        connection.execute_batch(&format!(
+            "BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
+        ))?;
+    }
+    // A message may have been sent while its queue was being deleted.
+    connection.execute(
+        "DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)",
+        [],
+    )?;
+    Ok(connection)
+}

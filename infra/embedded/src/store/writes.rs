@@ -1,0 +1,175 @@
+//! The writes and their SQL.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, Transaction, params};
+
+use crate::events::Event;
+use crate::sqs::Content;
+
+/// A write whose answer waits for the commit.
+pub(crate) enum Write {
+    Messages {
+        queue: i64,
+        messages: Vec<NewMessage>,
+    },
+    Queue {
+        id: i64,
+        name: String,
+        attributes: String,
+        created_ms: i64,
+    },
+    QueueAttributes {
+        id: i64,
+        attributes: String,
+        modified_ms: i64,
+    },
+    /// Deletes the messages up to this row.
+    Purge {
+        queue: i64,
+        last_row: i64,
+    },
+    DeleteQueue {
+        id: i64,
+    },
+    Bus {
+        name: String,
+        created_ms: i64,
+    },
+    /// Stores the events and forgets those numbered below `keep_from`.
+    Events {
+        events: Vec<Arc<Event>>,
+        keep_from: u64,
+    },
+}
+
+pub(crate) struct NewMessage {
+    pub content: Arc<Content>,
+    /// End of its delay. UTC, milliseconds.
+    pub visible_ms: i64,
+}
+
+/// A write nobody waits for.
+pub(crate) enum Lazy {
+    Delete,
+    Update(Standing),
+}
+
+/// What changes about a message after it was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing {
+    pub queue: i64,
+    pub receives: u32,
+    pub first_received_ms: Option<i64>,
+    /// ARN of the queue it was a dead letter of.
+    pub source: Option<Arc<str>>,
+}
+
+pub(super) fn commit<'a>(
+    connection: &mut Connection,
+    awaited: impl Iterator<Item = &'a Write>,
+    lazy: &HashMap<i64, Lazy>,
+) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    for write in awaited {
+        apply(&transaction, write)?;
+    }
+    for (row, write) in lazy {
+        apply_lazy(&transaction, *row, write)?;
+    }
+    transaction.commit()
+}
+
+fn apply(on: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
+    match write {
+        Write::Messages { queue, messages } => {
+            for message in messages {
+                insert(on, *queue, message)?;
+            }
+            return Ok(());
+        }
+        Write::Queue {
+            id,
+            name,
+            attributes,
+            created_ms,
+        } => on
+            .prepare_cached("INSERT OR REPLACE INTO queues VALUES (?1, ?2, ?3, ?4, ?4)")?
+            .execute(params![id, name, attributes, created_ms])?,
+        Write::QueueAttributes {
+            id,
+            attributes,
+            modified_ms,
+        } => on
+            .prepare_cached("UPDATE queues SET attributes = ?2, modified_ms = ?3 WHERE id = ?1")?
+            .execute(params![id, attributes, modified_ms])?,
+        Write::Purge { queue, last_row } => on
+            .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND row <= ?2")?
+            .execute(params![queue, last_row])?,
+        Write::DeleteQueue { id } => {
+            on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?
+                .execute([id])?;
+            on.prepare_cached("DELETE FROM queues WHERE id = ?1")?
+                .execute([id])?
+        }
+        Write::Bus { name, created_ms } => on
+            .prepare_cached("INSERT OR IGNORE INTO buses VALUES (?1, ?2)")?
+            .execute(params![name, created_ms])?,
+        Write::Events { events, keep_from } => {
+            for event in events {
+                let json = serde_json::to_string(&**event).expect("events have string keys only");
+                on.prepare_cached("INSERT OR REPLACE INTO events VALUES (?1, ?2)")?
+                    .execute(params![event.number, json])?;
+            }
+            on.prepare_cached("DELETE FROM events WHERE number < ?1")?
+                .execute([keep_from])?
+        }
+    };
+    Ok(())
+}
+
+fn insert(on: &Transaction<'_>, queue: i64, message: &NewMessage) -> rusqlite::Result<()> {
+    let NewMessage {
+        content,
+        visible_ms,
+    } = message;
+    on.prepare_cached(
+        "INSERT INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, NULL, NULL)",
+    )?
+    .execute(params![
+        content.row,
+        queue,
+        content.id.as_bytes(),
+        content.body,
+        content.attributes_json(),
+        content.group,
+        content.trace,
+        content.sent_ms,
+        visible_ms,
+    ])?;
+    Ok(())
+}
+
+fn apply_lazy(on: &Transaction<'_>, row: i64, write: &Lazy) -> rusqlite::Result<()> {
+    match write {
+        Lazy::Delete => {
+            on.prepare_cached("DELETE FROM messages WHERE row = ?1")?
+                .execute([row])?;
+        }
+        Lazy::Update(standing) => {
+            on.prepare_cached(
+                "UPDATE messages SET queue = ?2, receives = ?3, first_received_ms = ?4, \
+                 source = ?5 WHERE row = ?1",
+            )?
+            .execute(params![
+                row,
+                standing.queue,
+                standing.receives,
+                standing.first_received_ms,
+                standing.source,
+            ])?;
+        }
+    }
+    Ok(())
+}

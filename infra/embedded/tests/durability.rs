@@ -1,0 +1,260 @@
+//! Goal: what was acknowledged is there after any end of the process, and a directory that cannot
+//! be used says why in one line. Method: reopen after a drop; kill a child process that reports
+//! each acknowledged send; damage files.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use aws_sdk_sqs::types::QueueAttributeName as Q;
+use common::{bodies, eventbridge, on_disk, queue, receive, send, sqs};
+use stepwarden_embedded::{Durability, Endpoints, OpenError, Options};
+
+/// Set for the child: the data directory.
+const CHILD_DIR: &str = "STEPWARDEN_TEST_CHILD_DIR";
+
+fn open(dir: &Path) -> Result<Endpoints, OpenError> {
+    Endpoints::open(&Options {
+        data_dir: Some(dir.into()),
+        durability: Durability::Full,
+    })
+}
+
+#[tokio::test]
+async fn messages_are_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let (url, id) = {
+        let sqs = sqs(&on_disk(dir.path()));
+        let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "600")]).await;
+        for body in ["deleted", "in flight", "waiting"] {
+            let message = sqs.send_message().queue_url(&url).message_body(body);
+            let message = message
+                .message_group_id("g")
+                .message_attributes("k", attribute("v"));
+            message.send().await.unwrap();
+        }
+        sqs.send_message()
+            .queue_url(&url)
+            .message_body("later")
+            .delay_seconds(900)
+            .send()
+            .await
+            .unwrap();
+        let request = sqs
+            .receive_message()
+            .queue_url(&url)
+            .max_number_of_messages(2);
+        let got = request.send().await.unwrap().messages.unwrap();
+        assert_eq!(bodies(&got), ["deleted", "in flight"]);
+        let delete = sqs.delete_message().queue_url(&url);
+        delete
+            .receipt_handle(got[0].receipt_handle().unwrap())
+            .send()
+            .await
+            .unwrap();
+        (url, got[1].message_id.clone())
+    };
+    let endpoints = on_disk(dir.path());
+    let stat = &endpoints.queue_stats()[0];
+    assert_eq!((stat.visible, stat.in_flight, stat.delayed), (2, 0, 1));
+    let sqs = sqs(&endpoints);
+    let got = receive(&sqs, &url).await;
+    assert_eq!(bodies(&got), ["in flight", "waiting"]);
+    assert_eq!(got[0].message_id, id);
+    assert_eq!(got[0].message_attributes().unwrap()["k"], attribute("v"));
+    let count = |n: usize| {
+        use aws_sdk_sqs::types::MessageSystemAttributeName as A;
+        got[n].attributes().unwrap()[&A::ApproximateReceiveCount].as_str()
+    };
+    assert_eq!((count(0), count(1)), ("2", "1"), "receive counts go on");
+}
+
+fn attribute(value: &str) -> aws_sdk_sqs::types::MessageAttributeValue {
+    let value = aws_sdk_sqs::types::MessageAttributeValue::builder().string_value(value);
+    value.data_type("String").build().unwrap()
+}
+
+#[tokio::test]
+async fn events_and_buses_are_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let events = eventbridge(&on_disk(dir.path()));
+        events
+            .create_event_bus()
+            .name("tasks")
+            .send()
+            .await
+            .unwrap();
+        let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
+            .event_bus_name("tasks")
+            .source("stepwarden")
+            .detail_type("TaskProcessed")
+            .detail(r#"{"id":1}"#)
+            .build();
+        events.put_events().entries(entry).send().await.unwrap();
+    }
+    let endpoints = on_disk(dir.path());
+    let kept = endpoints.events().page(0, 10);
+    assert_eq!(kept.len(), 1);
+    assert_eq!(
+        (kept[0].bus.as_str(), kept[0].detail.as_str()),
+        ("tasks", r#"{"id":1}"#)
+    );
+    let bus = eventbridge(&endpoints)
+        .describe_event_bus()
+        .name("tasks")
+        .send()
+        .await
+        .unwrap();
+    assert!(bus.arn().unwrap().ends_with("event-bus/tasks"));
+}
+
+/// The child of the next test: sends until it is killed, and prints each message acknowledged.
+#[tokio::test]
+#[ignore = "run by killed_process_keeps_what_was_acknowledged"]
+async fn child_that_sends_until_it_is_killed() {
+    let Ok(dir) = std::env::var(CHILD_DIR) else {
+        return;
+    };
+    let endpoints = on_disk(Path::new(&dir));
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", &[]).await;
+    for n in 0_u64.. {
+        send(&sqs, &url, &n.to_string()).await;
+        println!("\nacknowledged {n}");
+    }
+}
+
+#[tokio::test]
+async fn killed_process_keeps_what_was_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_sends_until_it_is_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(CHILD_DIR, dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut acknowledged = 0_u64;
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.by_ref() {
+        if line.unwrap().starts_with("acknowledged ") {
+            acknowledged += 1;
+        }
+        if acknowledged == 500 {
+            child.kill().unwrap();
+            break;
+        }
+    }
+    // What it had still printed.
+    acknowledged += lines
+        .map_while(Result::ok)
+        .filter(|line| line.starts_with("acknowledged "))
+        .count() as u64;
+    child.wait().unwrap();
+    assert!(acknowledged >= 500);
+
+    let endpoints = on_disk(dir.path());
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", &[]).await;
+    let mut found = std::collections::BTreeSet::new();
+    loop {
+        let got = receive(&sqs, &url).await;
+        if got.is_empty() {
+            break;
+        }
+        found.extend(
+            bodies(&got)
+                .into_iter()
+                .map(|body| body.parse::<u64>().unwrap()),
+        );
+    }
+    let lost: Vec<_> = (0..acknowledged).filter(|n| !found.contains(n)).collect();
+    assert!(lost.is_empty(), "lost {lost:?} of {acknowledged}");
+}
+
+fn one_line(error: &OpenError) -> String {
+    let text = error.to_string();
+    assert!(!text.contains('\n') && !text.contains("  "), "{text:?}");
+    text
+}
+
+#[tokio::test]
+async fn directory_in_use_says_by_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path()).unwrap();
+    let error = open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }));
+    assert!(
+        one_line(&error).contains(&std::process::id().to_string()),
+        "{error}"
+    );
+    drop(first);
+    open(dir.path()).unwrap();
+}
+
+#[tokio::test]
+async fn damaged_file_is_named() {
+    for name in ["queues.db", "tables.db"] {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let sqs = sqs(&on_disk(dir.path()));
+            let url = queue(&sqs, "work", &[]).await;
+            for _ in 0..50 {
+                send(&sqs, &url, &"x".repeat(1000)).await;
+            }
+        }
+        let file = dir.path().join(name);
+        // Not a database at all, and one with pages overwritten.
+        let sound = std::fs::read(&file).unwrap();
+        let mut holed = sound.clone();
+        holed[4096..8192].fill(0xa5);
+        for content in [
+            b"not a database, but long enough to be looked at".to_vec(),
+            holed,
+        ] {
+            std::fs::write(&file, content).unwrap();
+            let error = open(dir.path()).unwrap_err();
+            assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
+            assert!(one_line(&error).contains(name), "{error}");
+        }
+        std::fs::write(&file, sound).unwrap();
+        open(dir.path()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn file_of_a_newer_version_is_left_alone() {
+    for (name, sql) in [
+        ("queues.db", "PRAGMA user_version = 99"),
+        (
+            "tables.db",
+            "UPDATE _config SET value = '99' WHERE key = 'schema_version'",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let file = rusqlite::Connection::open(dir.path().join(name)).unwrap();
+        file.execute_batch(sql).unwrap();
+        drop(file);
+        let error = open(dir.path()).unwrap_err();
+        assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");
+        assert!(one_line(&error).contains(name), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn directory_that_cannot_be_made_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let error = open(&dir.path().join("file/data")).unwrap_err();
+    assert!(matches!(error, OpenError::Directory { .. }), "{error:?}");
+    assert!(one_line(&error).contains("file/data"));
+}

@@ -1,0 +1,233 @@
+//! Goal: DynamoDB as its official SDK sees it, above all conditions and transactions. Method: the
+//! SDK's client against endpoints in memory and on disk.
+
+mod common;
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::ProvideErrorMetadata;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, ConditionCheck, KeySchemaElement, KeyType,
+    Put, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification,
+    TransactWriteItem,
+};
+use common::{dynamodb, memory, on_disk};
+
+async fn table(client: &Client) {
+    client
+        .create_table()
+        .table_name("tasks")
+        .billing_mode(BillingMode::PayPerRequest)
+        .key_schema(
+            KeySchemaElement::builder()
+                .attribute_name("id")
+                .key_type(KeyType::Hash)
+                .build()
+                .unwrap(),
+        )
+        .attribute_definitions(
+            AttributeDefinition::builder()
+                .attribute_name("id")
+                .attribute_type(ScalarAttributeType::S)
+                .build()
+                .unwrap(),
+        )
+        .send()
+        .await
+        .unwrap();
+}
+
+fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.into())
+}
+
+fn put_new(id: &str, by: &str) -> Put {
+    Put::builder()
+        .table_name("tasks")
+        .item("id", text(id))
+        .item("locked_by", text(by))
+        .condition_expression("attribute_not_exists(id)")
+        .build()
+        .unwrap()
+}
+
+fn in_transaction(put: Put) -> TransactWriteItem {
+    TransactWriteItem::builder().put(put).build()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn exactly_one_of_sixteen_conditional_writes_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    for endpoints in [memory(), on_disk(dir.path())] {
+        let client = dynamodb(&endpoints);
+        table(&client).await;
+        let before = endpoints.counts();
+        let races: Vec<_> = (0..16)
+            .map(|n| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    let put = client
+                        .put_item()
+                        .table_name("tasks")
+                        .item("id", text("one"));
+                    put.item("locked_by", text(&n.to_string()))
+                        .condition_expression("attribute_not_exists(id)")
+                        .return_values_on_condition_check_failure(
+                            ReturnValuesOnConditionCheckFailure::AllOld,
+                        )
+                        .send()
+                        .await
+                        .map(|_| n.to_string())
+                })
+            })
+            .collect();
+        let (mut winners, mut seen) = (Vec::new(), Vec::new());
+        for race in races {
+            match race.await.unwrap() {
+                Ok(winner) => winners.push(winner),
+                Err(error) => match error.into_service_error() {
+                    aws_sdk_dynamodb::operation::put_item::PutItemError::ConditionalCheckFailedException(failed) => {
+                        seen.push(failed.item.unwrap()["locked_by"].as_s().unwrap().clone());
+                    }
+                    other => panic!("{other:?}"),
+                },
+            }
+        }
+        assert_eq!(winners.len(), 1);
+        assert_eq!(
+            seen,
+            vec![winners[0].clone(); 15],
+            "each loser is shown who won"
+        );
+        let counts = endpoints.counts().since(&before);
+        let puts = counts.operations["DynamoDB_20120810.PutItem"];
+        assert_eq!(
+            (puts.requests, puts.errors, counts.items_written),
+            (16, 15, 1)
+        );
+    }
+}
+
+#[tokio::test]
+async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
+    let client = dynamodb(&memory());
+    table(&client).await;
+    let put = in_transaction(put_new("a", "x"));
+    client
+        .transact_write_items()
+        .transact_items(put)
+        .send()
+        .await
+        .unwrap();
+
+    let check = ConditionCheck::builder()
+        .table_name("tasks")
+        .key("id", text("a"))
+        .condition_expression("locked_by = :me")
+        .expression_attribute_values(":me", text("y"))
+        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+        .build()
+        .unwrap();
+    let failed = client
+        .transact_write_items()
+        .transact_items(in_transaction(put_new("b", "y")))
+        .transact_items(TransactWriteItem::builder().condition_check(check).build())
+        .send()
+        .await
+        .unwrap_err()
+        .into_service_error();
+    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(canceled) = failed else {
+        panic!("{failed:?}")
+    };
+    let reasons = canceled.cancellation_reasons();
+    let codes: Vec<_> = reasons
+        .iter()
+        .map(|reason| reason.code().unwrap())
+        .collect();
+    assert_eq!(codes, ["None", "ConditionalCheckFailed"]);
+    assert_eq!(reasons[1].item().unwrap()["locked_by"], text("x"));
+    let b = client
+        .get_item()
+        .table_name("tasks")
+        .key("id", text("b"))
+        .send()
+        .await
+        .unwrap();
+    assert!(b.item.is_none());
+}
+
+#[tokio::test]
+async fn repeated_transaction_token_does_its_work_once() {
+    let client = dynamodb(&memory());
+    table(&client).await;
+    let transact = |by: &str| {
+        client
+            .transact_write_items()
+            .client_request_token("token")
+            .transact_items(in_transaction(put_new("a", by)))
+            .send()
+    };
+    transact("x").await.unwrap();
+    transact("x").await.unwrap();
+    let other = transact("y").await.unwrap_err().into_service_error();
+    assert!(other.is_idempotent_parameter_mismatch_exception());
+}
+
+#[tokio::test]
+async fn item_whose_time_has_come_is_swept() {
+    let endpoints = memory();
+    let client = dynamodb(&endpoints);
+    table(&client).await;
+    let spec = TimeToLiveSpecification::builder()
+        .enabled(true)
+        .attribute_name("forget")
+        .build();
+    let ttl = client.update_time_to_live().table_name("tasks");
+    ttl.time_to_live_specification(spec.unwrap())
+        .send()
+        .await
+        .unwrap();
+    let put = client
+        .put_item()
+        .table_name("tasks")
+        .item("id", text("old"));
+    put.item("forget", AttributeValue::N("1700000000".into()))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(endpoints.sweep_time_to_live().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_politely() {
+    let client = dynamodb(&memory());
+    let missing = client
+        .get_item()
+        .table_name("none")
+        .key("id", text("a"))
+        .send()
+        .await;
+    assert!(
+        missing
+            .unwrap_err()
+            .into_service_error()
+            .is_resource_not_found_exception()
+    );
+    table(&client).await;
+    let bad = client
+        .put_item()
+        .table_name("tasks")
+        .item("id", AttributeValue::N("1".into()));
+    assert_eq!(
+        bad.send().await.unwrap_err().code(),
+        Some("ValidationException")
+    );
+    let empty = client
+        .put_item()
+        .table_name("tasks")
+        .set_item(Some(HashMap::new()))
+        .send()
+        .await;
+    assert_eq!(empty.unwrap_err().code(), Some("ValidationException"));
+}
