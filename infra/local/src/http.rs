@@ -62,6 +62,8 @@ fn from_answer(answer: ApiGatewayV2httpResponse) -> Response {
     for (name, value) in &answer.headers {
         response.headers_mut().insert(name, value.clone());
     }
-    response.headers_mut().insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     response
 }

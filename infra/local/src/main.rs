@@ -1,1 +1,254 @@
-fn main() {}
+//! The command line.
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use stepwarden::system::{Backend, Options, StartError, System};
+use stepwarden::{bench, demo};
+use stepwarden_embedded::Durability;
+use submit::workflows::{self, Workflows};
+
+/// Exit code for what the user can mend: a wrong argument, a damaged data directory, a port in use.
+const USAGE: u8 = 2;
+
+/// Runs multi-step business work reliably: a scheduler, agents and a supervisor over SQS and DynamoDB.
+///
+/// Without a command it runs the demo.
+#[derive(Parser)]
+#[command(
+    version,
+    about,
+    after_help = "Examples:\n  stepwarden                 run the demo\n  stepwarden up              start the system and stay up\n  stepwarden up --port 0     on any free port; the first line of the output is the URL\n  stepwarden demo my.jsonl   run your own orders, one JSON object a line"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Folder of workflow files [default: workflows/ here, if there is one, else the built-in ones]
+    #[arg(long, global = true, value_name = "DIR")]
+    workflows: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the whole system in this process and stay up
+    Up(Up),
+    /// Run many orders with faults through a fresh system, then check every effect
+    Demo(Demo),
+    /// Measure throughput and latency on this machine
+    Bench(Bench),
+}
+
+#[derive(clap::Args)]
+struct Up {
+    /// Port of the API on 127.0.0.1; the next two serve the AWS endpoints and the sample remote services. 0 takes free ones
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Where the data is kept
+    #[arg(long, default_value = ".stepwarden", value_name = "DIR")]
+    data: PathBuf,
+    /// Keep everything in memory
+    #[arg(long, conflicts_with = "data")]
+    memory: bool,
+    /// What an answered write survives
+    #[arg(long, value_enum, default_value_t = Kept::Power)]
+    durability: Kept,
+    /// Use the deployed tables and queues that the environment names, instead of embedded ones
+    #[arg(long)]
+    aws: bool,
+    /// Register a reply queue that submissions may name; may be repeated
+    #[arg(long = "reply-queue", value_name = "NAME", default_value = "default")]
+    reply_queues: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct Demo {
+    /// Orders, one JSON object a line [default: the 830 built-in ones]
+    file: Option<PathBuf>,
+    /// Share of calls to remote services that fail and may be tried again
+    #[arg(long, default_value_t = 0.10, value_parser = rate)]
+    transient: f64,
+    /// Share of calls that are never answered
+    #[arg(long, default_value_t = 0.03, value_parser = rate)]
+    hang: f64,
+    /// Share of steps that a remote service refuses for good
+    #[arg(long, default_value_t = 0.01, value_parser = rate)]
+    permanent: f64,
+    /// Seed of the faults
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(clap::Args)]
+struct Bench {
+    /// Orders in the throughput run
+    #[arg(long, default_value_t = 5000)]
+    orders: u64,
+    /// Orders one at a time, for the latency
+    #[arg(long, default_value_t = 300)]
+    single: u64,
+    /// Orders submitted and not ended at most
+    #[arg(long, default_value_t = 128)]
+    in_flight: usize,
+    /// Submit all orders before the first one is scheduled
+    #[arg(long)]
+    backlog: bool,
+    /// What an answered write survives
+    #[arg(long, value_enum, default_value_t = Kept::Power)]
+    durability: Kept,
+    /// Keep everything in memory
+    #[arg(long)]
+    memory: bool,
+    /// Where the data goes [default: a fresh directory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kept {
+    /// A power failure: fsync before every answer
+    Power,
+    /// The end of the process, such as kill -9
+    Process,
+}
+
+impl From<Kept> for Durability {
+    fn from(kept: Kept) -> Self {
+        match kept {
+            Kept::Power => Self::Full,
+            Kept::Process => Self::Process,
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for instance 0.1".to_owned())?;
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for instance 0.1".into()) }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The demo shows faults on purpose: what the functions log about them would drown the summary.
+    let is_quiet = !matches!(cli.command, Some(Command::Up(_)));
+    stepwarden_aws::telemetry::init_at(if is_quiet { "error" } else { "info" });
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
+    match runtime.block_on(run(cli)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("stepwarden: {error:#}");
+            let is_usage = error.downcast_ref::<StartError>().is_some()
+                || error.downcast_ref::<shared::workflow::file::Error>().is_some();
+            if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<ExitCode> {
+    let workflows = read_workflows(cli.workflows.as_deref())?;
+    match cli.command {
+        Some(Command::Up(up)) => self::up(up, workflows).await,
+        Some(Command::Bench(bench)) => self::bench(bench).await,
+        Some(Command::Demo(demo)) => self::demo(demo, workflows).await,
+        None => {
+            let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1 };
+            self::demo(demo, workflows).await
+        }
+    }
+}
+
+fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
+    let here = Path::new("workflows");
+    let folder = folder.or_else(|| here.is_dir().then_some(here));
+    let workflows = match folder {
+        Some(folder) => workflows::in_folder(folder, &agent::agents::NAMES)?,
+        None => workflows::built_in(&agent::agents::NAMES)?,
+    };
+    Ok(workflows)
+}
+
+async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
+    let backend = if up.aws {
+        Backend::Deployed
+    } else if std::env::var_os("AWS_ENDPOINT_URL").is_some_and(|v| !v.is_empty()) {
+        Backend::Emulator
+    } else {
+        Backend::Embedded { data: (!up.memory).then_some(up.data.clone()), durability: up.durability.into() }
+    };
+    let kept = match &backend {
+        Backend::Embedded { data: Some(data), .. } => format!("in {}", data.display()),
+        Backend::Embedded { data: None, .. } => "in memory".into(),
+        Backend::Emulator => format!("at {}", std::env::var("AWS_ENDPOINT_URL").unwrap_or_default()),
+        Backend::Deployed => "on AWS".into(),
+    };
+    let options =
+        Options { backend, port: up.port, workflows, reply_queues: up.reply_queues, observer: None, cache: 20_000 };
+    let system = System::start(options).await?;
+    println!("{}", system.url);
+    println!("  data              {kept}");
+    println!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url);
+    if let Some(url) = &system.aws_url {
+        println!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)");
+    }
+    println!("Stop with Ctrl-C.");
+    wait_for_signal().await?;
+    system.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn wait_for_signal() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.context("listening for Ctrl-C"),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
+    let Demo { file, transient, hang, permanent, seed } = demo;
+    let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows }).await?;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn bench(bench: Bench) -> Result<ExitCode> {
+    let settings = bench::Settings {
+        orders: bench.orders.max(1),
+        single: bench.single.max(1),
+        in_flight: bench.in_flight.max(1),
+        backlog: bench.backlog,
+        durability: (!bench.memory).then_some(bench.durability.into()),
+        data: bench.data,
+    };
+    let report = bench::run(settings).await?;
+    if bench.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("machine             {} x {}", report.cpus, report.cpu_model);
+    println!("durability          {}", report.durability);
+    println!(
+        "throughput          {:.0} orders/s ({} orders, {} in flight)",
+        report.orders_per_second,
+        report.orders,
+        if report.backlog { "all".to_owned() } else { report.in_flight.to_string() }
+    );
+    println!(
+        "  first, last tenth {:.0}, {:.0} orders/s",
+        report.orders_per_second_first_tenth, report.orders_per_second_last_tenth
+    );
+    println!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
+    println!(
+        "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests",
+        report.dynamodb_calls_per_order, report.sends_per_order, report.sqs_calls_per_order
+    );
+    if let Some(cpu) = report.cpu_ms_per_order {
+        println!("CPU                 {cpu:.2} ms per order");
+    }
+    if let (Some(idle), Some(peak)) = (report.idle_memory_bytes, report.peak_memory_bytes) {
+        println!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+    }
+    Ok(ExitCode::SUCCESS)
+}

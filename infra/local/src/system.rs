@@ -1,0 +1,317 @@
+//! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
+
+use crate::http;
+use crate::pump::{self, Source};
+use anyhow::{Context, Result};
+use futures::FutureExt;
+use shared::engine::Observer;
+use shared::time::SignedDuration;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use stepwarden_aws::config::{instance, queue};
+use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
+use stepwarden_embedded::{Durability, Endpoints};
+use stepwarden_remotes::Remotes;
+use submit::Submit;
+use submit::workflows::Workflows;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Prefix of all tables and queues of the local system.
+const NAME_PREFIX: &str = "stepwarden-";
+/// A message comes again this long after it was received and not deleted.
+const VISIBILITY_TIMEOUT_S: u32 = 180;
+/// Clocks in one process do not differ; this leaves room for a slow poll.
+const SKEW: SignedDuration = SignedDuration::from_millis(50);
+/// How often the supervisor sweeps.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// Life of the supervisor's lease: at most this long nobody sweeps after a kill.
+const LEASE_LIFE: SignedDuration = SignedDuration::from_secs(2);
+/// Batches under way at once, per queue.
+const CONCURRENCY: usize = 64;
+
+/// Where tables, queues and the bus are.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// In this process, kept in a directory or in memory.
+    Embedded {
+        /// `None` keeps everything in memory.
+        data: Option<PathBuf>,
+        /// What an answered write survives.
+        durability: Durability,
+    },
+    /// An emulator that `AWS_ENDPOINT_URL` names: tables and queues are made if missing.
+    Emulator,
+    /// What template.yaml deployed, named by the environment as template.yaml names it to the functions.
+    Deployed,
+}
+
+/// How to start.
+pub struct Options {
+    /// Where tables, queues and the bus are.
+    pub backend: Backend,
+    /// Port of the API; 0 takes a free one. The endpoints and the remote services get the next two.
+    pub port: u16,
+    /// The workflows orders are accepted for.
+    pub workflows: Workflows,
+    /// Registered names of reply queues.
+    pub reply_queues: Vec<String>,
+    /// Told of every save.
+    pub observer: Option<Observer>,
+    /// Most tasks and inputs kept in memory between messages.
+    pub cache: usize,
+}
+
+/// Why it did not start, for the exit code: these are the user's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The port is taken.
+    #[error("port {0} is in use by another program; choose another one with --port, or 0 for any free one")]
+    PortInUse(u16),
+    /// The data directory is damaged, in use, or of a newer version.
+    #[error("{0}")]
+    Data(String),
+}
+
+/// A running system.
+pub struct System {
+    /// Where the API listens.
+    pub url: String,
+    /// Where the embedded endpoints listen, for the aws command line.
+    pub aws_url: Option<String>,
+    /// Where the sample remote services listen.
+    pub remotes_url: String,
+    /// The sample remote services.
+    pub remotes: Remotes,
+    /// The embedded endpoints, if they are the backend.
+    pub endpoints: Option<Endpoints>,
+    /// The engine all functions of this process share.
+    pub engine: Arc<Engine>,
+    /// Submission, for callers in this process.
+    pub submit: Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
+    /// How it is configured.
+    pub config: Config,
+    agents: BTreeMap<String, watch::Sender<bool>>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl System {
+    /// Starts everything and returns once it listens.
+    ///
+    /// # Errors
+    /// [`StartError`] for what the user can mend at once; anything else with its causes.
+    pub async fn start(options: Options) -> Result<Self> {
+        let names: Vec<&str> = agent::agents::NAMES.to_vec();
+        let listener = bind(options.port, 0).await?;
+        let remotes_listener = bind(options.port, 2).await?;
+        let (endpoints, clients) = open(&options.backend).await?;
+        let mut config = configure(&options, &names)?;
+        if !matches!(options.backend, Backend::Deployed) {
+            config.queue_prefix = schema::create(&clients, &config, NAME_PREFIX, VISIBILITY_TIMEOUT_S)
+                .await
+                .context("making tables and queues")?;
+        }
+
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let ended = |mut stopped: watch::Receiver<bool>| async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+        };
+
+        let aws_url = match &endpoints {
+            None => None,
+            Some(endpoints) => {
+                let listener = bind(options.port, 1).await?;
+                let url = url_of(&listener)?;
+                let (endpoints, ended) = (endpoints.clone(), ended(stopped.clone()));
+                tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
+                Some(url)
+            }
+        };
+
+        let remotes = open_remotes(&options.backend)?;
+        let remotes_url = url_of(&remotes_listener)?;
+        {
+            let (remotes, ended) = (remotes.clone(), ended(stopped.clone()));
+            tasks.spawn(async move { log_end("the remote services", remotes.serve(remotes_listener, ended).await) });
+        }
+
+        let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
+        let submit = Arc::new(Submit {
+            engine: Arc::clone(&engine),
+            workflows: options.workflows,
+            reply_queues: config.reply_queues.clone(),
+            shards: config.shards,
+            queue_tenant: submit::http::DEFAULT_TENANT.to_owned(),
+        });
+        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, &remotes_url, &stopped);
+        tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
+
+        let url = url_of(&listener)?;
+        let api = {
+            let submit = Arc::clone(&submit);
+            let handler: http::Handler = Arc::new(move |event| {
+                let submit = Arc::clone(&submit);
+                async move { submit::http::handler(&submit, event).await }.boxed()
+            });
+            http::router(handler)
+        };
+        let ended = ended(stopped);
+        tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
+        Ok(Self { url, aws_url, remotes_url, remotes, endpoints, engine, submit, config, agents, stop, tasks })
+    }
+
+    /// Stops an agent's consumer, or starts it again, as if its process had died.
+    pub fn pause_agent(&self, name: &str, paused: bool) {
+        if let Some(switch) = self.agents.get(name) {
+            switch.send_replace(paused);
+        }
+    }
+
+    /// Stops everything; batches under way get a few seconds.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(8), all).await;
+    }
+}
+
+async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
+    match backend {
+        Backend::Embedded { data, durability } => {
+            let options = stepwarden_embedded::Options { data_dir: data.clone(), durability: *durability };
+            let opened =
+                tokio::task::spawn_blocking(move || Endpoints::open(&options)).await.context("opening the data")?;
+            let endpoints = opened.map_err(|e| StartError::Data(e.to_string()))?;
+            let clients = Clients::embedded(endpoints.http_client());
+            Ok((Some(endpoints), clients))
+        }
+        Backend::Emulator | Backend::Deployed => Ok((None, Clients::from_env().await)),
+    }
+}
+
+fn open_remotes(backend: &Backend) -> Result<Remotes> {
+    let data = match backend {
+        Backend::Embedded { data, .. } => data.as_deref(),
+        Backend::Emulator | Backend::Deployed => None,
+    };
+    Ok(Remotes::open(data).map_err(|e| StartError::Data(e.to_string()))?)
+}
+
+fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
+    if matches!(options.backend, Backend::Deployed) {
+        return Config::from_env().context("reading the deployment's settings from the environment");
+    }
+    Ok(Config {
+        orders_table: format!("{NAME_PREFIX}orders"),
+        state_table: format!("{NAME_PREFIX}state"),
+        queue_prefix: String::new(),
+        event_bus: "default".into(),
+        reply_queues: options.reply_queues.clone(),
+        agents: agents.iter().map(|name| (*name).to_owned()).collect(),
+        shards: 1,
+        order_buckets: 1,
+        clock_skew: SKEW,
+        retention: SignedDuration::from_hours(24 * 90),
+        cache: options.cache,
+        instance: instance(),
+    })
+}
+
+fn start_pumps(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    clients: &Clients,
+    engine: &Arc<Engine>,
+    submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
+    remotes_url: &str,
+    stopped: &watch::Receiver<bool>,
+) -> BTreeMap<String, watch::Sender<bool>> {
+    let mut start = |queue: &str, handler: pump::Handler| {
+        let source = Source { sqs: clients.sqs.clone(), url: config.queue_url(queue), concurrency: CONCURRENCY };
+        let (switch, pause) = watch::channel(false);
+        tasks.spawn(pump::run(source, handler, pause, stopped.clone()));
+        switch
+    };
+
+    let engine = Arc::clone(engine);
+    let schedule = start(
+        queue::SCHEDULER,
+        Arc::new(move |event| {
+            let engine = Arc::clone(&engine);
+            async move { scheduler::handler(&engine, event).await }.boxed()
+        }),
+    );
+    let submit = Arc::clone(submit);
+    let accept = start(
+        queue::SUBMISSIONS,
+        Arc::new(move |event| {
+            let submit = Arc::clone(&submit);
+            async move { submit::queue_handler(&submit, event).await }.boxed()
+        }),
+    );
+    let runtime = Arc::new(agent::Runtime::new(
+        agent::agents::all(|name| format!("{remotes_url}/{name}")),
+        agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() },
+        wall_clock(),
+    ));
+    let messenger = Arc::new(SqsMessenger::new(clients, config));
+    let mut switches =
+        BTreeMap::from([(queue::SCHEDULER.to_owned(), schedule), (queue::SUBMISSIONS.to_owned(), accept)]);
+    for name in &config.agents {
+        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
+        let switch = start(
+            &queue::agent(name),
+            Arc::new(move |event| {
+                let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
+                async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+            }),
+        );
+        switches.insert(name.clone(), switch);
+    }
+    switches
+}
+
+/// The supervisor's schedule.
+async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bool>) {
+    let settings = supervisor::Settings { shards, lease_life: LEASE_LIFE };
+    let mut tick = tokio::time::interval(SWEEP_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(|stop| *stop) => return,
+            _ = tick.tick() => {}
+        }
+        if let Err(error) = supervisor::handler(&engine, settings).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed; the next one tries again");
+        }
+    }
+}
+
+async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
+    let wanted =
+        if port == 0 { 0 } else { port.checked_add(offset).context("--port leaves no room for the next two ports")? };
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted));
+    TcpListener::bind(address).await.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AddrInUse {
+            StartError::PortInUse(wanted).into()
+        } else {
+            anyhow::Error::new(error).context(format!("listening on {address}"))
+        }
+    })
+}
+
+fn url_of(listener: &TcpListener) -> Result<String> {
+    Ok(format!("http://{}", listener.local_addr().context("reading a listener's address")?))
+}
+
+fn log_end(what: &str, result: std::io::Result<()>) {
+    if let Err(error) = result {
+        tracing::error!("{what} stopped: {error}");
+    }
+}
