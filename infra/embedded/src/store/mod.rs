@@ -15,6 +15,7 @@ mod schema;
 mod writes;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,12 +96,24 @@ impl Store {
             .unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
     }
 
-    /// Writes later; a later lazy write to the same message replaces this one.
+    /// Writes later; a later lazy write to the same message replaces this one. Nothing replaces a
+    /// delete: the receive it ends may have been slower to get here.
     pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
         let Self::File(writer) = self else { return };
         let (start, wait) = {
             let mut pending = writer.pending();
-            pending.lazy.extend(writes);
+            for (row, write) in writes {
+                match pending.lazy.entry(row) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(write);
+                    }
+                    Entry::Occupied(mut entry) => {
+                        if matches!(entry.get(), Lazy::Update(_)) {
+                            entry.insert(write);
+                        }
+                    }
+                }
+            }
             if pending.lazy.is_empty() || pending.running {
                 // A commit under way looks for lazy writes before it ends.
                 (false, false)
