@@ -35,7 +35,8 @@ const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 /// One event, as put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    /// Rises by one with each event over all buses; the cursor of [`Events::page`].
+    /// Rises with each event over all buses, in the order they become visible; the cursor of
+    /// [`Events::page`].
     pub number: u64,
     /// The id that PutEvents answered.
     pub id: String,
@@ -79,6 +80,9 @@ impl Events {
 
 pub(crate) struct EventBridge {
     kept: Mutex<Kept>,
+    /// Of the newest event. Held while an event takes its place in the order of commits: a reader
+    /// that has seen number 6 may rely on having seen 5.
+    last_number: Mutex<u64>,
     sender: broadcast::Sender<Arc<Event>>,
     store: Store,
     clock: Arc<Clock>,
@@ -89,7 +93,6 @@ pub(crate) struct EventBridge {
 struct Kept {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    last_number: u64,
     /// By name, the time of creation. Without the default bus.
     buses: BTreeMap<String, i64>,
 }
@@ -97,11 +100,7 @@ struct Kept {
 impl Kept {
     fn add(&mut self, event: Arc<Event>) {
         self.bytes += event.detail.len();
-        // Numbers are given before the commit and arrive here after it, in order of commits.
-        let at = self
-            .events
-            .partition_point(|other| other.number < event.number);
-        self.events.insert(at, event);
+        self.events.push_back(event);
         while self.events.len() > EVENTS_KEPT || self.bytes > DETAILS_MAX_BYTES {
             let Some(oldest) = self.events.pop_front() else {
                 break;
@@ -125,13 +124,15 @@ impl EventBridge {
             buses: loaded.buses.drain(..).collect(),
             ..Kept::default()
         };
+        let mut last_number = 0;
         for event in loaded.events.drain(..) {
-            kept.last_number = kept.last_number.max(event.number);
+            last_number = last_number.max(event.number);
             kept.add(Arc::new(event));
         }
         let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
         Self {
             kept: Mutex::new(kept),
+            last_number: Mutex::new(last_number),
             sender,
             store,
             clock,
@@ -192,7 +193,7 @@ impl EventBridge {
                     outcome.entries.push(EntryOutcome::Stored {
                         event_id: event.id.clone(),
                     });
-                    events.push(Arc::new(event));
+                    events.push(event);
                 }
                 Err((error_code, error_message)) => {
                     outcome.failed_entry_count += 1;
@@ -207,7 +208,7 @@ impl EventBridge {
         Ok(Answer::ok(&outcome))
     }
 
-    /// Checks an entry. The errors are those of entries: code and message.
+    /// Checks an entry; it has no number yet. The errors are those of entries: code and message.
     fn accept(&self, entry: PutEvent) -> Result<Event, (&'static str, String)> {
         let required = |name: &str, value: Option<String>| match value {
             Some(value) if !value.is_empty() => Ok(value),
@@ -231,16 +232,14 @@ impl EventBridge {
             return Err(("MalformedDetail", "Detail is malformed.".into()));
         }
         let bus = bus_name(entry.event_bus_name.as_deref());
-        let mut kept = self.lock();
-        if bus != "default" && !kept.buses.contains_key(bus) {
+        if bus != "default" && !self.lock().buses.contains_key(bus) {
             return Err((
                 "ResourceNotFoundException",
                 format!("Event bus {bus} does not exist."),
             ));
         }
-        kept.last_number += 1;
         Ok(Event {
-            number: kept.last_number,
+            number: 0,
             id: Uuid::new_v4().to_string(),
             bus: bus.into(),
             time_ms: match entry.time {
@@ -255,26 +254,39 @@ impl EventBridge {
         })
     }
 
-    /// Stores events, then tells subscribers.
-    async fn keep(self: &Arc<Self>, events: Vec<Arc<Event>>) -> Result<(), Refused> {
-        let Some(last) = events.last() else {
+    /// Numbers events and stores them, then tells subscribers.
+    async fn keep(self: &Arc<Self>, mut events: Vec<Event>) -> Result<(), Refused> {
+        if events.is_empty() {
             return Ok(());
+        }
+        let stored = {
+            let mut last = self
+                .last_number
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            for event in &mut events {
+                *last += 1;
+                event.number = *last;
+            }
+            let keep_from = (*last + 1).saturating_sub(EVENTS_KEPT as u64);
+            let events: Vec<_> = events.into_iter().map(Arc::new).collect();
+            let (this, told) = (Arc::clone(self), events.clone());
+            self.store
+                .write(Write::Events { events, keep_from }, move || this.tell(told))
         };
-        let keep_from = (last.number + 1).saturating_sub(EVENTS_KEPT as u64);
-        let this = Arc::clone(self);
-        let told = events.clone();
-        self.store
-            .write(Write::Events { events, keep_from }, move || {
-                this.counters.put(told.len());
-                let mut kept = this.lock();
-                for event in told {
-                    kept.add(Arc::clone(&event));
-                    // Nobody listens: nothing lost, it can be paged.
-                    let _ = this.sender.send(event);
-                }
-            })
+        stored
             .await
             .map_err(|error| Refused("InternalException", error.to_string()))
+    }
+
+    fn tell(&self, events: Vec<Arc<Event>>) {
+        self.counters.put(events.len());
+        let mut kept = self.lock();
+        for event in events {
+            kept.add(Arc::clone(&event));
+            // Nobody listens: nothing lost, it can be paged.
+            let _ = self.sender.send(event);
+        }
     }
 
     async fn create_bus(self: &Arc<Self>, body: &[u8]) -> Result<Answer, Refused> {

@@ -25,7 +25,7 @@ pub enum OpenError {
     )]
     InUse {
         dir: PathBuf,
-        /// Its process id, where that could be read.
+        /// As in `process 4711`, where that could be read.
         process: Option<String>,
     },
 

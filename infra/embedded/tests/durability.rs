@@ -76,6 +76,53 @@ fn attribute(value: &str) -> aws_sdk_sqs::types::MessageAttributeValue {
     value.data_type("String").build().unwrap()
 }
 
+/// Commits are done outside of tokio's own threads: its paused clock must not run on meanwhile, or
+/// every timeout of a test would come at once.
+#[tokio::test(start_paused = true)]
+async fn paused_clock_stands_still_during_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoints = open(dir.path()).unwrap();
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", &[]).await;
+    let started = tokio::time::Instant::now();
+    let alarm = tokio::spawn(tokio::time::sleep(std::time::Duration::from_secs(5)));
+    for n in 0..50 {
+        send(&sqs, &url, &n.to_string()).await;
+        common::dynamodb(&endpoints)
+            .list_tables()
+            .send()
+            .await
+            .unwrap();
+    }
+    assert_eq!(started.elapsed(), std::time::Duration::ZERO);
+    assert!(!alarm.is_finished());
+}
+
+/// A caller that stops waiting neither loses nor hides a message: it is in the queue and in the
+/// file, or in neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn abandoned_sends_leave_file_and_queue_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let visible = {
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
+        let url = queue(&sqs, "work", &[]).await;
+        for n in 0..200 {
+            let send = sqs
+                .send_message()
+                .queue_url(&url)
+                .message_body(n.to_string())
+                .send();
+            let patience = std::time::Duration::from_micros(n * 5);
+            let _ = tokio::time::timeout(patience, send).await;
+        }
+        // Commits are in order: after this one, all are done.
+        send(&sqs, &url, "last").await;
+        endpoints.queue_stats()[0].visible
+    };
+    assert_eq!(on_disk(dir.path()).queue_stats()[0].visible, visible);
+}
+
 #[tokio::test]
 async fn events_and_buses_are_there_after_reopening() {
     let dir = tempfile::tempdir().unwrap();

@@ -133,18 +133,11 @@ impl Sqs {
     pub(super) async fn purge_queue(&self, body: &[u8]) -> Result<Answer, Error> {
         let request: QueueOnly = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
-        let last_row = self.next_row.load(Ordering::Relaxed);
         let purged = Arc::clone(&queue);
         self.store
-            .write(
-                Write::Purge {
-                    queue: queue.id,
-                    last_row,
-                },
-                move || {
-                    purged.lock().backlog.clear();
-                },
-            )
+            .write(Write::Purge { queue: queue.id }, move || {
+                purged.lock().backlog.clear();
+            })
             .await
             .map_err(internal)?;
         Ok(Answer::ok_bytes(b"{}".to_vec()))

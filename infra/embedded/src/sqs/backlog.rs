@@ -269,3 +269,98 @@ impl Backlog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(backlog: &mut Backlog, rows: std::ops::Range<i64>) {
+        for row in rows {
+            let content = Content::stored(
+                row,
+                uuid::Uuid::nil(),
+                "x".into(),
+                Default::default(),
+                None,
+                None,
+                0,
+            );
+            backlog.push(Entry::new(Arc::new(content)), 0, 0);
+        }
+    }
+
+    fn receipt(entry: &Entry) -> Receipt {
+        Receipt {
+            run: 0,
+            row: entry.content.row,
+            receives: entry.receives,
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_limit_are_in_flight() {
+        let mut backlog = Backlog::default();
+        let most = i64::try_from(IN_FLIGHT_MAX).unwrap();
+        push(&mut backlog, 0..most + 10);
+        let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None);
+        assert_eq!(
+            (taken.received.len(), taken.over_limit),
+            (IN_FLIGHT_MAX, true)
+        );
+        assert_eq!(
+            backlog.sizes(),
+            Sizes {
+                visible: 10,
+                in_flight: IN_FLIGHT_MAX,
+                delayed: 0
+            }
+        );
+        assert!(backlog.delete(receipt(&taken.received[0])));
+        assert_eq!(backlog.take(10, 30_000, 0, None).received.len(), 1);
+    }
+
+    /// Not a measurement: an operation that looked at each message would take minutes here.
+    #[test]
+    fn large_backlog_is_worked_off_without_looking_at_all_of_it() {
+        let mut backlog = Backlog::default();
+        push(&mut backlog, 0..100_000);
+        let started = std::time::Instant::now();
+        let mut now_ms = 0;
+        let mut deleted = 0;
+        while deleted < 100_000 {
+            now_ms += 1;
+            assert!(backlog.advance(now_ms, 1_000_000).is_empty());
+            for (n, entry) in backlog
+                .take(10, now_ms + 5, now_ms, None)
+                .received
+                .iter()
+                .enumerate()
+            {
+                // Every other one is received again later.
+                if entry.receives > 1 || n % 2 == 0 {
+                    deleted += usize::from(backlog.delete(receipt(entry)));
+                }
+            }
+        }
+        assert_eq!(backlog.sizes(), Sizes::default());
+        assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn stale_receipt_changes_nothing() {
+        let mut backlog = Backlog::default();
+        push(&mut backlog, 0..1);
+        let first = backlog.take(1, 10, 0, None).received.remove(0);
+        assert!(backlog.advance(10, 1000).is_empty());
+        let second = backlog.take(1, 20, 10, None).received.remove(0);
+        assert!(!backlog.delete(receipt(&first)));
+        assert!(!backlog.change_visibility(receipt(&first), 100, 10));
+        assert!(backlog.change_visibility(receipt(&second), 100, 10));
+        assert_eq!(backlog.next_due_ms(), Some(100));
+        assert!(backlog.delete(receipt(&second)));
+        assert_eq!(
+            (backlog.next_due_ms(), backlog.oldest_sent_ms()),
+            (None, None)
+        );
+    }
+}

@@ -88,10 +88,7 @@ impl Sqs {
         if bytes > max_bytes {
             return Err(Error::parameter(
                 "MessageBody",
-                format!(
-                    "One or more parameters are invalid. Reason: Message must be shorter than \
-                         {max_bytes} bytes, it has {bytes}"
-                ),
+                format!("the message must be at most {max_bytes} bytes, it has {bytes}"),
             ));
         }
         message::check_body(&message.message_body)?;

@@ -15,6 +15,7 @@ mod schema;
 mod writes;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,41 +67,50 @@ impl Store {
         Ok((Self::File(Arc::new(writer)), loaded))
     }
 
-    /// Returns once `write` is committed and `then` has run. Both happen even if the caller stops
-    /// waiting, so that what is stored and what is in memory stay the same.
-    pub async fn write(
+    /// Ready once `write` is committed and `then` has run. Both happen even if nobody waits, so that
+    /// what is stored and what is in memory stay the same.
+    ///
+    /// The place in the order of commits is taken by the call itself, not by waiting for it.
+    pub fn write(
         &self,
         write: Write,
         then: impl FnOnce() + Send + 'static,
-    ) -> Result<(), WriteError> {
-        let Self::File(writer) = self else {
-            then();
-            return Ok(());
+    ) -> impl Future<Output = Result<(), WriteError>> + Send {
+        let answered = match self {
+            Self::Memory => {
+                then();
+                None
+            }
+            Self::File(writer) => Some(Writer::enqueue(writer, write, Box::new(then))),
         };
-        let (answer, answered) = oneshot::channel();
-        let start = {
-            let mut pending = writer.pending();
-            pending.awaited.push(Awaited {
-                write,
-                then: Box::new(then),
-                answer,
-            });
-            !std::mem::replace(&mut pending.running, true)
-        };
-        if start {
-            Writer::start(writer);
+        async move {
+            let Some(answered) = answered else {
+                return Ok(());
+            };
+            answered
+                .await
+                .unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
         }
-        answered
-            .await
-            .unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
     }
 
-    /// Writes later; a later lazy write to the same message replaces this one.
+    /// Writes later; a later lazy write to the same message replaces this one. Nothing replaces a
+    /// delete: the receive it ends may have been slower to get here.
     pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
         let Self::File(writer) = self else { return };
         let (start, wait) = {
             let mut pending = writer.pending();
-            pending.lazy.extend(writes);
+            for (row, write) in writes {
+                match pending.lazy.entry(row) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(write);
+                    }
+                    Entry::Occupied(mut entry) => {
+                        if matches!(entry.get(), Lazy::Update(_)) {
+                            entry.insert(write);
+                        }
+                    }
+                }
+            }
             if pending.lazy.is_empty() || pending.running {
                 // A commit under way looks for lazy writes before it ends.
                 (false, false)
@@ -147,6 +157,27 @@ pub(crate) struct Writer {
 impl Writer {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(
+        writer: &Arc<Self>,
+        write: Write,
+        then: Box<dyn FnOnce() + Send>,
+    ) -> oneshot::Receiver<Result<(), WriteError>> {
+        let (answer, answered) = oneshot::channel();
+        let start = {
+            let mut pending = writer.pending();
+            pending.awaited.push(Awaited {
+                write,
+                then,
+                answer,
+            });
+            !std::mem::replace(&mut pending.running, true)
+        };
+        if start {
+            Self::start(writer);
+        }
+        answered
     }
 
     fn start(writer: &Arc<Self>) {

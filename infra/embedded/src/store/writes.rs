@@ -25,10 +25,9 @@ pub(crate) enum Write {
         attributes: String,
         modified_ms: i64,
     },
-    /// Deletes the messages up to this row.
+    /// Deletes all messages of a queue.
     Purge {
         queue: i64,
-        last_row: i64,
     },
     DeleteQueue {
         id: i64,
@@ -72,11 +71,12 @@ pub(super) fn commit<'a>(
     lazy: &HashMap<i64, Lazy>,
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for write in awaited {
-        apply(&transaction, write)?;
-    }
+    // First: a purge must meet the messages where they were moved to.
     for (row, write) in lazy {
         apply_lazy(&transaction, *row, write)?;
+    }
+    for write in awaited {
+        apply(&transaction, write)?;
     }
     transaction.commit()
 }
@@ -104,9 +104,9 @@ fn apply(on: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
         } => on
             .prepare_cached("UPDATE queues SET attributes = ?2, modified_ms = ?3 WHERE id = ?1")?
             .execute(params![id, attributes, modified_ms])?,
-        Write::Purge { queue, last_row } => on
-            .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND row <= ?2")?
-            .execute(params![queue, last_row])?,
+        Write::Purge { queue } => on
+            .prepare_cached("DELETE FROM messages WHERE queue = ?1")?
+            .execute([queue])?,
         Write::DeleteQueue { id } => {
             on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?
                 .execute([id])?;

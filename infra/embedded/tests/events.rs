@@ -1,0 +1,100 @@
+//! Goal: EventBridge as its official SDK sees it, and what subscribers see. Method: the SDK's
+//! client against endpoints in memory.
+
+mod common;
+
+use aws_sdk_eventbridge::types::PutEventsRequestEntry;
+use common::{eventbridge, memory};
+
+fn entry(detail: &str) -> PutEventsRequestEntry {
+    let entry = PutEventsRequestEntry::builder()
+        .source("stepwarden")
+        .detail_type("TaskProcessed");
+    entry.detail(detail).build()
+}
+
+#[tokio::test]
+async fn good_entries_are_kept_and_told_and_bad_ones_say_why() {
+    let endpoints = memory();
+    let client = eventbridge(&endpoints);
+    let mut told = endpoints.events().subscribe();
+    let mut no_source = entry("{}");
+    no_source.source = None;
+    let mut nowhere = entry("{}");
+    nowhere.event_bus_name = Some("none".into());
+    let outcome = client
+        .put_events()
+        .entries(entry(r#"{"n":1}"#))
+        .entries(entry("not JSON"))
+        .entries(entry("[]"))
+        .entries(no_source)
+        .entries(nowhere)
+        .entries(entry(r#"{"n":2}"#))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(outcome.failed_entry_count(), 4);
+    let codes: Vec<_> = outcome
+        .entries()
+        .iter()
+        .map(|entry| entry.error_code())
+        .collect();
+    let malformed = Some("MalformedDetail");
+    let missing = Some("ResourceNotFoundException");
+    assert_eq!(
+        codes,
+        [
+            None,
+            malformed,
+            malformed,
+            Some("InvalidArgument"),
+            missing,
+            None
+        ]
+    );
+
+    let kept = endpoints.events().page(0, 10);
+    let details: Vec<_> = kept.iter().map(|event| event.detail.as_str()).collect();
+    assert_eq!(details, [r#"{"n":1}"#, r#"{"n":2}"#]);
+    assert_eq!(Some(kept[0].id.as_str()), outcome.entries()[0].event_id());
+    assert_eq!(told.recv().await.unwrap().id, kept[0].id);
+    assert_eq!(told.recv().await.unwrap().id, kept[1].id);
+    assert_eq!(
+        endpoints.events().page(kept[0].number, 10).len(),
+        1,
+        "pages go on from a cursor"
+    );
+}
+
+#[tokio::test]
+async fn requests_are_limited() {
+    let client = eventbridge(&memory());
+    let eleven = client.put_events().set_entries(Some(vec![entry("{}"); 11]));
+    assert!(eleven.send().await.is_err());
+    let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(1024 * 1024));
+    assert!(
+        client
+            .put_events()
+            .entries(entry(&large))
+            .send()
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn newest_events_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let most = stepwarden_embedded::EVENTS_KEPT;
+    {
+        let endpoints = common::on_disk(dir.path());
+        let client = eventbridge(&endpoints);
+        for _ in 0..(most + 50) / 10 {
+            let ten = client.put_events().set_entries(Some(vec![entry("{}"); 10]));
+            ten.send().await.unwrap();
+        }
+        assert_eq!(endpoints.events().page(0, usize::MAX).len(), most);
+    }
+    let kept = common::on_disk(dir.path()).events().page(0, usize::MAX);
+    assert_eq!((kept.len(), kept[0].number), (most, 51));
+}

@@ -1,0 +1,217 @@
+//! Goal: other programs can speak to the same endpoints over HTTP, and nothing they send does harm.
+//! Method: requests written by hand to a listener on a free port.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{bodies, memory, queue, receive, sqs};
+use stepwarden_embedded::Endpoints;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+struct Server {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    done: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+async fn serve(endpoints: &Endpoints) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let endpoints = endpoints.clone();
+    let done = tokio::spawn(async move {
+        endpoints
+            .serve(listener, async { drop(stopped.await) })
+            .await
+    });
+    Server {
+        address,
+        stop,
+        done,
+    }
+}
+
+/// The whole answer, as text.
+async fn post(address: SocketAddr, host: &str, target: &str, body: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nX-Amz-Target: {target}\r\n\
+         Content-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // A body refused unread ends the connection under way.
+    let _ = stream.write_all(body).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn status(answer: &str) -> u16 {
+    answer
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[tokio::test]
+async fn listener_and_connector_share_the_queues() {
+    let endpoints = memory();
+    let server = serve(&endpoints).await;
+    let host = server.address.to_string();
+    let created = post(
+        server.address,
+        &host,
+        "AmazonSQS.CreateQueue",
+        br#"{"QueueName":"work"}"#,
+    );
+    let created = created.await;
+    assert!(
+        created.contains(&format!("http://{host}/000000000000/work")),
+        "{created}"
+    );
+    let body = br#"{"QueueUrl":"work","MessageBody":"over HTTP"}"#;
+    assert_eq!(
+        status(&post(server.address, &host, "AmazonSQS.SendMessage", body).await),
+        200
+    );
+    let client = sqs(&endpoints);
+    let url = queue(&client, "work", &[]).await;
+    assert_eq!(bodies(&receive(&client, &url).await), ["over HTTP"]);
+
+    let missing = post(
+        server.address,
+        &host,
+        "AmazonSQS.GetQueueUrl",
+        br#"{"QueueName":"no"}"#,
+    );
+    let missing = missing.await.to_lowercase();
+    let code = "x-amzn-query-error: aws.simplequeueservice.nonexistentqueue;sender";
+    assert!(missing.contains(code), "{missing}");
+}
+
+#[tokio::test]
+async fn stopping_ends_long_polls() {
+    let endpoints = memory();
+    let server = serve(&endpoints).await;
+    queue(&sqs(&endpoints), "work", &[]).await;
+    let body = br#"{"QueueUrl":"work","WaitTimeSeconds":20}"#;
+    let poll = tokio::spawn(post(
+        server.address,
+        "localhost",
+        "AmazonSQS.ReceiveMessage",
+        body,
+    ));
+    while endpoints.counts().requests("AmazonSQS.ReceiveMessage") == 0 {
+        tokio::task::yield_now().await;
+    }
+    server.stop.send(()).unwrap();
+    let started = std::time::Instant::now();
+    assert_eq!(status(&poll.await.unwrap()), 503);
+    server.done.await.unwrap().unwrap();
+    assert!(started.elapsed().as_secs() < 10);
+}
+
+#[tokio::test]
+async fn foreign_host_names_are_refused() {
+    let server = serve(&memory()).await;
+    for (host, expected) in [
+        ("localhost:1", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+    ] {
+        let answer = post(server.address, host, "AmazonSQS.ListQueues", b"{}").await;
+        assert_eq!(status(&answer), expected, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_and_harm_nothing() {
+    let endpoints = memory();
+    let server = serve(&endpoints).await;
+    queue(&sqs(&endpoints), "work", &[]).await;
+    let deep = "[".repeat(100_000);
+    let deep_item = format!(
+        r#"{{"TableName":"t","Item":{{"a":{}1{}}}}}"#,
+        r#"{"L":["#.repeat(5000),
+        "]}".repeat(5000)
+    );
+    let bodies: Vec<&[u8]> = vec![
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"5",
+        b"\xff\xfe",
+        br#"{"QueueUrl":5}"#,
+        br#"{"QueueUrl":"work","Entries":null}"#,
+        br#"{"QueueUrl":"work","Entries":[{}]}"#,
+        br#"{"QueueUrl":"work","Entries":[{"Id":"a","ReceiptHandle":"0-7fffffffffffffff-0"}]}"#,
+        br#"{"QueueUrl":"work","MessageBody":"x","DelaySeconds":99999999999999999999}"#,
+        br#"{"QueueUrl":"work","MessageBody":"x","DelaySeconds":-1}"#,
+        br#"{"QueueUrl":"work","MaxNumberOfMessages":-1}"#,
+        br#"{"QueueUrl":"work","VisibilityTimeout":9223372036854775807}"#,
+        br#"{"QueueUrl":"work","ReceiptHandle":"--","VisibilityTimeout":1}"#,
+        br#"{"QueueName":"../../etc","Attributes":{"VisibilityTimeout":"1e9"}}"#,
+        br#"{"QueueUrl":"work","Attributes":{"RedrivePolicy":"{\"deadLetterTargetArn\":\"x\"}"}}"#,
+        br#"{"SourceArn":"arn:aws:sqs:","MaxResults":18446744073709551615}"#,
+        br#"{"Entries":[{"Time":1e308,"Source":"s","DetailType":"t","Detail":"{}"}]}"#,
+        br#"{"TableName":"t","Item":{"a":{"S":5}}}"#,
+        br#"{"TransactItems":[{}]}"#,
+        deep.as_bytes(),
+        deep_item.as_bytes(),
+    ];
+    let operations = [
+        "AmazonSQS.SendMessage",
+        "AmazonSQS.SendMessageBatch",
+        "AmazonSQS.ReceiveMessage",
+        "AmazonSQS.DeleteMessage",
+        "AmazonSQS.DeleteMessageBatch",
+        "AmazonSQS.ChangeMessageVisibility",
+        "AmazonSQS.ChangeMessageVisibilityBatch",
+        "AmazonSQS.CreateQueue",
+        "AmazonSQS.SetQueueAttributes",
+        "AmazonSQS.GetQueueAttributes",
+        "AmazonSQS.ListQueues",
+        "AmazonSQS.StartMessageMoveTask",
+        "AmazonSQS.ListMessageMoveTasks",
+        "AmazonSQS.NoSuchThing",
+        "AWSEvents.PutEvents",
+        "AWSEvents.CreateEventBus",
+        "DynamoDB_20120810.PutItem",
+        "DynamoDB_20120810.UpdateItem",
+        "DynamoDB_20120810.Query",
+        "DynamoDB_20120810.BatchWriteItem",
+        "DynamoDB_20120810.TransactWriteItems",
+        "DynamoDB_20120810.CreateTable",
+        "DynamoDB_20120810.NoSuchThing",
+        "Nonsense",
+    ];
+    for operation in operations {
+        for body in &bodies {
+            let answer = post(server.address, "localhost", operation, body).await;
+            let status = status(&answer);
+            let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+            assert!(
+                (200..500).contains(&status),
+                "{operation} {shown}: {answer}"
+            );
+        }
+    }
+    let huge = vec![b' '; 17 * 1024 * 1024];
+    let answer = post(
+        server.address,
+        "localhost",
+        "DynamoDB_20120810.PutItem",
+        &huge,
+    )
+    .await;
+    assert!(answer.is_empty() || status(&answer) == 413, "{answer}");
+    let counts = endpoints.counts();
+    assert!(!counts.operations.contains_key("AmazonSQS.NoSuchThing"));
+    assert!(counts.requests("unknown") > 0);
+}
