@@ -133,10 +133,13 @@ impl StateStore for DynamoStore {
             .expression_attribute_values(":token", n(token));
         let update = match due {
             Some(due) => update
-                .update_expression("SET lease_token = :token, due = :due, shard = :shard")
+                .update_expression("SET lease_token = :token, due = :due, #shard = :shard")
+                .expression_attribute_names("#shard", "shard")
                 .expression_attribute_values(":due", n(due.as_millisecond()))
                 .expression_attribute_values(":shard", s(item::shard(task.shard))),
-            None => update.update_expression("SET lease_token = :token REMOVE due, shard"),
+            None => update
+                .update_expression("SET lease_token = :token REMOVE due, #shard")
+                .expression_attribute_names("#shard", "shard"),
         };
         match update.send().await {
             Ok(_) => Ok(()),
@@ -158,7 +161,8 @@ impl StateStore for DynamoStore {
             .query()
             .table_name(&self.state_table)
             .index_name(DUE_INDEX)
-            .key_condition_expression("shard = :shard AND due <= :now")
+            .key_condition_expression("#shard = :shard AND due <= :now")
+            .expression_attribute_names("#shard", "shard")
             .expression_attribute_values(":shard", s(item::shard(shard)))
             .expression_attribute_values(":now", n(now.as_millisecond()))
             .limit(i32::try_from(limit).unwrap_or(i32::MAX))

@@ -6,8 +6,7 @@
 use std::time::{Duration, Instant};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType,
-    ScalarAttributeType,
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, SendMessageBatchRequestEntry};
 use stepwarden_embedded::{Durability, Endpoints, Options};
@@ -18,9 +17,7 @@ macro_rules! client {
             $sdk::Config::builder()
                 .behavior_version_latest()
                 .region($sdk::config::Region::new("us-east-1"))
-                .credentials_provider($sdk::config::Credentials::new(
-                    "any", "any", None, None, "example",
-                ))
+                .credentials_provider($sdk::config::Credentials::new("any", "any", None, None, "example"))
                 .endpoint_url("http://localhost")
                 .http_client($endpoints.http_client())
                 .build(),
@@ -30,9 +27,7 @@ macro_rules! client {
 
 #[tokio::main]
 async fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|text| text.parse().expect("a number"));
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
     let count: usize = arguments.next().unwrap_or(5000);
     let callers: usize = arguments.next().unwrap_or(16);
     let dir = std::env::temp_dir().join(format!("stepwarden-throughput-{}", std::process::id()));
@@ -41,11 +36,7 @@ async fn main() {
         ("process", Some(dir.join("process")), Durability::Process),
         ("full", Some(dir.join("full")), Durability::Full),
     ] {
-        let endpoints = Endpoints::open(&Options {
-            data_dir,
-            durability,
-        })
-        .expect("opens");
+        let endpoints = Endpoints::open(&Options { data_dir, durability }).expect("opens");
         println!("{name}:");
         queues(&endpoints, count, callers).await;
         tables(&endpoints, count, callers).await;
@@ -55,12 +46,7 @@ async fn main() {
 
 async fn queues(endpoints: &Endpoints, count: usize, callers: usize) {
     let sqs = client!(aws_sdk_sqs, endpoints);
-    let created = sqs
-        .create_queue()
-        .queue_name("work")
-        .send()
-        .await
-        .expect("created");
+    let created = sqs.create_queue().queue_name("work").send().await.expect("created");
     let url = created.queue_url.expect("has a URL");
     let body = "x".repeat(300);
 
@@ -87,53 +73,32 @@ async fn queues(endpoints: &Endpoints, count: usize, callers: usize) {
     let receive = |_| {
         let (sqs, url) = (sqs.clone(), url.clone());
         async move {
-            let request = sqs
-                .receive_message()
-                .queue_url(&url)
-                .max_number_of_messages(10);
-            let got = request
-                .send()
-                .await
-                .expect("received")
-                .messages
-                .unwrap_or_default();
+            let request = sqs.receive_message().queue_url(&url).max_number_of_messages(10);
+            let got = request.send().await.expect("received").messages.unwrap_or_default();
             let entry = |(n, message): (usize, &aws_sdk_sqs::types::Message)| {
                 let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
                 let handle = message.receipt_handle().expect("has a handle");
                 entry.receipt_handle(handle).build().expect("complete")
             };
             let entries = got.iter().enumerate().map(entry).collect();
-            let delete = sqs
-                .delete_message_batch()
-                .queue_url(&url)
-                .set_entries(Some(entries));
+            let delete = sqs.delete_message_batch().queue_url(&url).set_entries(Some(entries));
             drop(delete.send().await.expect("deleted"));
         }
     };
     let taken = measure("receives of 10 and deletes", backlog / 10, callers, receive).await;
-    println!(
-        "    {:>9.0} messages received and deleted/s",
-        rate(backlog, taken)
-    );
+    println!("    {:>9.0} messages received and deleted/s", rate(backlog, taken));
 }
 
 async fn tables(endpoints: &Endpoints, count: usize, callers: usize) {
     let dynamodb = client!(aws_sdk_dynamodb, endpoints);
-    let key = KeySchemaElement::builder()
-        .attribute_name("id")
-        .key_type(KeyType::Hash);
+    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
     let attribute = AttributeDefinition::builder().attribute_name("id");
     dynamodb
         .create_table()
         .table_name("tasks")
         .billing_mode(BillingMode::PayPerRequest)
         .key_schema(key.build().expect("complete"))
-        .attribute_definitions(
-            attribute
-                .attribute_type(ScalarAttributeType::S)
-                .build()
-                .expect("complete"),
-        )
+        .attribute_definitions(attribute.attribute_type(ScalarAttributeType::S).build().expect("complete"))
         .send()
         .await
         .expect("created");
@@ -146,19 +111,11 @@ async fn tables(endpoints: &Endpoints, count: usize, callers: usize) {
                 .condition_expression("attribute_not_exists(id)");
             async move { drop(put.send().await.expect("put")) }
         };
-        measure(
-            &format!("conditional puts, {callers} at a time"),
-            count,
-            callers,
-            put,
-        )
-        .await;
+        measure(&format!("conditional puts, {callers} at a time"), count, callers, put).await;
     }
     let get = |n: usize| {
         let get = dynamodb.get_item().table_name("tasks");
-        let get = get
-            .key("id", AttributeValue::S(format!("1-{n}")))
-            .consistent_read(true);
+        let get = get.key("id", AttributeValue::S(format!("1-{n}"))).consistent_read(true);
         async move { drop(get.send().await.expect("got")) }
     };
     measure("gets", count, callers, get).await;
@@ -174,11 +131,7 @@ where
     let mut running = tokio::task::JoinSet::new();
     for n in 0..count {
         if running.len() >= callers {
-            running
-                .join_next()
-                .await
-                .expect("some run")
-                .expect("no panic");
+            running.join_next().await.expect("some run").expect("no panic");
         }
         running.spawn(work(n));
     }

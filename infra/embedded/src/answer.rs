@@ -22,11 +22,7 @@ impl Answer {
 
     /// 200 with JSON already written.
     pub fn ok_bytes(body: Vec<u8>) -> Self {
-        Self {
-            status: 200,
-            body,
-            query_error: None,
-        }
+        Self { status: 200, body, query_error: None }
     }
 
     /// An error: `{"__type": kind, "message": message}`.
@@ -36,10 +32,7 @@ impl Answer {
             __type: &'a str,
             message: &'a str,
         }
-        let mut answer = Self::ok(&Body {
-            __type: kind,
-            message,
-        });
+        let mut answer = Self::ok(&Body { __type: kind, message });
         answer.status = status;
         answer
     }

@@ -19,10 +19,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub fn start() -> Self {
-        Self {
-            started: Instant::now(),
-            wall_at_start_ms: AtomicI64::new(wall_ms()),
-        }
+        Self { started: Instant::now(), wall_at_start_ms: AtomicI64::new(wall_ms()) }
     }
 
     /// UTC, milliseconds since 1970. Never runs backwards within a process.
@@ -33,8 +30,7 @@ impl Clock {
         if ahead <= SUSPENDED_MS {
             return now;
         }
-        self.wall_at_start_ms
-            .fetch_max(now + ahead - elapsed, Ordering::Relaxed);
+        self.wall_at_start_ms.fetch_max(now + ahead - elapsed, Ordering::Relaxed);
         now + ahead
     }
 
@@ -57,8 +53,6 @@ impl dynoxide::storage_backend::Clock for Clock {
 }
 
 fn wall_ms() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 2)
 }

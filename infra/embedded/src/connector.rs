@@ -28,11 +28,7 @@ impl fmt::Debug for InProcess {
 }
 
 impl HttpClient for InProcess {
-    fn http_connector(
-        &self,
-        _: &HttpConnectorSettings,
-        _: &RuntimeComponents,
-    ) -> SharedHttpConnector {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
@@ -47,30 +43,17 @@ impl HttpConnector for InProcess {
 async fn answer(inner: &Inner, request: &HttpRequest) -> Result<HttpResponse, ConnectorError> {
     let header = request.headers().get("x-amz-target");
     let Some((service, operation)) = target(header) else {
-        return Err(ConnectorError::user(
-            format!("not a request to SQS, DynamoDB or EventBridge: {header:?}").into(),
-        ));
+        return Err(ConnectorError::user(format!("not a request to SQS, DynamoDB or EventBridge: {header:?}").into()));
     };
     let Some(body) = request.body().bytes() else {
-        return Err(ConnectorError::user(
-            "the request's body is a stream".into(),
-        ));
+        return Err(ConnectorError::user("the request's body is a stream".into()));
     };
     let endpoint = endpoint(request.uri());
-    let Answer {
-        status,
-        body,
-        query_error,
-    } = inner
-        .dispatch(service, operation, endpoint, body)
-        .await
-        .map_err(|lost| ConnectorError::io(lost.into()))?;
-    let status =
-        StatusCode::try_from(status).map_err(|error| ConnectorError::other(error.into(), None))?;
+    let Answer { status, body, query_error } =
+        inner.dispatch(service, operation, endpoint, body).await.map_err(|lost| ConnectorError::io(lost.into()))?;
+    let status = StatusCode::try_from(status).map_err(|error| ConnectorError::other(error.into(), None))?;
     let mut response = HttpResponse::new(status, SdkBody::from(body));
-    response
-        .headers_mut()
-        .insert("content-type", service.content_type());
+    response.headers_mut().insert("content-type", service.content_type());
     if let Some(code) = query_error {
         response.headers_mut().insert("x-amzn-query-error", code);
     }

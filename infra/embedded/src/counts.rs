@@ -37,9 +37,7 @@ pub struct OperationCounts {
 impl Counts {
     /// Requests of one operation, such as `AmazonSQS.ReceiveMessage`.
     pub fn requests(&self, operation: &str) -> u64 {
-        self.operations
-            .get(operation)
-            .map_or(0, |counts| counts.requests)
+        self.operations.get(operation).map_or(0, |counts| counts.requests)
     }
 
     /// What was counted after `earlier`.
@@ -55,12 +53,8 @@ impl Counts {
         Self {
             operations,
             messages_sent: self.messages_sent.saturating_sub(earlier.messages_sent),
-            messages_received: self
-                .messages_received
-                .saturating_sub(earlier.messages_received),
-            messages_deleted: self
-                .messages_deleted
-                .saturating_sub(earlier.messages_deleted),
+            messages_received: self.messages_received.saturating_sub(earlier.messages_received),
+            messages_deleted: self.messages_deleted.saturating_sub(earlier.messages_deleted),
             items_read: self.items_read.saturating_sub(earlier.items_read),
             items_written: self.items_written.saturating_sub(earlier.items_written),
             events_put: self.events_put.saturating_sub(earlier.events_put),
@@ -91,10 +85,7 @@ impl Counters {
     }
 
     fn operation(&self, target: &str, count: impl FnOnce(&mut OperationCounts)) {
-        let mut operations = self
-            .operations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         match operations.get_mut(target) {
             Some(counts) => count(counts),
             None => count(operations.entry(target.to_owned()).or_default()),
@@ -128,11 +119,7 @@ impl Counters {
     pub fn snapshot(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
-            operations: self
-                .operations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            operations: self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             messages_sent: of(&self.messages_sent),
             messages_received: of(&self.messages_received),
             messages_deleted: of(&self.messages_deleted),

@@ -46,9 +46,7 @@ impl Service {
 /// The service and operation of `x-amz-target`.
 pub(crate) fn target(header: Option<&str>) -> Option<(Service, &str)> {
     let (prefix, operation) = header?.split_once('.')?;
-    let service = Service::ALL
-        .into_iter()
-        .find(|it| it.target_prefix() == prefix)?;
+    let service = Service::ALL.into_iter().find(|it| it.target_prefix() == prefix)?;
     Some((service, operation))
 }
 
@@ -62,11 +60,7 @@ impl Inner {
         body: &[u8],
     ) -> Result<Answer, Lost> {
         let target = format!("{}.{operation}", service.target_prefix());
-        let counted = if is_known(service, operation) {
-            &target
-        } else {
-            "unknown"
-        };
+        let counted = if is_known(service, operation) { &target } else { "unknown" };
         self.counters.request(counted);
         let outcome = self.faulty(service, operation, endpoint, body).await;
         if outcome.as_ref().is_ok_and(|answer| !answer.is_error()) {
@@ -76,23 +70,9 @@ impl Inner {
         outcome
     }
 
-    async fn faulty(
-        &self,
-        service: Service,
-        operation: &str,
-        endpoint: &str,
-        body: &[u8],
-    ) -> Result<Answer, Lost> {
-        let call = Call {
-            service,
-            operation,
-            body,
-        };
-        let hook = self
-            .fault_hook
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+    async fn faulty(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Result<Answer, Lost> {
+        let call = Call { service, operation, body };
+        let hook = self.fault_hook.read().unwrap_or_else(PoisonError::into_inner).clone();
         match hook.and_then(|hook| hook(&call)) {
             None => Ok(self.perform(service, operation, endpoint, body).await),
             Some(Fault::LostAfter) => {
@@ -103,13 +83,7 @@ impl Inner {
         }
     }
 
-    async fn perform(
-        &self,
-        service: Service,
-        operation: &str,
-        endpoint: &str,
-        body: &[u8],
-    ) -> Answer {
+    async fn perform(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Answer {
         if body.len() > service.body_max_bytes() {
             return Answer::error(413, "RequestEntityTooLarge", "The request is too large.");
         }

@@ -68,15 +68,7 @@ type Outcome<T> = Result<T, DynoxideError>;
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
         let database = Database::memory_with_clock(clock.clone())?;
-        Ok(Self::new(
-            Engine {
-                database,
-                _lock: None,
-            },
-            None,
-            clock,
-            counters,
-        ))
+        Ok(Self::new(Engine { database, _lock: None }, None, clock, counters))
     }
 
     pub fn file(
@@ -93,22 +85,13 @@ impl DynamoDb {
             // Sets synchronous=NORMAL.
             Durability::Process => database.disable_bulk_loading()?,
         }
-        let engine = Engine {
-            database,
-            _lock: Some(lock),
-        };
+        let engine = Engine { database, _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::default()), clock, counters))
     }
 
     fn new(engine: Engine, lane: Option<Lane>, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
         let swept_ms = AtomicI64::new(clock.now_ms());
-        Self {
-            engine: Arc::new(engine),
-            lane,
-            clock,
-            counters,
-            swept_ms,
-        }
+        Self { engine: Arc::new(engine), lane, clock, counters, swept_ms }
     }
 
     pub async fn call(&self, operation: &str, body: &[u8]) -> Answer {
@@ -145,11 +128,7 @@ impl DynamoDb {
                 if error.status_code() >= 500 {
                     tracing::error!("dynamodb: {operation} failed: {error}");
                 }
-                Answer {
-                    status: error.status_code(),
-                    body: error.to_json().into_bytes(),
-                    query_error: None,
-                }
+                Answer { status: error.status_code(), body: error.to_json().into_bytes(), query_error: None }
             }
         }
     }
@@ -178,9 +157,7 @@ impl DynamoDb {
         let engine = Arc::clone(&self.engine);
         lane.run(move || method(&engine.database, request))
             .await
-            .unwrap_or_else(|unfinished| {
-                Err(DynoxideError::InternalServerError(unfinished.to_string()))
-            })
+            .unwrap_or_else(|unfinished| Err(DynoxideError::InternalServerError(unfinished.to_string())))
     }
 
     async fn query(&self, body: &[u8]) -> Outcome<Vec<u8>> {
@@ -199,13 +176,7 @@ impl DynamoDb {
 
     async fn batch_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
         let request: BatchGetItemRequest = parse(body)?;
-        self.counters.read(
-            request
-                .request_items
-                .values()
-                .map(|table| table.keys.len())
-                .sum(),
-        );
+        self.counters.read(request.request_items.values().map(|table| table.keys.len()).sum());
         to_json(&self.work(request, Database::batch_get_item).await?)
     }
 
@@ -246,10 +217,7 @@ impl DynamoDb {
         if now_ms - swept_ms < SWEEP_MS {
             return;
         }
-        let mine = self
-            .swept_ms
-            .compare_exchange(swept_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok();
+        let mine = self.swept_ms.compare_exchange(swept_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if mine {
             let engine = Arc::clone(&self.engine);
             tokio::task::spawn_blocking(move || match engine.database.sweep_ttl() {
@@ -266,8 +234,7 @@ impl DynamoDb {
 }
 
 fn to_json(response: &impl Serialize) -> Outcome<Vec<u8>> {
-    serde_json::to_vec(response)
-        .map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+    serde_json::to_vec(response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
 }
 
 /// dynoxide's own server words these errors more closely after AWS; its reader is private. The
@@ -286,12 +253,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Outcome<T> {
                 return DynoxideError::SerializationException(without_position(rest).into());
             }
         }
-        let incomplete = [
-            "missing field",
-            "unknown variant",
-            "invalid type: null",
-            "AttributeValue",
-        ];
+        let incomplete = ["missing field", "unknown variant", "invalid type: null", "AttributeValue"];
         if error.is_data() && incomplete.iter().any(|part| text.contains(part)) {
             DynoxideError::ValidationException(without_position(&text).into())
         } else {

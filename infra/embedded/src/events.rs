@@ -69,12 +69,7 @@ impl Events {
     pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
         let kept = self.0.lock();
         let start = kept.events.partition_point(|event| event.number <= after);
-        kept.events
-            .iter()
-            .skip(start)
-            .take(limit)
-            .cloned()
-            .collect()
+        kept.events.iter().skip(start).take(limit).cloned().collect()
     }
 }
 
@@ -114,30 +109,15 @@ impl Kept {
 struct Refused(&'static str, String);
 
 impl EventBridge {
-    pub fn new(
-        store: Store,
-        loaded: &mut Loaded,
-        clock: Arc<Clock>,
-        counters: Arc<Counters>,
-    ) -> Self {
-        let mut kept = Kept {
-            buses: loaded.buses.drain(..).collect(),
-            ..Kept::default()
-        };
+    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
+        let mut kept = Kept { buses: loaded.buses.drain(..).collect(), ..Kept::default() };
         let mut last_number = 0;
         for event in loaded.events.drain(..) {
             last_number = last_number.max(event.number);
             kept.add(Arc::new(event));
         }
         let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
-        Self {
-            kept: Mutex::new(kept),
-            last_number: Mutex::new(last_number),
-            sender,
-            store,
-            clock,
-            counters,
-        }
+        Self { kept: Mutex::new(kept), last_number: Mutex::new(last_number), sender, store, clock, counters }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -152,11 +132,7 @@ impl EventBridge {
             _ => Err(Refused("UnknownOperationException", String::new())),
         };
         outcome.unwrap_or_else(|Refused(kind, message)| {
-            let status = if kind == "InternalException" {
-                500
-            } else {
-                400
-            };
+            let status = if kind == "InternalException" { 500 } else { 400 };
             Answer::error(status, kind, &message)
         })
     }
@@ -170,37 +146,23 @@ impl EventBridge {
                 format!("Value at 'entries' must have 1 to {ENTRIES_MAX} members, it has {count}"),
             ));
         }
-        if request
-            .entries
-            .iter()
-            .map(PutEvent::size_bytes)
-            .sum::<usize>()
-            > REQUEST_MAX_BYTES
-        {
+        if request.entries.iter().map(PutEvent::size_bytes).sum::<usize>() > REQUEST_MAX_BYTES {
             return Err(Refused(
                 "ValidationException",
                 "Total size of the entries in the request is over the limit.".into(),
             ));
         }
-        let mut outcome = Outcome {
-            failed_entry_count: 0,
-            entries: Vec::with_capacity(count),
-        };
+        let mut outcome = Outcome { failed_entry_count: 0, entries: Vec::with_capacity(count) };
         let mut events = Vec::new();
         for entry in request.entries {
             match self.accept(entry) {
                 Ok(event) => {
-                    outcome.entries.push(EntryOutcome::Stored {
-                        event_id: event.id.clone(),
-                    });
+                    outcome.entries.push(EntryOutcome::Stored { event_id: event.id.clone() });
                     events.push(event);
                 }
                 Err((error_code, error_message)) => {
                     outcome.failed_entry_count += 1;
-                    outcome.entries.push(EntryOutcome::Failed {
-                        error_code,
-                        error_message,
-                    });
+                    outcome.entries.push(EntryOutcome::Failed { error_code, error_message });
                 }
             }
         }
@@ -221,22 +183,15 @@ impl EventBridge {
         let detail_type = required("DetailType", entry.detail_type)?;
         let detail = required("Detail", entry.detail)?;
         if source.starts_with("aws.") {
-            return Err((
-                "NotAuthorizedForSourceException",
-                "Not authorized for the source.".into(),
-            ));
+            return Err(("NotAuthorizedForSourceException", "Not authorized for the source.".into()));
         }
-        let is_object = detail.trim_start().starts_with('{')
-            && serde_json::from_str::<&RawValue>(&detail).is_ok();
+        let is_object = detail.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(&detail).is_ok();
         if !is_object {
             return Err(("MalformedDetail", "Detail is malformed.".into()));
         }
         let bus = bus_name(entry.event_bus_name.as_deref());
         if bus != "default" && !self.lock().buses.contains_key(bus) {
-            return Err((
-                "ResourceNotFoundException",
-                format!("Event bus {bus} does not exist."),
-            ));
+            return Err(("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
         }
         Ok(Event {
             number: 0,
@@ -260,10 +215,7 @@ impl EventBridge {
             return Ok(());
         }
         let stored = {
-            let mut last = self
-                .last_number
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.last_number.lock().unwrap_or_else(PoisonError::into_inner);
             for event in &mut events {
                 *last += 1;
                 event.number = *last;
@@ -271,12 +223,9 @@ impl EventBridge {
             let keep_from = (*last + 1).saturating_sub(EVENTS_KEPT as u64);
             let events: Vec<_> = events.into_iter().map(Arc::new).collect();
             let (this, told) = (Arc::clone(self), events.clone());
-            self.store
-                .write(Write::Events { events, keep_from }, move || this.tell(told))
+            self.store.write(Write::Events { events, keep_from }, move || this.tell(told))
         };
-        stored
-            .await
-            .map_err(|error| Refused("InternalException", error.to_string()))
+        stored.await.map_err(|error| Refused("InternalException", error.to_string()))
     }
 
     fn tell(&self, events: Vec<Arc<Event>>) {
@@ -294,29 +243,17 @@ impl EventBridge {
         let name = request.name.unwrap_or_default();
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"/_.-".contains(&b);
         if !(1..=256).contains(&name.len()) || !name.bytes().all(allowed) {
-            return Err(Refused(
-                "ValidationException",
-                format!("{name:?} is not a name for a bus"),
-            ));
+            return Err(Refused("ValidationException", format!("{name:?} is not a name for a bus")));
         }
         if name == "default" || self.lock().buses.contains_key(&name) {
-            return Err(Refused(
-                "ResourceAlreadyExistsException",
-                format!("Event bus {name} already exists."),
-            ));
+            return Err(Refused("ResourceAlreadyExistsException", format!("Event bus {name} already exists.")));
         }
         let created_ms = self.clock.now_ms();
         let (this, created) = (Arc::clone(self), name.clone());
         self.store
-            .write(
-                Write::Bus {
-                    name: name.clone(),
-                    created_ms,
-                },
-                move || {
-                    this.lock().buses.insert(created, created_ms);
-                },
-            )
+            .write(Write::Bus { name: name.clone(), created_ms }, move || {
+                this.lock().buses.insert(created, created_ms);
+            })
             .await
             .map_err(|error| Refused("InternalException", error.to_string()))?;
         #[derive(Serialize)]
@@ -324,9 +261,7 @@ impl EventBridge {
         struct Created {
             event_bus_arn: String,
         }
-        Ok(Answer::ok(&Created {
-            event_bus_arn: format!("{ARN_PREFIX}{name}"),
-        }))
+        Ok(Answer::ok(&Created { event_bus_arn: format!("{ARN_PREFIX}{name}") }))
     }
 
     fn describe_bus(&self, body: &[u8]) -> Result<Answer, Refused> {
@@ -334,10 +269,7 @@ impl EventBridge {
         let name = bus_name(request.name.as_deref());
         let created_ms = self.lock().buses.get(name).copied();
         if created_ms.is_none() && name != "default" {
-            return Err(Refused(
-                "ResourceNotFoundException",
-                format!("Event bus {name} does not exist."),
-            ));
+            return Err(Refused("ResourceNotFoundException", format!("Event bus {name} does not exist.")));
         }
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
@@ -360,16 +292,13 @@ impl EventBridge {
 fn bus_name(given: Option<&str>) -> &str {
     match given {
         None | Some("") => "default",
-        Some(given) => given
-            .split_once(":event-bus/")
-            .map_or(given, |(_, name)| name),
+        Some(given) => given.split_once(":event-bus/").map_or(given, |(_, name)| name),
     }
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body)
-        .map_err(|error| Refused("SerializationException", error.to_string()))
+    serde_json::from_slice(body).map_err(|error| Refused("SerializationException", error.to_string()))
 }
 
 #[derive(Deserialize)]
@@ -422,8 +351,5 @@ enum EntryOutcome {
     #[serde(rename_all = "PascalCase")]
     Stored { event_id: String },
     #[serde(rename_all = "PascalCase")]
-    Failed {
-        error_code: &'static str,
-        error_message: String,
-    },
+    Failed { error_code: &'static str, error_message: String },
 }

@@ -40,13 +40,8 @@ pub(crate) struct Lost;
 
 /// The answer instead of doing `call`.
 pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
-    let dynamodb = |name: &str, message: &str| {
-        Answer::error(
-            400,
-            &format!("com.amazonaws.dynamodb.v20120810#{name}"),
-            message,
-        )
-    };
+    let dynamodb =
+        |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
         (Fault::Throttle, Service::DynamoDb) => dynamodb(
@@ -54,15 +49,10 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
             "The level of configured provisioned throughput for the table was exceeded.",
         ),
         (Fault::Throttle, Service::Sqs) => sqs::Error::throttled().into_answer(),
-        (Fault::Throttle, Service::EventBridge) => {
-            Answer::error(400, "ThrottlingException", "Rate exceeded")
-        }
+        (Fault::Throttle, Service::EventBridge) => Answer::error(400, "ThrottlingException", "Rate exceeded"),
         (Fault::TransactionConflict, Service::DynamoDb) => match call.operation {
             "TransactWriteItems" | "TransactGetItems" => canceled(call.body),
-            _ => dynamodb(
-                "TransactionConflictException",
-                "Transaction is ongoing for the item",
-            ),
+            _ => dynamodb("TransactionConflictException", "Transaction is ongoing for the item"),
         },
         (Fault::InternalError, Service::DynamoDb) => {
             let mut answer = dynamodb("InternalServerError", "Internal server error");
@@ -70,23 +60,18 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
             answer
         }
         (Fault::InternalError | Fault::TransactionConflict, Service::Sqs) => {
-            sqs::Error::internal("We encountered an internal error. Please try again.")
-                .into_answer()
+            sqs::Error::internal("We encountered an internal error. Please try again.").into_answer()
         }
-        (Fault::InternalError | Fault::TransactionConflict, Service::EventBridge) => Answer::error(
-            500,
-            "InternalException",
-            "This exception occurs due to unexpected causes.",
-        ),
+        (Fault::InternalError | Fault::TransactionConflict, Service::EventBridge) => {
+            Answer::error(500, "InternalException", "This exception occurs due to unexpected causes.")
+        }
     })
 }
 
 /// The first item of the transaction is in conflict, the others are not.
 fn canceled(body: &[u8]) -> Answer {
     let request: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let items = request["TransactItems"]
-        .as_array()
-        .map_or(1, |items| items.len().max(1));
+    let items = request["TransactItems"].as_array().map_or(1, |items| items.len().max(1));
     let mut codes = vec!["None"; items];
     codes[0] = "TransactionConflict";
     let reasons: Vec<_> = codes

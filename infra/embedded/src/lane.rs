@@ -32,10 +32,7 @@ pub(crate) struct Unfinished;
 impl Lane {
     /// Runs `work` after everything handed in before it and waits for its result. The work is done
     /// even if the caller stops waiting.
-    pub async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Unfinished> {
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Unfinished> {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move || {
             let _ = answer.send(work());
@@ -46,10 +43,7 @@ impl Lane {
             !std::mem::replace(&mut state.running, true)
         };
         if start {
-            let mut runner = Runner {
-                state: Arc::clone(&self.state),
-                finished: false,
-            };
+            let mut runner = Runner { state: Arc::clone(&self.state), finished: false };
             tokio::task::spawn_blocking(move || runner.run());
         }
         answered.await.map_err(|_| Unfinished)

@@ -119,15 +119,11 @@ impl Endpoints {
             }
             Some(dir) => open_files(dir, options.durability, &clock, &counters)?,
         };
-        let sqs = Sqs::new(
-            store.clone(),
-            &mut loaded,
-            Arc::clone(&clock),
-            Arc::clone(&counters),
-        )
-        .map_err(|error| OpenError::Damaged {
-            file: options.data_dir.clone().unwrap_or_default().join(QUEUES),
-            reason: open::one_line(&error.to_string()),
+        let sqs = Sqs::new(store.clone(), &mut loaded, Arc::clone(&clock), Arc::clone(&counters)).map_err(|error| {
+            OpenError::Damaged {
+                file: options.data_dir.clone().unwrap_or_default().join(QUEUES),
+                reason: open::one_line(&error.to_string()),
+            }
         })?;
         let events = EventBridge::new(store, &mut loaded, clock, Arc::clone(&counters));
         Ok(Self(Arc::new(Inner {
@@ -175,11 +171,7 @@ impl Endpoints {
 
     /// Asked before each call whether it shall go wrong, and how. `None` for no faults.
     pub fn set_fault_hook(&self, hook: Option<FaultHook>) {
-        *self
-            .0
-            .fault_hook
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = hook;
+        *self.0.fault_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
     }
 
     /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute
@@ -208,25 +200,16 @@ fn open_files(
     let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
     open::check(&queues)?;
     open::check(&tables)?;
-    let (store, loaded) = Store::open(&queues, durability, Arc::clone(&lock))
-        .map_err(|error| of_store(&queues, error))?;
-    let dynamodb = DynamoDb::file(
-        &tables,
-        durability,
-        lock,
-        Arc::clone(clock),
-        Arc::clone(counters),
-    )
-    .map_err(|error| of_dynoxide(&tables, &error))?;
+    let (store, loaded) =
+        Store::open(&queues, durability, Arc::clone(&lock)).map_err(|error| of_store(&queues, error))?;
+    let dynamodb = DynamoDb::file(&tables, durability, lock, Arc::clone(clock), Arc::clone(counters))
+        .map_err(|error| of_dynoxide(&tables, &error))?;
     Ok((store, loaded, dynamodb))
 }
 
 fn of_store(file: &Path, error: store::Error) -> OpenError {
     match error {
-        store::Error::Newer(_) => OpenError::Newer {
-            file: file.into(),
-            reason: error.to_string(),
-        },
+        store::Error::Newer(_) => OpenError::Newer { file: file.into(), reason: error.to_string() },
         store::Error::Sqlite(error) => open::of_sqlite(file, &error),
     }
 }
@@ -236,11 +219,7 @@ fn of_dynoxide(file: &Path, error: &dynoxide::DynoxideError) -> OpenError {
         dynoxide::DynoxideError::SqliteError(error) => open::of_sqlite(file, error),
         other => {
             let (file, reason) = (file.into(), open::one_line(&other.to_string()));
-            if reason.contains("newer") {
-                OpenError::Newer { file, reason }
-            } else {
-                OpenError::File { file, reason }
-            }
+            if reason.contains("newer") { OpenError::Newer { file, reason } } else { OpenError::File { file, reason } }
         }
     }
 }

@@ -32,11 +32,7 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
     let loopback_only = listener.local_addr()?.ip().is_loopback();
-    let door = Door {
-        inner,
-        loopback_only,
-        closing,
-    };
+    let door = Door { inner, loopback_only, closing };
     let router = Router::new()
         .fallback(handle)
         .layer(DefaultBodyLimit::max(Service::DynamoDb.body_max_bytes()))
@@ -57,19 +53,13 @@ async fn handle(
 ) -> Response<Body> {
     let host = text(&headers, header::HOST.as_str()).unwrap_or("localhost");
     if door.loopback_only && !is_loopback(host) {
-        return plain(
-            StatusCode::FORBIDDEN,
-            "this endpoint answers to localhost only\n",
-        );
+        return plain(StatusCode::FORBIDDEN, "this endpoint answers to localhost only\n");
     }
     if method == Method::GET {
         return plain(StatusCode::OK, "healthy: SQS, DynamoDB and EventBridge\n");
     }
     if method != Method::POST {
-        return plain(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "POST requests to this endpoint\n",
-        );
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "POST requests to this endpoint\n");
     }
     let body = match body {
         Ok(body) => body,
@@ -110,9 +100,7 @@ async fn handle(
 }
 
 fn respond(service: Service, answer: Answer) -> Response<Body> {
-    let mut response = Response::builder()
-        .status(answer.status)
-        .header(header::CONTENT_TYPE, service.content_type());
+    let mut response = Response::builder().status(answer.status).header(header::CONTENT_TYPE, service.content_type());
     if let Some(code) = answer.query_error {
         response = response.header("x-amzn-query-error", code);
     }
@@ -142,7 +130,5 @@ fn is_loopback(host: &str) -> bool {
     };
     name.eq_ignore_ascii_case("localhost")
         || name.to_ascii_lowercase().ends_with(".localhost")
-        || name
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
+        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

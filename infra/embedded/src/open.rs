@@ -12,10 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use the data directory {}: {source}", dir.display())]
-    Directory {
-        dir: PathBuf,
-        source: std::io::Error,
-    },
+    Directory { dir: PathBuf, source: std::io::Error },
 
     #[error(
         "the data directory {} is in use by another process{}: stop it, or choose another \
@@ -51,10 +48,7 @@ const CHECKED_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Creates the directory if need be and takes it for this process, until the file is dropped.
 pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
-    let unusable = |source| OpenError::Directory {
-        dir: dir.into(),
-        source,
-    };
+    let unusable = |source| OpenError::Directory { dir: dir.into(), source };
     std::fs::create_dir_all(dir).map_err(unusable)?;
     let mut file = OpenOptions::new()
         .read(true)
@@ -77,36 +71,24 @@ pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
                 let read = file.read_to_string(&mut process).is_ok();
                 let process = process.trim().to_owned();
                 let process = (read && !process.is_empty()).then_some(process);
-                return Err(OpenError::InUse {
-                    dir: dir.into(),
-                    process,
-                });
+                return Err(OpenError::InUse { dir: dir.into(), process });
             }
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
         }
     }
     // For the message above; nothing depends on it.
-    let _ = file
-        .set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| write!(file, "process {}", std::process::id()));
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "process {}", std::process::id()));
     Ok(Arc::new(file))
 }
 
 /// Looks for damage before anything is written to the file.
 pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
-    let damaged = |reason: String| OpenError::Damaged {
-        file: file.into(),
-        reason,
-    };
+    let damaged = |reason: String| OpenError::Damaged { file: file.into(), reason };
     let bytes = match file.metadata() {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(OpenError::File {
-                file: file.into(),
-                reason: error.to_string(),
-            });
+            return Err(OpenError::File { file: file.into(), reason: error.to_string() });
         }
     };
     if bytes == 0 {
@@ -120,14 +102,9 @@ pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
             .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
             .map_err(|error| of_sqlite(file, &error));
     }
-    let verdict: String = connection
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-        .map_err(|error| of_sqlite(file, &error))?;
-    if verdict == "ok" {
-        Ok(())
-    } else {
-        Err(damaged(one_line(&verdict)))
-    }
+    let verdict: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| of_sqlite(file, &error))?;
+    if verdict == "ok" { Ok(()) } else { Err(damaged(one_line(&verdict))) }
 }
 
 pub(crate) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> OpenError {
@@ -136,9 +113,7 @@ pub(crate) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> OpenError {
     let file = file.into();
     match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => OpenError::Damaged { file, reason },
-        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => {
-            OpenError::Damaged { file, reason }
-        }
+        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => OpenError::Damaged { file, reason },
         _ => OpenError::File { file, reason },
     }
 }

@@ -16,10 +16,7 @@ use stepwarden_embedded::{Durability, Endpoints, OpenError, Options};
 const CHILD_DIR: &str = "STEPWARDEN_TEST_CHILD_DIR";
 
 fn open(dir: &Path) -> Result<Endpoints, OpenError> {
-    Endpoints::open(&Options {
-        data_dir: Some(dir.into()),
-        durability: Durability::Full,
-    })
+    Endpoints::open(&Options { data_dir: Some(dir.into()), durability: Durability::Full })
 }
 
 #[tokio::test]
@@ -30,30 +27,15 @@ async fn messages_are_there_after_reopening() {
         let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "600")]).await;
         for body in ["deleted", "in flight", "waiting"] {
             let message = sqs.send_message().queue_url(&url).message_body(body);
-            let message = message
-                .message_group_id("g")
-                .message_attributes("k", attribute("v"));
+            let message = message.message_group_id("g").message_attributes("k", attribute("v"));
             message.send().await.unwrap();
         }
-        sqs.send_message()
-            .queue_url(&url)
-            .message_body("later")
-            .delay_seconds(900)
-            .send()
-            .await
-            .unwrap();
-        let request = sqs
-            .receive_message()
-            .queue_url(&url)
-            .max_number_of_messages(2);
+        sqs.send_message().queue_url(&url).message_body("later").delay_seconds(900).send().await.unwrap();
+        let request = sqs.receive_message().queue_url(&url).max_number_of_messages(2);
         let got = request.send().await.unwrap().messages.unwrap();
         assert_eq!(bodies(&got), ["deleted", "in flight"]);
         let delete = sqs.delete_message().queue_url(&url);
-        delete
-            .receipt_handle(got[0].receipt_handle().unwrap())
-            .send()
-            .await
-            .unwrap();
+        delete.receipt_handle(got[0].receipt_handle().unwrap()).send().await.unwrap();
         (url, got[1].message_id.clone())
     };
     let endpoints = on_disk(dir.path());
@@ -88,11 +70,7 @@ async fn paused_clock_stands_still_during_commits() {
     let alarm = tokio::spawn(tokio::time::sleep(std::time::Duration::from_secs(5)));
     for n in 0..50 {
         send(&sqs, &url, &n.to_string()).await;
-        common::dynamodb(&endpoints)
-            .list_tables()
-            .send()
-            .await
-            .unwrap();
+        common::dynamodb(&endpoints).list_tables().send().await.unwrap();
     }
     assert_eq!(started.elapsed(), std::time::Duration::ZERO);
     assert!(!alarm.is_finished());
@@ -108,11 +86,7 @@ async fn abandoned_sends_leave_file_and_queue_alike() {
         let sqs = sqs(&endpoints);
         let url = queue(&sqs, "work", &[]).await;
         for n in 0..200 {
-            let send = sqs
-                .send_message()
-                .queue_url(&url)
-                .message_body(n.to_string())
-                .send();
+            let send = sqs.send_message().queue_url(&url).message_body(n.to_string()).send();
             let patience = std::time::Duration::from_micros(n * 5);
             let _ = tokio::time::timeout(patience, send).await;
         }
@@ -128,12 +102,7 @@ async fn events_and_buses_are_there_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     {
         let events = eventbridge(&on_disk(dir.path()));
-        events
-            .create_event_bus()
-            .name("tasks")
-            .send()
-            .await
-            .unwrap();
+        events.create_event_bus().name("tasks").send().await.unwrap();
         let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
             .event_bus_name("tasks")
             .source("stepwarden")
@@ -145,16 +114,8 @@ async fn events_and_buses_are_there_after_reopening() {
     let endpoints = on_disk(dir.path());
     let kept = endpoints.events().page(0, 10);
     assert_eq!(kept.len(), 1);
-    assert_eq!(
-        (kept[0].bus.as_str(), kept[0].detail.as_str()),
-        ("tasks", r#"{"id":1}"#)
-    );
-    let bus = eventbridge(&endpoints)
-        .describe_event_bus()
-        .name("tasks")
-        .send()
-        .await
-        .unwrap();
+    assert_eq!((kept[0].bus.as_str(), kept[0].detail.as_str()), ("tasks", r#"{"id":1}"#));
+    let bus = eventbridge(&endpoints).describe_event_bus().name("tasks").send().await.unwrap();
     assert!(bus.arn().unwrap().ends_with("event-bus/tasks"));
 }
 
@@ -178,12 +139,7 @@ async fn child_that_sends_until_it_is_killed() {
 async fn killed_process_keeps_what_was_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_sends_until_it_is_killed",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "child_that_sends_until_it_is_killed", "--ignored", "--nocapture"])
         .env(CHILD_DIR, dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -201,10 +157,7 @@ async fn killed_process_keeps_what_was_acknowledged() {
         }
     }
     // What it had still printed.
-    acknowledged += lines
-        .map_while(Result::ok)
-        .filter(|line| line.starts_with("acknowledged "))
-        .count() as u64;
+    acknowledged += lines.map_while(Result::ok).filter(|line| line.starts_with("acknowledged ")).count() as u64;
     child.wait().unwrap();
     assert!(acknowledged >= 500);
 
@@ -217,11 +170,7 @@ async fn killed_process_keeps_what_was_acknowledged() {
         if got.is_empty() {
             break;
         }
-        found.extend(
-            bodies(&got)
-                .into_iter()
-                .map(|body| body.parse::<u64>().unwrap()),
-        );
+        found.extend(bodies(&got).into_iter().map(|body| body.parse::<u64>().unwrap()));
     }
     let lost: Vec<_> = (0..acknowledged).filter(|n| !found.contains(n)).collect();
     assert!(lost.is_empty(), "lost {lost:?} of {acknowledged}");
@@ -239,10 +188,7 @@ async fn directory_in_use_says_by_whom() {
     let first = open(dir.path()).unwrap();
     let error = open(dir.path()).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }));
-    assert!(
-        one_line(&error).contains(&std::process::id().to_string()),
-        "{error}"
-    );
+    assert!(one_line(&error).contains(&std::process::id().to_string()), "{error}");
     drop(first);
     open(dir.path()).unwrap();
 }
@@ -263,10 +209,7 @@ async fn damaged_file_is_named() {
         let sound = std::fs::read(&file).unwrap();
         let mut holed = sound.clone();
         holed[4096..8192].fill(0xa5);
-        for content in [
-            b"not a database, but long enough to be looked at".to_vec(),
-            holed,
-        ] {
+        for content in [b"not a database, but long enough to be looked at".to_vec(), holed] {
             std::fs::write(&file, content).unwrap();
             let error = open(dir.path()).unwrap_err();
             assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
@@ -281,10 +224,7 @@ async fn damaged_file_is_named() {
 async fn file_of_a_newer_version_is_left_alone() {
     for (name, sql) in [
         ("queues.db", "PRAGMA user_version = 99"),
-        (
-            "tables.db",
-            "UPDATE _config SET value = '99' WHERE key = 'schema_version'",
-        ),
+        ("tables.db", "UPDATE _config SET value = '99' WHERE key = 'schema_version'"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());

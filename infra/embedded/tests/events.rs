@@ -7,9 +7,7 @@ use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use common::{eventbridge, memory};
 
 fn entry(detail: &str) -> PutEventsRequestEntry {
-    let entry = PutEventsRequestEntry::builder()
-        .source("stepwarden")
-        .detail_type("TaskProcessed");
+    let entry = PutEventsRequestEntry::builder().source("stepwarden").detail_type("TaskProcessed");
     entry.detail(detail).build()
 }
 
@@ -34,24 +32,10 @@ async fn good_entries_are_kept_and_told_and_bad_ones_say_why() {
         .await
         .unwrap();
     assert_eq!(outcome.failed_entry_count(), 4);
-    let codes: Vec<_> = outcome
-        .entries()
-        .iter()
-        .map(|entry| entry.error_code())
-        .collect();
+    let codes: Vec<_> = outcome.entries().iter().map(|entry| entry.error_code()).collect();
     let malformed = Some("MalformedDetail");
     let missing = Some("ResourceNotFoundException");
-    assert_eq!(
-        codes,
-        [
-            None,
-            malformed,
-            malformed,
-            Some("InvalidArgument"),
-            missing,
-            None
-        ]
-    );
+    assert_eq!(codes, [None, malformed, malformed, Some("InvalidArgument"), missing, None]);
 
     let kept = endpoints.events().page(0, 10);
     let details: Vec<_> = kept.iter().map(|event| event.detail.as_str()).collect();
@@ -59,11 +43,7 @@ async fn good_entries_are_kept_and_told_and_bad_ones_say_why() {
     assert_eq!(Some(kept[0].id.as_str()), outcome.entries()[0].event_id());
     assert_eq!(told.recv().await.unwrap().id, kept[0].id);
     assert_eq!(told.recv().await.unwrap().id, kept[1].id);
-    assert_eq!(
-        endpoints.events().page(kept[0].number, 10).len(),
-        1,
-        "pages go on from a cursor"
-    );
+    assert_eq!(endpoints.events().page(kept[0].number, 10).len(), 1, "pages go on from a cursor");
 }
 
 #[tokio::test]
@@ -72,14 +52,7 @@ async fn requests_are_limited() {
     let eleven = client.put_events().set_entries(Some(vec![entry("{}"); 11]));
     assert!(eleven.send().await.is_err());
     let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(1024 * 1024));
-    assert!(
-        client
-            .put_events()
-            .entries(entry(&large))
-            .send()
-            .await
-            .is_err()
-    );
+    assert!(client.put_events().entries(entry(&large)).send().await.is_err());
 }
 
 #[tokio::test]

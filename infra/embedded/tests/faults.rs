@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put,
-    ScalarAttributeType, TransactWriteItem,
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
+    TransactWriteItem,
 };
 use aws_sdk_sqs::error::ProvideErrorMetadata;
 use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs};
@@ -19,42 +19,29 @@ fn inject(endpoints: &Endpoints, operation: &'static str, fault: Fault, times: u
     let left = AtomicUsize::new(times);
     let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
         let hit = call.operation == operation
-            && left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
-                .is_ok();
+            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
         hit.then_some(fault)
     });
     endpoints.set_fault_hook(Some(hook));
 }
 
 async fn table(client: &aws_sdk_dynamodb::Client) {
-    let key = KeySchemaElement::builder()
-        .attribute_name("id")
-        .key_type(KeyType::Hash);
+    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
     let attribute = AttributeDefinition::builder().attribute_name("id");
     client
         .create_table()
         .table_name("tasks")
         .billing_mode(BillingMode::PayPerRequest)
         .key_schema(key.build().unwrap())
-        .attribute_definitions(
-            attribute
-                .attribute_type(ScalarAttributeType::S)
-                .build()
-                .unwrap(),
-        )
+        .attribute_definitions(attribute.attribute_type(ScalarAttributeType::S).build().unwrap())
         .send()
         .await
         .unwrap();
 }
 
 fn put(id: &str) -> TransactWriteItem {
-    let put = Put::builder()
-        .table_name("tasks")
-        .item("id", AttributeValue::S(id.into()));
-    TransactWriteItem::builder()
-        .put(put.build().unwrap())
-        .build()
+    let put = Put::builder().table_name("tasks").item("id", AttributeValue::S(id.into()));
+    TransactWriteItem::builder().put(put.build().unwrap()).build()
 }
 
 #[tokio::test]
@@ -62,12 +49,7 @@ async fn tables_throttle_conflict_and_fail() {
     let endpoints = memory();
     let client = dynamodb(&endpoints);
     table(&client).await;
-    let put_one = || {
-        client
-            .put_item()
-            .table_name("tasks")
-            .item("id", AttributeValue::S("a".into()))
-    };
+    let put_one = || client.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
 
     inject(&endpoints, "PutItem", Fault::Throttle, 1);
     let error = put_one().send().await.unwrap_err().into_service_error();
@@ -79,25 +61,16 @@ async fn tables_throttle_conflict_and_fail() {
     let error = put_one().send().await.unwrap_err().into_service_error();
     assert!(error.is_internal_server_error());
 
-    inject(
-        &endpoints,
-        "TransactWriteItems",
-        Fault::TransactionConflict,
-        1,
-    );
-    let both = client
-        .transact_write_items()
-        .transact_items(put("a"))
-        .transact_items(put("b"));
+    inject(&endpoints, "TransactWriteItems", Fault::TransactionConflict, 1);
+    let both = client.transact_write_items().transact_items(put("a")).transact_items(put("b"));
     let error = both.send().await.unwrap_err().into_service_error();
-    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(canceled) = error else {
+    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(
+        canceled,
+    ) = error
+    else {
         panic!("{error:?}")
     };
-    let codes: Vec<_> = canceled
-        .cancellation_reasons()
-        .iter()
-        .map(|reason| reason.code().unwrap())
-        .collect();
+    let codes: Vec<_> = canceled.cancellation_reasons().iter().map(|reason| reason.code().unwrap()).collect();
     assert_eq!(codes, ["TransactionConflict", "None"]);
 
     let all = client.scan().table_name("tasks").send().await.unwrap();
@@ -109,21 +82,9 @@ async fn lost_answer_hides_a_write_that_went_through() {
     let endpoints = memory();
     let client = dynamodb(&endpoints);
     table(&client).await;
-    let put = |id: &str| {
-        client
-            .put_item()
-            .table_name("tasks")
-            .item("id", AttributeValue::S(id.into()))
-            .send()
-    };
+    let put = |id: &str| client.put_item().table_name("tasks").item("id", AttributeValue::S(id.into())).send();
     inject(&endpoints, "PutItem", Fault::LostBefore, 1);
-    assert!(
-        put("before")
-            .await
-            .unwrap_err()
-            .as_service_error()
-            .is_none()
-    );
+    assert!(put("before").await.unwrap_err().as_service_error().is_none());
     inject(&endpoints, "PutItem", Fault::LostAfter, 1);
     assert!(put("after").await.unwrap_err().as_service_error().is_none());
     let all = client.scan().table_name("tasks").send().await.unwrap();
@@ -139,27 +100,12 @@ async fn retry_of_a_lost_write_meets_its_own_condition() {
     let client = dynamodb(&endpoints);
     table(&client).await;
     let retrying = aws_sdk_dynamodb::Client::from_conf(
-        client
-            .config()
-            .to_builder()
-            .retry_config(aws_sdk_dynamodb::config::retry::RetryConfig::standard())
-            .build(),
+        client.config().to_builder().retry_config(aws_sdk_dynamodb::config::retry::RetryConfig::standard()).build(),
     );
     inject(&endpoints, "PutItem", Fault::LostAfter, 1);
-    let put = retrying
-        .put_item()
-        .table_name("tasks")
-        .item("id", AttributeValue::S("a".into()));
-    let error = put
-        .condition_expression("attribute_not_exists(id)")
-        .send()
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .into_service_error()
-            .is_conditional_check_failed_exception()
-    );
+    let put = retrying.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
+    let error = put.condition_expression("attribute_not_exists(id)").send().await.unwrap_err();
+    assert!(error.into_service_error().is_conditional_check_failed_exception());
     let counts = endpoints.counts().operations["DynamoDB_20120810.PutItem"];
     assert_eq!((counts.requests, counts.errors), (2, 2));
 }
@@ -169,22 +115,13 @@ async fn queues_and_events_have_faults_too() {
     let endpoints = memory();
     let (queues, events) = (sqs(&endpoints), eventbridge(&endpoints));
     let url = queue(&queues, "work", &[]).await;
-    let send = |body: &str| {
-        queues
-            .send_message()
-            .queue_url(&url)
-            .message_body(body)
-            .send()
-    };
+    let send = |body: &str| queues.send_message().queue_url(&url).message_body(body).send();
 
     inject(&endpoints, "SendMessage", Fault::Throttle, 1);
     let error = send("throttled").await.unwrap_err().into_service_error();
     assert!(error.is_request_throttled());
     inject(&endpoints, "SendMessage", Fault::InternalError, 1);
-    assert_eq!(
-        send("failed").await.unwrap_err().code(),
-        Some("InternalFailure")
-    );
+    assert_eq!(send("failed").await.unwrap_err().code(), Some("InternalFailure"));
     inject(&endpoints, "SendMessage", Fault::LostBefore, 1);
     assert!(send("lost before").await.is_err());
     inject(&endpoints, "SendMessage", Fault::LostAfter, 1);
@@ -194,12 +131,7 @@ async fn queues_and_events_have_faults_too() {
     inject(&endpoints, "PutEvents", Fault::InternalError, 1);
     let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder();
     let entry = entry.source("s").detail_type("t").detail("{}").build();
-    let error = events
-        .put_events()
-        .entries(entry.clone())
-        .send()
-        .await
-        .unwrap_err();
+    let error = events.put_events().entries(entry.clone()).send().await.unwrap_err();
     assert!(error.into_service_error().is_internal_exception());
     endpoints.set_fault_hook(None);
     events.put_events().entries(entry).send().await.unwrap();

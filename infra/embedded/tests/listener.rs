@@ -22,16 +22,8 @@ async fn serve(endpoints: &Endpoints) -> Server {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
     let endpoints = endpoints.clone();
-    let done = tokio::spawn(async move {
-        endpoints
-            .serve(listener, async { drop(stopped.await) })
-            .await
-    });
-    Server {
-        address,
-        stop,
-        done,
-    }
+    let done = tokio::spawn(async move { endpoints.serve(listener, async { drop(stopped.await) }).await });
+    Server { address, stop, done }
 }
 
 /// The whole answer, as text.
@@ -51,11 +43,7 @@ async fn post(address: SocketAddr, host: &str, target: &str, body: &[u8]) -> Str
 }
 
 fn status(answer: &str) -> u16 {
-    answer
-        .split(' ')
-        .nth(1)
-        .and_then(|code| code.parse().ok())
-        .unwrap_or_else(|| panic!("{answer}"))
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
 }
 
 #[tokio::test]
@@ -63,32 +51,16 @@ async fn listener_and_connector_share_the_queues() {
     let endpoints = memory();
     let server = serve(&endpoints).await;
     let host = server.address.to_string();
-    let created = post(
-        server.address,
-        &host,
-        "AmazonSQS.CreateQueue",
-        br#"{"QueueName":"work"}"#,
-    );
+    let created = post(server.address, &host, "AmazonSQS.CreateQueue", br#"{"QueueName":"work"}"#);
     let created = created.await;
-    assert!(
-        created.contains(&format!("http://{host}/000000000000/work")),
-        "{created}"
-    );
+    assert!(created.contains(&format!("http://{host}/000000000000/work")), "{created}");
     let body = br#"{"QueueUrl":"work","MessageBody":"over HTTP"}"#;
-    assert_eq!(
-        status(&post(server.address, &host, "AmazonSQS.SendMessage", body).await),
-        200
-    );
+    assert_eq!(status(&post(server.address, &host, "AmazonSQS.SendMessage", body).await), 200);
     let client = sqs(&endpoints);
     let url = queue(&client, "work", &[]).await;
     assert_eq!(bodies(&receive(&client, &url).await), ["over HTTP"]);
 
-    let missing = post(
-        server.address,
-        &host,
-        "AmazonSQS.GetQueueUrl",
-        br#"{"QueueName":"no"}"#,
-    );
+    let missing = post(server.address, &host, "AmazonSQS.GetQueueUrl", br#"{"QueueName":"no"}"#);
     let missing = missing.await.to_lowercase();
     let code = "x-amzn-query-error: aws.simplequeueservice.nonexistentqueue;sender";
     assert!(missing.contains(code), "{missing}");
@@ -100,12 +72,7 @@ async fn stopping_ends_long_polls() {
     let server = serve(&endpoints).await;
     queue(&sqs(&endpoints), "work", &[]).await;
     let body = br#"{"QueueUrl":"work","WaitTimeSeconds":20}"#;
-    let poll = tokio::spawn(post(
-        server.address,
-        "localhost",
-        "AmazonSQS.ReceiveMessage",
-        body,
-    ));
+    let poll = tokio::spawn(post(server.address, "localhost", "AmazonSQS.ReceiveMessage", body));
     while endpoints.counts().requests("AmazonSQS.ReceiveMessage") == 0 {
         tokio::task::yield_now().await;
     }
@@ -119,11 +86,7 @@ async fn stopping_ends_long_polls() {
 #[tokio::test]
 async fn foreign_host_names_are_refused() {
     let server = serve(&memory()).await;
-    for (host, expected) in [
-        ("localhost:1", 200),
-        ("[::1]:80", 200),
-        ("evil.example", 403),
-    ] {
+    for (host, expected) in [("localhost:1", 200), ("[::1]:80", 200), ("evil.example", 403)] {
         let answer = post(server.address, host, "AmazonSQS.ListQueues", b"{}").await;
         assert_eq!(status(&answer), expected, "{host}");
     }
@@ -135,11 +98,7 @@ async fn malformed_requests_are_refused_and_harm_nothing() {
     let server = serve(&endpoints).await;
     queue(&sqs(&endpoints), "work", &[]).await;
     let deep = "[".repeat(100_000);
-    let deep_item = format!(
-        r#"{{"TableName":"t","Item":{{"a":{}1{}}}}}"#,
-        r#"{"L":["#.repeat(5000),
-        "]}".repeat(5000)
-    );
+    let deep_item = format!(r#"{{"TableName":"t","Item":{{"a":{}1{}}}}}"#, r#"{"L":["#.repeat(5000), "]}".repeat(5000));
     let bodies: Vec<&[u8]> = vec![
         b"",
         b"{",
@@ -196,20 +155,11 @@ async fn malformed_requests_are_refused_and_harm_nothing() {
             let answer = post(server.address, "localhost", operation, body).await;
             let status = status(&answer);
             let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-            assert!(
-                (200..500).contains(&status),
-                "{operation} {shown}: {answer}"
-            );
+            assert!((200..500).contains(&status), "{operation} {shown}: {answer}");
         }
     }
     let huge = vec![b' '; 17 * 1024 * 1024];
-    let answer = post(
-        server.address,
-        "localhost",
-        "DynamoDB_20120810.PutItem",
-        &huge,
-    )
-    .await;
+    let answer = post(server.address, "localhost", "DynamoDB_20120810.PutItem", &huge).await;
     assert!(answer.is_empty() || status(&answer) == 413, "{answer}");
     let counts = endpoints.counts();
     assert!(!counts.operations.contains_key("AmazonSQS.NoSuchThing"));

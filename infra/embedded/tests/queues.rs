@@ -8,18 +8,13 @@ use std::time::Duration;
 use aws_sdk_sqs::error::ProvideErrorMetadata;
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{
-    DeleteMessageBatchRequestEntry, MessageAttributeValue, QueueAttributeName as Q,
-    SendMessageBatchRequestEntry,
+    DeleteMessageBatchRequestEntry, MessageAttributeValue, QueueAttributeName as Q, SendMessageBatchRequestEntry,
 };
 use common::{bodies, memory, queue, receive, send, sqs};
 use tokio::time::Instant;
 
 fn entry(id: &str, body: &str) -> SendMessageBatchRequestEntry {
-    SendMessageBatchRequestEntry::builder()
-        .id(id)
-        .message_body(body)
-        .build()
-        .unwrap()
+    SendMessageBatchRequestEntry::builder().id(id).message_body(body).build().unwrap()
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -40,21 +35,13 @@ async fn received_message_comes_again_until_it_is_deleted() {
     let second = receive(&sqs, &url).await;
     assert_eq!(bodies(&second), ["one"]);
     let count = |m: &aws_sdk_sqs::types::Message| {
-        m.attributes().unwrap()
-            [&aws_sdk_sqs::types::MessageSystemAttributeName::ApproximateReceiveCount]
-            .clone()
+        m.attributes().unwrap()[&aws_sdk_sqs::types::MessageSystemAttributeName::ApproximateReceiveCount].clone()
     };
-    assert_eq!(
-        (count(&first[0]), count(&second[0])),
-        ("1".into(), "2".into())
-    );
+    assert_eq!((count(&first[0]), count(&second[0])), ("1".into(), "2".into()));
 
     // The first receipt is stale: accepted, without effect.
     let delete = |message: &aws_sdk_sqs::types::Message| {
-        sqs.delete_message()
-            .queue_url(&url)
-            .receipt_handle(message.receipt_handle.as_deref().unwrap())
-            .send()
+        sqs.delete_message().queue_url(&url).receipt_handle(message.receipt_handle.as_deref().unwrap()).send()
     };
     delete(&first[0]).await.unwrap();
     tokio::time::advance(seconds(30)).await;
@@ -89,13 +76,7 @@ async fn long_poll_ends_with_a_send_a_delay_or_a_timeout() {
     assert_eq!(poll(30).await, (1, 5), "the end of its visibility timeout");
 
     sqs.purge_queue().queue_url(&url).send().await.unwrap();
-    sqs.send_message()
-        .queue_url(&url)
-        .message_body("late")
-        .delay_seconds(7)
-        .send()
-        .await
-        .unwrap();
+    sqs.send_message().queue_url(&url).message_body("late").delay_seconds(7).send().await.unwrap();
     assert_eq!(poll(30).await, (1, 7), "the end of a delay");
 
     // Two wait; what arrives goes to one each.
@@ -125,10 +106,7 @@ async fn waiting_receivers_learn_of_a_nearer_end() {
     let short = request().wait_time_seconds(3);
     let (gave_up, got, ()) = tokio::join!(timed(short), timed(request()), async {
         tokio::time::sleep(seconds(1)).await;
-        let change = sqs
-            .change_message_visibility()
-            .queue_url(&url)
-            .receipt_handle(handle);
+        let change = sqs.change_message_visibility().queue_url(&url).receipt_handle(handle);
         change.visibility_timeout(8).send().await.unwrap();
     });
     assert_eq!((gave_up, got), ((0, 3), (1, 9)));
@@ -141,12 +119,7 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     let dead_url = queue(&sqs, "dead", &[]).await;
     let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
     let policy = format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":2}}"#);
-    let url = queue(
-        &sqs,
-        "work",
-        &[(Q::RedrivePolicy, &policy), (Q::VisibilityTimeout, "1")],
-    )
-    .await;
+    let url = queue(&sqs, "work", &[(Q::RedrivePolicy, &policy), (Q::VisibilityTimeout, "1")]).await;
     send(&sqs, &url, "poison").await;
     let mut id = None;
     for _ in 0..2 {
@@ -157,56 +130,25 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     let dead = receive(&sqs, &dead_url).await;
     assert_eq!(dead[0].message_id, id, "it keeps its id");
     let attributes = dead[0].attributes().unwrap();
-    assert_eq!(
-        attributes[&A::ApproximateReceiveCount],
-        "3",
-        "and its receive count"
-    );
+    assert_eq!(attributes[&A::ApproximateReceiveCount], "3", "and its receive count");
     assert!(attributes[&A::DeadLetterQueueSourceArn].ends_with(":work"));
 
     tokio::time::advance(seconds(30)).await;
-    sqs.start_message_move_task()
-        .source_arn(arn)
-        .send()
-        .await
-        .unwrap();
+    sqs.start_message_move_task().source_arn(arn).send().await.unwrap();
     let back = sqs.receive_message().queue_url(&url).wait_time_seconds(5);
-    let back = back
-        .message_system_attribute_names("All".into())
-        .send()
-        .await
-        .unwrap();
+    let back = back.message_system_attribute_names("All".into()).send().await.unwrap();
     let back = back.messages.unwrap();
     assert_eq!(bodies(&back), ["poison"]);
     assert_ne!(back[0].message_id, id, "a redriven message is a new one");
-    assert_eq!(
-        back[0].attributes().unwrap()[&A::ApproximateReceiveCount],
-        "1"
-    );
+    assert_eq!(back[0].attributes().unwrap()[&A::ApproximateReceiveCount], "1");
     tokio::time::sleep(seconds(1)).await;
-    let tasks = sqs
-        .list_message_move_tasks()
-        .source_arn(arn)
-        .send()
-        .await
-        .unwrap();
+    let tasks = sqs.list_message_move_tasks().source_arn(arn).send().await.unwrap();
     assert_eq!(tasks.results()[0].status(), Some("COMPLETED"));
     assert_eq!(tasks.results()[0].approximate_number_of_messages_moved(), 1);
 
     let not_dead = "arn:aws:sqs:us-east-1:000000000000:work";
-    let refused = sqs
-        .start_message_move_task()
-        .source_arn(not_dead)
-        .send()
-        .await
-        .unwrap_err();
-    assert!(
-        refused
-            .into_service_error()
-            .message()
-            .unwrap()
-            .contains("Dead Letter Queue")
-    );
+    let refused = sqs.start_message_move_task().source_arn(not_dead).send().await.unwrap_err();
+    assert!(refused.into_service_error().message().unwrap().contains("Dead Letter Queue"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,38 +161,19 @@ async fn bad_entry_fails_alone() {
         .entries(entry("good", "one"))
         .entries(entry("bad", "\u{b}"))
         .entries(
-            SendMessageBatchRequestEntry::builder()
-                .id("late")
-                .message_body("x")
-                .delay_seconds(901)
-                .build()
-                .unwrap(),
+            SendMessageBatchRequestEntry::builder().id("late").message_body("x").delay_seconds(901).build().unwrap(),
         )
         .send()
         .await
         .unwrap();
     assert_eq!(outcome.successful().len(), 1);
-    let failed: Vec<_> = outcome
-        .failed()
-        .iter()
-        .map(|f| (f.id(), f.code()))
-        .collect();
-    assert_eq!(
-        failed,
-        [
-            ("bad", "InvalidMessageContents"),
-            ("late", "InvalidParameterValue")
-        ]
-    );
+    let failed: Vec<_> = outcome.failed().iter().map(|f| (f.id(), f.code())).collect();
+    assert_eq!(failed, [("bad", "InvalidMessageContents"), ("late", "InvalidParameterValue")]);
 
     let got = receive(&sqs, &url).await;
     assert_eq!(bodies(&got), ["one"]);
     let delete = |id: &str, handle: &str| {
-        DeleteMessageBatchRequestEntry::builder()
-            .id(id)
-            .receipt_handle(handle)
-            .build()
-            .unwrap()
+        DeleteMessageBatchRequestEntry::builder().id(id).receipt_handle(handle).build().unwrap()
     };
     let outcome = sqs
         .delete_message_batch()
@@ -263,14 +186,7 @@ async fn bad_entry_fails_alone() {
     assert_eq!(outcome.successful()[0].id(), "good");
     assert_eq!(outcome.failed()[0].code(), "ReceiptHandleIsInvalid");
     let counts = endpoints.counts();
-    assert_eq!(
-        (
-            counts.messages_sent,
-            counts.messages_received,
-            counts.messages_deleted
-        ),
-        (1, 1, 1)
-    );
+    assert_eq!((counts.messages_sent, counts.messages_received, counts.messages_deleted), (1, 1, 1));
     assert_eq!(counts.requests("AmazonSQS.SendMessageBatch"), 1);
 }
 
@@ -280,36 +196,18 @@ async fn sizes_and_batches_are_limited() {
     let url = queue(&sqs, "work", &[]).await;
     const MIB: usize = 1024 * 1024;
     send(&sqs, &url, &"x".repeat(MIB)).await;
-    let large = sqs
-        .send_message()
-        .queue_url(&url)
-        .message_body("x".repeat(MIB + 1));
+    let large = sqs.send_message().queue_url(&url).message_body("x".repeat(MIB + 1));
     let error = large.send().await.unwrap_err().into_service_error();
     assert_eq!(error.code(), Some("InvalidParameterValue"));
 
-    let batch = |entries: Vec<_>| {
-        sqs.send_message_batch()
-            .queue_url(&url)
-            .set_entries(Some(entries))
-            .send()
-    };
+    let batch = |entries: Vec<_>| sqs.send_message_batch().queue_url(&url).set_entries(Some(entries)).send();
     let half = "x".repeat(MIB / 2 + 1);
-    let error = batch(vec![entry("a", &half), entry("b", &half)])
-        .await
-        .unwrap_err();
+    let error = batch(vec![entry("a", &half), entry("b", &half)]).await.unwrap_err();
     assert!(error.into_service_error().is_batch_request_too_long());
-    let error = batch(vec![entry("a", "1"), entry("a", "2")])
-        .await
-        .unwrap_err();
+    let error = batch(vec![entry("a", "1"), entry("a", "2")]).await.unwrap_err();
     assert!(error.into_service_error().is_batch_entry_ids_not_distinct());
-    let error = batch((0..11).map(|n| entry(&n.to_string(), "x")).collect())
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .into_service_error()
-            .is_too_many_entries_in_batch_request()
-    );
+    let error = batch((0..11).map(|n| entry(&n.to_string(), "x")).collect()).await.unwrap_err();
+    assert!(error.into_service_error().is_too_many_entries_in_batch_request());
     let error = batch(vec![]).await.unwrap_err();
     assert!(error.into_service_error().is_empty_batch_request());
     let error = batch(vec![entry("not an id", "x")]).await.unwrap_err();
@@ -321,10 +219,7 @@ async fn small_group_does_not_wait_for_a_large_one() {
     let sqs = sqs(&memory());
     let url = queue(&sqs, "work", &[]).await;
     for n in 0..50 {
-        let message = sqs
-            .send_message()
-            .queue_url(&url)
-            .message_body(format!("noisy {n}"));
+        let message = sqs.send_message().queue_url(&url).message_body(format!("noisy {n}"));
         message.message_group_id("noisy").send().await.unwrap();
     }
     let message = sqs.send_message().queue_url(&url).message_body("quiet");
@@ -337,18 +232,9 @@ async fn small_group_does_not_wait_for_a_large_one() {
 async fn attributes_arrive_and_have_the_digest_sqs_gives() {
     let sqs = sqs(&memory());
     let url = queue(&sqs, "work", &[]).await;
-    let text = |value: &str| {
-        MessageAttributeValue::builder()
-            .data_type("String")
-            .string_value(value)
-            .build()
-            .unwrap()
-    };
-    let binary = MessageAttributeValue::builder()
-        .data_type("Binary.raw")
-        .binary_value(Blob::new([0, 1, 2]))
-        .build()
-        .unwrap();
+    let text = |value: &str| MessageAttributeValue::builder().data_type("String").string_value(value).build().unwrap();
+    let binary =
+        MessageAttributeValue::builder().data_type("Binary.raw").binary_value(Blob::new([0, 1, 2])).build().unwrap();
     let sent = sqs
         .send_message()
         .queue_url(&url)
@@ -358,16 +244,10 @@ async fn attributes_arrive_and_have_the_digest_sqs_gives() {
         .send()
         .await
         .unwrap();
-    assert_eq!(
-        sent.md5_of_message_body(),
-        Some("fafb00f5732ab283681e124bf8747ed1")
-    );
+    assert_eq!(sent.md5_of_message_body(), Some("fafb00f5732ab283681e124bf8747ed1"));
     let got = &receive(&sqs, &url).await[0];
     assert_eq!(got.message_attributes().unwrap()["b"], binary);
-    assert_eq!(
-        got.md5_of_message_attributes(),
-        sent.md5_of_message_attributes()
-    );
+    assert_eq!(got.md5_of_message_attributes(), sent.md5_of_message_attributes());
     assert!(sent.md5_of_message_attributes().is_some());
 }
 
@@ -378,48 +258,19 @@ async fn queues_are_created_once_and_described() {
     let url = queue(&sqs, "work", &[(Q::DelaySeconds, "5")]).await;
     assert_eq!(url, "http://localhost:8000/000000000000/work");
     assert_eq!(queue(&sqs, "work", &[(Q::DelaySeconds, "5")]).await, url);
-    let other = sqs
-        .create_queue()
-        .queue_name("work")
-        .attributes(Q::DelaySeconds, "6");
-    assert!(
-        other
-            .send()
-            .await
-            .unwrap_err()
-            .into_service_error()
-            .is_queue_name_exists()
-    );
-    let fifo = sqs
-        .create_queue()
-        .queue_name("work.fifo")
-        .send()
-        .await
-        .unwrap_err();
+    let other = sqs.create_queue().queue_name("work").attributes(Q::DelaySeconds, "6");
+    assert!(other.send().await.unwrap_err().into_service_error().is_queue_name_exists());
+    let fifo = sqs.create_queue().queue_name("work.fifo").send().await.unwrap_err();
     assert!(fifo.into_service_error().is_unsupported_operation());
-    let missing = sqs
-        .get_queue_url()
-        .queue_name("none")
-        .send()
-        .await
-        .unwrap_err();
+    let missing = sqs.get_queue_url().queue_name("none").send().await.unwrap_err();
     assert!(missing.into_service_error().is_queue_does_not_exist());
 
     send(&sqs, &url, "delayed").await;
     tokio::time::advance(seconds(5)).await;
     send(&sqs, &url, "delayed").await;
     receive(&sqs, &url).await;
-    sqs.send_message()
-        .queue_url(&url)
-        .message_body("now")
-        .delay_seconds(0)
-        .send()
-        .await
-        .unwrap();
-    let attributes = sqs
-        .get_queue_attributes()
-        .queue_url(&url)
-        .attribute_names(Q::All);
+    sqs.send_message().queue_url(&url).message_body("now").delay_seconds(0).send().await.unwrap();
+    let attributes = sqs.get_queue_attributes().queue_url(&url).attribute_names(Q::All);
     let attributes = attributes.send().await.unwrap().attributes.unwrap();
     assert_eq!(attributes[&Q::ApproximateNumberOfMessages], "1");
     assert_eq!(attributes[&Q::ApproximateNumberOfMessagesNotVisible], "1");
@@ -430,35 +281,17 @@ async fn queues_are_created_once_and_described() {
     assert_eq!(stat.oldest_age, Some(seconds(5)));
 
     let set = sqs.set_queue_attributes().queue_url(&url);
-    set.attributes(Q::MessageRetentionPeriod, "60")
-        .send()
-        .await
-        .unwrap();
+    set.attributes(Q::MessageRetentionPeriod, "60").send().await.unwrap();
     tokio::time::advance(seconds(61)).await;
-    assert_eq!(
-        endpoints.queue_stats()[0].oldest_age,
-        None,
-        "kept no longer than asked"
-    );
+    assert_eq!(endpoints.queue_stats()[0].oldest_age, None, "kept no longer than asked");
 
     for n in 0..5 {
         queue(&sqs, &format!("page-{n}"), &[]).await;
     }
     let pages = sqs.list_queues().queue_name_prefix("page-").max_results(2);
-    let pages = pages
-        .into_paginator()
-        .items()
-        .send()
-        .collect::<Result<Vec<_>, _>>()
-        .await;
+    let pages = pages.into_paginator().items().send().collect::<Result<Vec<_>, _>>().await;
     assert_eq!(pages.unwrap().len(), 5);
     sqs.delete_queue().queue_url(&url).send().await.unwrap();
-    let gone = sqs
-        .send_message()
-        .queue_url(&url)
-        .message_body("x")
-        .send()
-        .await
-        .unwrap_err();
+    let gone = sqs.send_message().queue_url(&url).message_body("x").send().await.unwrap_err();
     assert!(gone.into_service_error().is_queue_does_not_exist());
 }

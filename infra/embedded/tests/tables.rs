@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, ConditionCheck, KeySchemaElement, KeyType,
-    Put, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification,
-    TransactWriteItem,
+    AttributeDefinition, AttributeValue, BillingMode, ConditionCheck, KeySchemaElement, KeyType, Put,
+    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem,
 };
 use common::{dynamodb, memory, on_disk};
 
@@ -19,19 +18,9 @@ async fn table(client: &Client) {
         .create_table()
         .table_name("tasks")
         .billing_mode(BillingMode::PayPerRequest)
-        .key_schema(
-            KeySchemaElement::builder()
-                .attribute_name("id")
-                .key_type(KeyType::Hash)
-                .build()
-                .unwrap(),
-        )
+        .key_schema(KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap())
         .attribute_definitions(
-            AttributeDefinition::builder()
-                .attribute_name("id")
-                .attribute_type(ScalarAttributeType::S)
-                .build()
-                .unwrap(),
+            AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S).build().unwrap(),
         )
         .send()
         .await
@@ -67,15 +56,10 @@ async fn exactly_one_of_sixteen_conditional_writes_wins() {
             .map(|n| {
                 let client = client.clone();
                 tokio::spawn(async move {
-                    let put = client
-                        .put_item()
-                        .table_name("tasks")
-                        .item("id", text("one"));
+                    let put = client.put_item().table_name("tasks").item("id", text("one"));
                     put.item("locked_by", text(&n.to_string()))
                         .condition_expression("attribute_not_exists(id)")
-                        .return_values_on_condition_check_failure(
-                            ReturnValuesOnConditionCheckFailure::AllOld,
-                        )
+                        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
                         .send()
                         .await
                         .map(|_| n.to_string())
@@ -95,17 +79,10 @@ async fn exactly_one_of_sixteen_conditional_writes_wins() {
             }
         }
         assert_eq!(winners.len(), 1);
-        assert_eq!(
-            seen,
-            vec![winners[0].clone(); 15],
-            "each loser is shown who won"
-        );
+        assert_eq!(seen, vec![winners[0].clone(); 15], "each loser is shown who won");
         let counts = endpoints.counts().since(&before);
         let puts = counts.operations["DynamoDB_20120810.PutItem"];
-        assert_eq!(
-            (puts.requests, puts.errors, counts.items_written),
-            (16, 15, 1)
-        );
+        assert_eq!((puts.requests, puts.errors, counts.items_written), (16, 15, 1));
     }
 }
 
@@ -114,12 +91,7 @@ async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
     let client = dynamodb(&memory());
     table(&client).await;
     let put = in_transaction(put_new("a", "x"));
-    client
-        .transact_write_items()
-        .transact_items(put)
-        .send()
-        .await
-        .unwrap();
+    client.transact_write_items().transact_items(put).send().await.unwrap();
 
     let check = ConditionCheck::builder()
         .table_name("tasks")
@@ -137,23 +109,17 @@ async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
         .await
         .unwrap_err()
         .into_service_error();
-    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(canceled) = failed else {
+    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(
+        canceled,
+    ) = failed
+    else {
         panic!("{failed:?}")
     };
     let reasons = canceled.cancellation_reasons();
-    let codes: Vec<_> = reasons
-        .iter()
-        .map(|reason| reason.code().unwrap())
-        .collect();
+    let codes: Vec<_> = reasons.iter().map(|reason| reason.code().unwrap()).collect();
     assert_eq!(codes, ["None", "ConditionalCheckFailed"]);
     assert_eq!(reasons[1].item().unwrap()["locked_by"], text("x"));
-    let b = client
-        .get_item()
-        .table_name("tasks")
-        .key("id", text("b"))
-        .send()
-        .await
-        .unwrap();
+    let b = client.get_item().table_name("tasks").key("id", text("b")).send().await.unwrap();
     assert!(b.item.is_none());
 }
 
@@ -179,55 +145,22 @@ async fn item_whose_time_has_come_is_swept() {
     let endpoints = memory();
     let client = dynamodb(&endpoints);
     table(&client).await;
-    let spec = TimeToLiveSpecification::builder()
-        .enabled(true)
-        .attribute_name("forget")
-        .build();
+    let spec = TimeToLiveSpecification::builder().enabled(true).attribute_name("forget").build();
     let ttl = client.update_time_to_live().table_name("tasks");
-    ttl.time_to_live_specification(spec.unwrap())
-        .send()
-        .await
-        .unwrap();
-    let put = client
-        .put_item()
-        .table_name("tasks")
-        .item("id", text("old"));
-    put.item("forget", AttributeValue::N("1700000000".into()))
-        .send()
-        .await
-        .unwrap();
+    ttl.time_to_live_specification(spec.unwrap()).send().await.unwrap();
+    let put = client.put_item().table_name("tasks").item("id", text("old"));
+    put.item("forget", AttributeValue::N("1700000000".into())).send().await.unwrap();
     assert_eq!(endpoints.sweep_time_to_live().await.unwrap(), 1);
 }
 
 #[tokio::test]
 async fn nonsense_is_refused_politely() {
     let client = dynamodb(&memory());
-    let missing = client
-        .get_item()
-        .table_name("none")
-        .key("id", text("a"))
-        .send()
-        .await;
-    assert!(
-        missing
-            .unwrap_err()
-            .into_service_error()
-            .is_resource_not_found_exception()
-    );
+    let missing = client.get_item().table_name("none").key("id", text("a")).send().await;
+    assert!(missing.unwrap_err().into_service_error().is_resource_not_found_exception());
     table(&client).await;
-    let bad = client
-        .put_item()
-        .table_name("tasks")
-        .item("id", AttributeValue::N("1".into()));
-    assert_eq!(
-        bad.send().await.unwrap_err().code(),
-        Some("ValidationException")
-    );
-    let empty = client
-        .put_item()
-        .table_name("tasks")
-        .set_item(Some(HashMap::new()))
-        .send()
-        .await;
+    let bad = client.put_item().table_name("tasks").item("id", AttributeValue::N("1".into()));
+    assert_eq!(bad.send().await.unwrap_err().code(), Some("ValidationException"));
+    let empty = client.put_item().table_name("tasks").set_item(Some(HashMap::new())).send().await;
     assert_eq!(empty.unwrap_err().code(), Some("ValidationException"));
 }

@@ -57,6 +57,7 @@ struct Board {
     states: HashMap<Id, ProcessState>,
     counts: BTreeMap<&'static str, u64>,
     moved: Option<Instant>,
+    is_agent_down: bool,
 }
 
 impl Board {
@@ -133,12 +134,12 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let counts = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::counts).unwrap_or_default();
     let total = orders.len() as u64;
     let watching = tokio::spawn(watch(Arc::clone(&board), total, begin));
-    let ids = tokio::select! {
-        ids = submit_all(&system, orders) => ids?,
-        () = outage(&system, &board, total) => unreachable!("the outage never returns"),
+    let run = async {
+        let ids = submit_all(&system, orders).await?;
+        anyhow::Ok((ids, watching.await.context("watching the orders")?))
     };
-    let took = tokio::select! {
-        took = watching => took.context("watching the orders")?,
+    let (ids, took) = tokio::select! {
+        ended = run => ended?,
         () = outage(&system, &board, total) => unreachable!("the outage never returns"),
     };
     let counts = system.endpoints.as_ref().map(|e| e.counts().since(&counts)).unwrap_or_default();
@@ -196,13 +197,11 @@ async fn outage(system: &System, board: &Shared, total: u64) {
     while look(board, |b| b.ended()) < wanted.max(1) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    if look(board, |b| b.ended()) < total && !look(board, |b| b.counts.contains_key("down")) {
-        look(board, |b| b.counts.insert("down", 1));
-        system.pause_agent(DOWN_AGENT, true);
-        tokio::time::sleep(DOWN_FOR).await;
-        system.pause_agent(DOWN_AGENT, false);
-        look(board, |b| b.counts.insert("down", 2));
-    }
+    look(board, |b| b.is_agent_down = true);
+    system.pause_agent(DOWN_AGENT, true);
+    tokio::time::sleep(DOWN_FOR).await;
+    system.pause_agent(DOWN_AGENT, false);
+    look(board, |b| b.is_agent_down = false);
     std::future::pending().await
 }
 
@@ -227,7 +226,7 @@ async fn watch(board: Shared, total: u64, begin: Instant) -> Option<Duration> {
     loop {
         let (counts, ended, moved, down) = look(&board, |b| {
             let counts: Vec<u64> = ProcessState::ALL.into_iter().map(|s| b.count(s)).collect();
-            (counts, b.ended(), b.moved, b.counts.get("down").copied().unwrap_or_default())
+            (counts, b.ended(), b.moved, b.is_agent_down)
         });
         for ((_, bar), count) in lines.iter().zip(&counts) {
             bar.set_position(*count);
@@ -239,7 +238,7 @@ async fn watch(board: Shared, total: u64, begin: Instant) -> Option<Duration> {
             for (state, count) in ProcessState::ALL.into_iter().zip(&counts) {
                 let _ = write!(line, "  {} {count}", state.name());
             }
-            line.push_str(if down == 1 { "  (payment agent down)" } else { "" });
+            line.push_str(if down { "  (payment agent down)" } else { "" });
             println!("{line}");
         }
         if is_over || moved.is_some_and(|at| at.elapsed() > STUCK) {

@@ -56,31 +56,21 @@ struct Url {
 
 impl Sqs {
     pub(super) async fn create_queue(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let Named {
-            queue_name: name,
-            attributes,
-        } = parse(body)?;
+        let Named { queue_name: name, attributes } = parse(body)?;
         check_name(&name)?;
         let attributes = QueueAttributes::parse(attributes)?;
         self.check_dead_letters(&attributes, &name)?;
         if let Some(queue) = self.named(&name) {
             return match queue.lock().attributes.first_difference(&attributes) {
                 Some(attribute) => Err(Error::queue_exists(&attribute)),
-                None => Ok(Answer::ok(&Url {
-                    queue_url: url(at, &name),
-                })),
+                None => Ok(Answer::ok(&Url { queue_url: url(at, &name) })),
             };
         }
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
         let created_ms = self.clock.now_ms();
         let json = attributes.to_json();
         let queue = Arc::new(Queue::new(id, name.clone(), attributes, created_ms));
-        let write = Write::Queue {
-            id,
-            name: name.clone(),
-            attributes: json,
-            created_ms,
-        };
+        let write = Write::Queue { id, name: name.clone(), attributes: json, created_ms };
         let queues = Arc::clone(&self.queues);
         self.store
             .write(write, move || {
@@ -89,9 +79,7 @@ impl Sqs {
             })
             .await
             .map_err(internal)?;
-        Ok(Answer::ok(&Url {
-            queue_url: url(at, &name),
-        }))
+        Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
     }
 
     /// Dead letters need an existing queue, and another one.
@@ -115,10 +103,7 @@ impl Sqs {
         let gone = Arc::clone(&queue);
         self.store
             .write(Write::DeleteQueue { id: queue.id }, move || {
-                queues
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&gone.name);
+                queues.write().unwrap_or_else(PoisonError::into_inner).remove(&gone.name);
                 let mut state = gone.lock();
                 state.deleted = true;
                 state.backlog.clear();
@@ -145,12 +130,8 @@ impl Sqs {
 
     pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
         let request: Named = parse(body)?;
-        let queue = self
-            .named(&request.queue_name)
-            .ok_or_else(Error::no_queue)?;
-        Ok(Answer::ok(&Url {
-            queue_url: url(at, &queue.name),
-        }))
+        let queue = self.named(&request.queue_name).ok_or_else(Error::no_queue)?;
+        Ok(Answer::ok(&Url { queue_url: url(at, &queue.name) }))
     }
 
     pub(super) fn list_queues(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
@@ -164,20 +145,14 @@ impl Sqs {
             #[serde(skip_serializing_if = "Option::is_none")]
             next_token: Option<String>,
         }
-        Ok(Answer::ok(&Urls {
-            queue_urls: urls,
-            next_token,
-        }))
+        Ok(Answer::ok(&Urls { queue_urls: urls, next_token }))
     }
 
     /// The queues whose dead letters go to a queue.
     pub(super) fn list_sources(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
         let request: List = parse(body)?;
         let target = self.queue(&request.queue_url)?;
-        let sources = self
-            .all()
-            .into_iter()
-            .filter(|queue| self.sends_dead_letters(queue, &target));
+        let sources = self.all().into_iter().filter(|queue| self.sends_dead_letters(queue, &target));
         let (urls, next_token) = page(sources, at, &request)?;
         #[derive(Serialize)]
         struct Urls {
@@ -186,22 +161,12 @@ impl Sqs {
             #[serde(rename = "NextToken", skip_serializing_if = "Option::is_none")]
             next_token: Option<String>,
         }
-        Ok(Answer::ok(&Urls {
-            queue_urls: urls,
-            next_token,
-        }))
+        Ok(Answer::ok(&Urls { queue_urls: urls, next_token }))
     }
 
     pub(super) fn sends_dead_letters(&self, from: &Queue, to: &Arc<Queue>) -> bool {
-        let target = from
-            .lock()
-            .attributes
-            .redrive
-            .as_ref()
-            .map(|redrive| redrive.target.clone());
-        target
-            .and_then(|arn| self.by_arn(&arn))
-            .is_some_and(|queue| Arc::ptr_eq(&queue, to))
+        let target = from.lock().attributes.redrive.as_ref().map(|redrive| redrive.target.clone());
+        target.and_then(|arn| self.by_arn(&arn)).is_some_and(|queue| Arc::ptr_eq(&queue, to))
     }
 
     pub(super) fn queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -215,19 +180,10 @@ impl Sqs {
             let mut more = |name: &str, value: String| values.insert(name.into(), value);
             more("QueueArn", queue.arn.to_string());
             more("CreatedTimestamp", (queue.created_ms / 1000).to_string());
-            more(
-                "LastModifiedTimestamp",
-                (state.modified_ms / 1000).to_string(),
-            );
+            more("LastModifiedTimestamp", (state.modified_ms / 1000).to_string());
             more("ApproximateNumberOfMessages", sizes.visible.to_string());
-            more(
-                "ApproximateNumberOfMessagesNotVisible",
-                sizes.in_flight.to_string(),
-            );
-            more(
-                "ApproximateNumberOfMessagesDelayed",
-                sizes.delayed.to_string(),
-            );
+            more("ApproximateNumberOfMessagesNotVisible", sizes.in_flight.to_string());
+            more("ApproximateNumberOfMessagesDelayed", sizes.delayed.to_string());
             values
         };
         let names = &request.attribute_names;
@@ -253,11 +209,7 @@ impl Sqs {
         self.check_dead_letters(&attributes, &queue.name)?;
         let modified_ms = self.clock.now_ms();
         let json = attributes.to_json();
-        let write = Write::QueueAttributes {
-            id: queue.id,
-            attributes: json,
-            modified_ms,
-        };
+        let write = Write::QueueAttributes { id: queue.id, attributes: json, modified_ms };
         self.store
             .write(write, move || {
                 let mut state = queue.lock();
@@ -278,9 +230,7 @@ fn is_attribute(name: &str, values: &BTreeMap<String, String>) -> bool {
 /// Up to 80 letters, digits, hyphens and underscores.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.ends_with(".fifo") {
-        return Err(Error::unsupported(
-            "FIFO queues are not offered by this endpoint.",
-        ));
+        return Err(Error::unsupported("FIFO queues are not offered by this endpoint."));
     }
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     if (1..=80).contains(&name.len()) && name.bytes().all(allowed) {
@@ -300,17 +250,10 @@ fn page(
 ) -> Result<(Vec<String>, Option<String>), Error> {
     let max = request.max_results.unwrap_or(PAGE_MAX);
     if !(1..=PAGE_MAX).contains(&max) {
-        return Err(Error::parameter(
-            "MaxResults",
-            format!("{max} is not within 1 and {PAGE_MAX}"),
-        ));
+        return Err(Error::parameter("MaxResults", format!("{max} is not within 1 and {PAGE_MAX}")));
     }
     let after = |queue: &Arc<Queue>| request.next_token.as_ref().is_none_or(|t| queue.name > *t);
-    let mut names: Vec<String> = queues
-        .filter(after)
-        .take(max + 1)
-        .map(|queue| queue.name.clone())
-        .collect();
+    let mut names: Vec<String> = queues.filter(after).take(max + 1).map(|queue| queue.name.clone()).collect();
     let more = names.len() > max;
     names.truncate(max);
     let next_token = if more { names.last().cloned() } else { None };

@@ -33,30 +33,15 @@ const NUMBERS: [(&str, i64, i64, i64); 5] = [
     ("VisibilityTimeout", 0, super::VISIBILITY_MAX_S, 30),
     ("DelaySeconds", 0, super::DELAY_MAX_S, 0),
     ("MessageRetentionPeriod", 60, 1_209_600, 345_600),
-    (
-        "MaximumMessageSize",
-        1024,
-        MESSAGE_MAX_BYTES as i64,
-        MESSAGE_MAX_BYTES as i64,
-    ),
+    ("MaximumMessageSize", 1024, MESSAGE_MAX_BYTES as i64, MESSAGE_MAX_BYTES as i64),
     ("ReceiveMessageWaitTimeSeconds", 0, super::WAIT_MAX_S, 0),
 ];
 
 /// Kept and answered, without effect here.
-const WITHOUT_EFFECT: [&str; 5] = [
-    "Policy",
-    "RedriveAllowPolicy",
-    "KmsMasterKeyId",
-    "KmsDataKeyReusePeriodSeconds",
-    "SqsManagedSseEnabled",
-];
+const WITHOUT_EFFECT: [&str; 5] =
+    ["Policy", "RedriveAllowPolicy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "SqsManagedSseEnabled"];
 
-const FIFO: [&str; 4] = [
-    "FifoQueue",
-    "ContentBasedDeduplication",
-    "DeduplicationScope",
-    "FifoThroughputLimit",
-];
+const FIFO: [&str; 4] = ["FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"];
 
 impl QueueAttributes {
     /// Checks and parses. An empty value resets an attribute to its default.
@@ -64,9 +49,7 @@ impl QueueAttributes {
         set.retain(|_, value| !value.is_empty());
         for name in set.keys() {
             if FIFO.contains(&name.as_str()) {
-                return Err(Error::unsupported(
-                    "FIFO queues are not offered by this endpoint.",
-                ));
+                return Err(Error::unsupported("FIFO queues are not offered by this endpoint."));
             }
             if !is_known(name) {
                 return Err(Error::attribute_name(name));
@@ -79,10 +62,7 @@ impl QueueAttributes {
             };
             match text.parse() {
                 Ok(value) if (min..=max).contains(&value) => Ok(value),
-                _ => Err(Error::attribute_value(
-                    name,
-                    &format!("it must be {min} to {max}."),
-                )),
+                _ => Err(Error::attribute_value(name, &format!("it must be {min} to {max}."))),
             }
         };
         Ok(Self {
@@ -91,10 +71,7 @@ impl QueueAttributes {
             retention_s: number(2)?,
             message_max_bytes: usize::try_from(number(3)?).expect("checked to be positive"),
             receive_wait_s: number(4)?,
-            redrive: set
-                .get("RedrivePolicy")
-                .map(|text| Redrive::parse(text))
-                .transpose()?,
+            redrive: set.get("RedrivePolicy").map(|text| Redrive::parse(text)).transpose()?,
             set,
         })
     }
@@ -115,8 +92,7 @@ impl QueueAttributes {
     pub fn in_effect(&self) -> BTreeMap<String, String> {
         let mut all = self.set.clone();
         for (name, .., default) in NUMBERS {
-            all.entry(name.into())
-                .or_insert_with(|| default.to_string());
+            all.entry(name.into()).or_insert_with(|| default.to_string());
         }
         all
     }
@@ -128,19 +104,13 @@ impl QueueAttributes {
             "RedrivePolicy" => self.redrive != asked.redrive,
             _ => here.get(name) != Some(value),
         };
-        asked
-            .set
-            .iter()
-            .find(|(name, value)| differs(name, value))
-            .map(|(name, _)| name.clone())
+        asked.set.iter().find(|(name, value)| differs(name, value)).map(|(name, _)| name.clone())
     }
 }
 
 /// Can it be set on a standard queue?
 pub(crate) fn is_known(name: &str) -> bool {
-    NUMBERS.iter().any(|(number, ..)| *number == name)
-        || WITHOUT_EFFECT.contains(&name)
-        || name == "RedrivePolicy"
+    NUMBERS.iter().any(|(number, ..)| *number == name) || WITHOUT_EFFECT.contains(&name) || name == "RedrivePolicy"
 }
 
 impl Redrive {
@@ -159,18 +129,14 @@ impl Redrive {
             Text(String),
         }
         let wrong = |reason: &str| Error::attribute_value("RedrivePolicy", reason);
-        let policy: Policy = serde_json::from_str(text).map_err(|_| {
-            wrong("it must be a JSON object with deadLetterTargetArn and maxReceiveCount.")
-        })?;
+        let policy: Policy = serde_json::from_str(text)
+            .map_err(|_| wrong("it must be a JSON object with deadLetterTargetArn and maxReceiveCount."))?;
         let receives_max = match policy.max_receive_count {
             Count::Number(number) => Some(number),
             Count::Text(text) => text.parse().ok(),
         };
         match receives_max {
-            Some(receives_max @ 1..=1000) => Ok(Self {
-                receives_max,
-                target: policy.dead_letter_target_arn,
-            }),
+            Some(receives_max @ 1..=1000) => Ok(Self { receives_max, target: policy.dead_letter_target_arn }),
             _ => Err(wrong("maxReceiveCount must be 1 to 1000.")),
         }
     }

@@ -34,13 +34,7 @@ enum Place {
 
 impl Entry {
     pub fn new(content: Arc<Content>) -> Self {
-        Self {
-            content,
-            receives: 0,
-            first_received_ms: None,
-            source: None,
-            place: Place::Ready,
-        }
+        Self { content, receives: 0, first_received_ms: None, source: None, place: Place::Ready }
     }
 
     pub fn restored(content: Arc<Content>, standing: Standing) -> Self {
@@ -97,9 +91,7 @@ impl Backlog {
         let row = entry.content.row;
         self.ages.insert((entry.content.sent_ms, row));
         if visible_ms > now_ms {
-            entry.place = Place::Delayed {
-                until_ms: visible_ms,
-            };
+            entry.place = Place::Delayed { until_ms: visible_ms };
             self.due.insert((visible_ms, row));
         } else {
             entry.place = Place::Ready;
@@ -128,10 +120,7 @@ impl Backlog {
     }
 
     fn make_ready(&mut self, row: i64) {
-        let entry = self
-            .entries
-            .get_mut(&row)
-            .expect("what is due is in the queue");
+        let entry = self.entries.get_mut(&row).expect("what is due is in the queue");
         let group = &entry.content.group;
         match entry.place {
             Place::Delayed { .. } => self.ready.push(group, row),
@@ -146,13 +135,7 @@ impl Backlog {
 
     /// Hands out up to `max` messages until `until_ms`; those already received `receives_max`
     /// times are taken out instead. Call `advance` before.
-    pub fn take(
-        &mut self,
-        max: usize,
-        until_ms: i64,
-        now_ms: i64,
-        receives_max: Option<u32>,
-    ) -> Taken {
+    pub fn take(&mut self, max: usize, until_ms: i64, now_ms: i64, receives_max: Option<u32>) -> Taken {
         let mut taken = Taken::default();
         while taken.received.len() < max {
             if self.in_flight >= IN_FLIGHT_MAX {
@@ -222,9 +205,7 @@ impl Backlog {
     }
 
     fn holds(&self, receipt: Receipt) -> bool {
-        self.entries
-            .get(&receipt.row)
-            .is_some_and(|entry| entry.receives == receipt.receives)
+        self.entries.get(&receipt.row).is_some_and(|entry| entry.receives == receipt.receives)
     }
 
     fn remove(&mut self, row: i64) -> Option<Entry> {
@@ -276,25 +257,13 @@ mod tests {
 
     fn push(backlog: &mut Backlog, rows: std::ops::Range<i64>) {
         for row in rows {
-            let content = Content::stored(
-                row,
-                uuid::Uuid::nil(),
-                "x".into(),
-                Default::default(),
-                None,
-                None,
-                0,
-            );
+            let content = Content::stored(row, uuid::Uuid::nil(), "x".into(), Default::default(), None, None, 0);
             backlog.push(Entry::new(Arc::new(content)), 0, 0);
         }
     }
 
     fn receipt(entry: &Entry) -> Receipt {
-        Receipt {
-            run: 0,
-            row: entry.content.row,
-            receives: entry.receives,
-        }
+        Receipt { run: 0, row: entry.content.row, receives: entry.receives }
     }
 
     #[test]
@@ -303,18 +272,8 @@ mod tests {
         let most = i64::try_from(IN_FLIGHT_MAX).unwrap();
         push(&mut backlog, 0..most + 10);
         let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None);
-        assert_eq!(
-            (taken.received.len(), taken.over_limit),
-            (IN_FLIGHT_MAX, true)
-        );
-        assert_eq!(
-            backlog.sizes(),
-            Sizes {
-                visible: 10,
-                in_flight: IN_FLIGHT_MAX,
-                delayed: 0
-            }
-        );
+        assert_eq!((taken.received.len(), taken.over_limit), (IN_FLIGHT_MAX, true));
+        assert_eq!(backlog.sizes(), Sizes { visible: 10, in_flight: IN_FLIGHT_MAX, delayed: 0 });
         assert!(backlog.delete(receipt(&taken.received[0])));
         assert_eq!(backlog.take(10, 30_000, 0, None).received.len(), 1);
     }
@@ -330,12 +289,7 @@ mod tests {
         while deleted < 100_000 {
             now_ms += 1;
             assert!(backlog.advance(now_ms, 1_000_000).is_empty());
-            for (n, entry) in backlog
-                .take(10, now_ms + 5, now_ms, None)
-                .received
-                .iter()
-                .enumerate()
-            {
+            for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None).received.iter().enumerate() {
                 // Every other one is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
                     deleted += usize::from(backlog.delete(receipt(entry)));
@@ -358,9 +312,6 @@ mod tests {
         assert!(backlog.change_visibility(receipt(&second), 100, 10));
         assert_eq!(backlog.next_due_ms(), Some(100));
         assert!(backlog.delete(receipt(&second)));
-        assert_eq!(
-            (backlog.next_due_ms(), backlog.oldest_sent_ms()),
-            (None, None)
-        );
+        assert_eq!((backlog.next_due_ms(), backlog.oldest_sent_ms()), (None, None));
     }
 }

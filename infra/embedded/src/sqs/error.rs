@@ -18,12 +18,7 @@ pub(crate) struct Error {
 
 impl Error {
     fn sender(kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status: 400,
-            kind,
-            code,
-            message: message.into(),
-        }
+        Self { status: 400, kind, code, message: message.into() }
     }
 
     pub fn no_queue() -> Self {
@@ -46,11 +41,7 @@ impl Error {
     }
 
     pub fn attribute_name(name: &str) -> Self {
-        Self::sender(
-            "InvalidAttributeName",
-            "InvalidAttributeName",
-            format!("Unknown Attribute {name}."),
-        )
+        Self::sender("InvalidAttributeName", "InvalidAttributeName", format!("Unknown Attribute {name}."))
     }
 
     pub fn attribute_value(name: &str, reason: &str) -> Self {
@@ -70,19 +61,11 @@ impl Error {
     }
 
     pub fn missing(name: &str) -> Self {
-        Self::sender(
-            "MissingParameter",
-            "MissingParameter",
-            format!("The request must contain the parameter {name}."),
-        )
+        Self::sender("MissingParameter", "MissingParameter", format!("The request must contain the parameter {name}."))
     }
 
     pub fn contents(reason: impl std::fmt::Display) -> Self {
-        Self::sender(
-            "InvalidMessageContents",
-            "InvalidMessageContents",
-            reason.to_string(),
-        )
+        Self::sender("InvalidMessageContents", "InvalidMessageContents", reason.to_string())
     }
 
     pub fn receipt_handle() -> Self {
@@ -105,19 +88,12 @@ impl Error {
         Self::sender(
             "OverLimit",
             "OverLimit",
-            format!(
-                "The queue has {} messages in flight already.",
-                super::IN_FLIGHT_MAX
-            ),
+            format!("The queue has {} messages in flight already.", super::IN_FLIGHT_MAX),
         )
     }
 
     pub fn unsupported(what: &str) -> Self {
-        Self::sender(
-            "UnsupportedOperation",
-            "AWS.SimpleQueueService.UnsupportedOperation",
-            what,
-        )
+        Self::sender("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", what)
     }
 
     pub fn batch(problem: BatchProblem) -> Self {
@@ -156,11 +132,7 @@ impl Error {
     }
 
     pub fn no_resource(message: &str) -> Self {
-        let mut error = Self::sender(
-            "ResourceNotFoundException",
-            "ResourceNotFoundException",
-            message,
-        );
+        let mut error = Self::sender("ResourceNotFoundException", "ResourceNotFoundException", message);
         error.status = 404;
         error
     }
@@ -182,20 +154,11 @@ impl Error {
     }
 
     pub fn throttled() -> Self {
-        Self::sender(
-            "RequestThrottled",
-            "RequestThrottled",
-            "The request was throttled.",
-        )
+        Self::sender("RequestThrottled", "RequestThrottled", "The request was throttled.")
     }
 
     pub fn internal(message: &str) -> Self {
-        Self {
-            status: 500,
-            kind: "InternalFailure",
-            code: "InternalFailure",
-            message: message.into(),
-        }
+        Self { status: 500, kind: "InternalFailure", code: "InternalFailure", message: message.into() }
     }
 
     pub fn is_sender_fault(&self) -> bool {
@@ -203,11 +166,7 @@ impl Error {
     }
 
     pub fn into_answer(self) -> Answer {
-        let fault = if self.is_sender_fault() {
-            "Sender"
-        } else {
-            "Receiver"
-        };
+        let fault = if self.is_sender_fault() { "Sender" } else { "Receiver" };
         let kind = format!("com.amazonaws.sqs#{}", self.kind);
         let mut answer = Answer::error(self.status, &kind, &self.message);
         answer.query_error = Some(format!("{};{fault}", self.code));

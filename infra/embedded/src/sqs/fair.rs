@@ -38,10 +38,7 @@ impl FairOrder {
 
     pub fn pop(&mut self) -> Option<i64> {
         let group = self.turns.pop_front()?;
-        let rows = self
-            .rows
-            .get_mut(&group)
-            .expect("a group with a turn has rows");
+        let rows = self.rows.get_mut(&group).expect("a group with a turn has rows");
         let row = rows.pop_front();
         if rows.is_empty() {
             self.rows.remove(&group);

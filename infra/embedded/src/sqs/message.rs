@@ -62,16 +62,7 @@ impl Content {
         sent_ms: i64,
     ) -> Self {
         let body_md5 = hex(md5::compute(&body));
-        Self {
-            row,
-            id,
-            body,
-            body_md5,
-            attributes,
-            group,
-            trace,
-            sent_ms,
-        }
+        Self { row, id, body, body_md5, attributes, group, trace, sent_ms }
     }
 
     /// JSON for the store; `None` for no attributes.
@@ -88,10 +79,7 @@ pub(crate) fn size_bytes(body: &str, attributes: &Attributes) -> usize {
     let attributes: usize = attributes
         .iter()
         .map(|(name, attribute)| {
-            let binary = attribute
-                .binary_value
-                .as_deref()
-                .map_or(0, |text| text.len() / 4 * 3);
+            let binary = attribute.binary_value.as_deref().map_or(0, |text| text.len() / 4 * 3);
             let text = attribute.string_value.as_deref().map_or(0, str::len);
             name.len() + attribute.data_type.len() + binary + text
         })
@@ -119,8 +107,7 @@ fn allowed(c: char) -> bool {
 }
 
 pub(crate) fn check_group(group: &str) -> Result<(), Error> {
-    let good =
-        (1..=GROUP_MAX_CHARS).contains(&group.len()) && group.bytes().all(|b| b.is_ascii_graphic());
+    let good = (1..=GROUP_MAX_CHARS).contains(&group.len()) && group.bytes().all(|b| b.is_ascii_graphic());
     if good {
         return Ok(());
     }
@@ -134,10 +121,7 @@ pub(crate) fn check_attributes(attributes: &Attributes) -> Result<(), Error> {
     if attributes.len() > ATTRIBUTES_MAX {
         return Err(Error::parameter(
             "MessageAttributes",
-            format!(
-                "{} attributes, {ATTRIBUTES_MAX} are allowed",
-                attributes.len()
-            ),
+            format!("{} attributes, {ATTRIBUTES_MAX} are allowed", attributes.len()),
         ));
     }
     for (name, attribute) in attributes {
@@ -160,19 +144,11 @@ fn check_name(name: &str) -> Result<(), Error> {
     if good {
         return Ok(());
     }
-    Err(Error::parameter(
-        "MessageAttributes",
-        format!("the attribute name {name:?} is not allowed"),
-    ))
+    Err(Error::parameter("MessageAttributes", format!("the attribute name {name:?} is not allowed")))
 }
 
 fn check_value(name: &str, attribute: &Attribute) -> Result<(), Error> {
-    let wrong = |reason: &str| {
-        Err(Error::parameter(
-            &format!("MessageAttributes.{name}"),
-            reason,
-        ))
-    };
+    let wrong = |reason: &str| Err(Error::parameter(&format!("MessageAttributes.{name}"), reason));
     let kind = attribute.data_type.split('.').next().unwrap_or_default();
     match (kind, &attribute.string_value, &attribute.binary_value) {
         ("String", Some(text), None) if !text.is_empty() => match check_body(text) {
@@ -181,17 +157,13 @@ fn check_value(name: &str, attribute: &Attribute) -> Result<(), Error> {
         },
         ("Number", Some(text), None) if text.parse::<f64>().is_ok_and(f64::is_finite) => Ok(()),
         ("Binary", None, Some(text)) if base64::decode(text).is_ok_and(|b| !b.is_empty()) => Ok(()),
-        ("String" | "Number" | "Binary", _, _) => {
-            wrong("the value must be one of the declared type, and not be empty")
-        }
+        ("String" | "Number" | "Binary", _, _) => wrong("the value must be one of the declared type, and not be empty"),
         _ => wrong("the type must be String, Number or Binary"),
     }
 }
 
 /// MD5 of attributes as AWS, "MD5OfMessageAttributes", builds it. `None` for no attributes.
-pub(crate) fn attributes_md5<'a>(
-    attributes: impl Iterator<Item = (&'a String, &'a Attribute)>,
-) -> Option<String> {
+pub(crate) fn attributes_md5<'a>(attributes: impl Iterator<Item = (&'a String, &'a Attribute)>) -> Option<String> {
     let mut encoded = Vec::new();
     // In the order of names, which is the order of the map.
     for (name, attribute) in attributes {
@@ -226,17 +198,10 @@ mod tests {
     fn digest_of_attributes_is_the_one_sqs_gives() {
         // From the AWS SDK for Java's MessageMD5ChecksumHandler, computed by hand: the encoding of
         // one attribute `k` of type String and value `v`.
-        let attribute = Attribute {
-            data_type: "String".into(),
-            string_value: Some("v".into()),
-            binary_value: None,
-        };
+        let attribute = Attribute { data_type: "String".into(), string_value: Some("v".into()), binary_value: None };
         let encoded = b"\0\0\0\x01k\0\0\0\x06String\x01\0\0\0\x01v";
         let attributes = Attributes::from([("k".to_owned(), attribute)]);
-        assert_eq!(
-            attributes_md5(attributes.iter()),
-            Some(hex(md5::compute(encoded)))
-        );
+        assert_eq!(attributes_md5(attributes.iter()), Some(hex(md5::compute(encoded))));
         assert_eq!(attributes_md5(Attributes::new().iter()), None);
     }
 

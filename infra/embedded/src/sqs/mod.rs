@@ -85,12 +85,7 @@ pub(crate) struct Sqs {
 }
 
 impl Sqs {
-    pub fn new(
-        store: Store,
-        loaded: &mut Loaded,
-        clock: Arc<Clock>,
-        counters: Arc<Counters>,
-    ) -> Result<Self, Error> {
+    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Result<Self, Error> {
         let mut by_id = BTreeMap::new();
         for queue in loaded.queues.drain(..) {
             let id = queue.id;
@@ -108,10 +103,7 @@ impl Sqs {
             queue.lock().backlog.push(entry, message.visible_ms, now_ms);
         }
         let last_queue = by_id.keys().last().copied().unwrap_or(0);
-        let by_name = by_id
-            .into_values()
-            .map(|queue| (queue.name.clone(), queue))
-            .collect();
+        let by_name = by_id.into_values().map(|queue| (queue.name.clone(), queue)).collect();
         Ok(Self {
             next_queue: AtomicI64::new(last_queue + 1),
             queues: Arc::new(RwLock::new(by_name)),
@@ -155,16 +147,11 @@ impl Sqs {
         if url.is_empty() {
             return Err(Error::missing("QueueUrl"));
         }
-        self.named(url.rsplit('/').next().unwrap_or_default())
-            .ok_or_else(Error::no_queue)
+        self.named(url.rsplit('/').next().unwrap_or_default()).ok_or_else(Error::no_queue)
     }
 
     fn named(&self, name: &str) -> Option<Arc<Queue>> {
-        self.queues
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(name)
-            .cloned()
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// By its last part: account and region of an ARN are taken as they come.
@@ -186,8 +173,7 @@ impl Sqs {
     fn advance(&self, queue: &mut queue::State, now_ms: i64) {
         let expired = queue.backlog.advance(now_ms, queue.attributes.retention_s);
         if !expired.is_empty() {
-            self.store
-                .write_later(expired.into_iter().map(|row| (row, Lazy::Delete)));
+            self.store.write_later(expired.into_iter().map(|row| (row, Lazy::Delete)));
         }
     }
 

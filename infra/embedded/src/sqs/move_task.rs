@@ -88,15 +88,8 @@ impl Sqs {
         let request: Start = parse(body)?;
         let no_queue = || Error::no_resource("The resource that you specified does not exist.");
         let source = self.by_arn(&request.source_arn).ok_or_else(no_queue)?;
-        if !self
-            .all()
-            .iter()
-            .any(|queue| self.sends_dead_letters(queue, &source))
-        {
-            return Err(Error::parameter(
-                "SourceArn",
-                "Source queue must be configured as a Dead Letter Queue.",
-            ));
+        if !self.all().iter().any(|queue| self.sends_dead_letters(queue, &source)) {
+            return Err(Error::parameter("SourceArn", "Source queue must be configured as a Dead Letter Queue."));
         }
         let destination = match &request.destination_arn {
             Some(arn) => Some(self.by_arn(arn).ok_or_else(no_queue)?),
@@ -123,10 +116,7 @@ impl Sqs {
             status: Mutex::new(Status::Running),
         });
         {
-            let mut tasks = self
-                .move_tasks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.move_tasks.lock().unwrap_or_else(PoisonError::into_inner);
             if tasks.iter().any(|other| other.is_running_on(&task.source)) {
                 return Err(Error::unsupported(
                     "There is already a task running. Only one active task is allowed for a \
@@ -144,20 +134,13 @@ impl Sqs {
         struct Started<'a> {
             task_handle: &'a str,
         }
-        Ok(Answer::ok(&Started {
-            task_handle: &task.handle,
-        }))
+        Ok(Answer::ok(&Started { task_handle: &task.handle }))
     }
 
     pub(super) fn cancel_move_task(&self, body: &[u8]) -> Result<Answer, Error> {
         let request: Cancel = parse(body)?;
-        let tasks = self
-            .move_tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let running = |task: &&Arc<MoveTask>| {
-            task.handle == request.task_handle && task.status() == Status::Running
-        };
+        let tasks = self.move_tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = |task: &&Arc<MoveTask>| task.handle == request.task_handle && task.status() == Status::Running;
         let Some(task) = tasks.iter().find(running) else {
             return Err(Error::no_resource("No task with that handle is running."));
         };
@@ -168,9 +151,7 @@ impl Sqs {
             approximate_number_of_messages_moved: usize,
         }
         let moved = task.moved.load(Ordering::Relaxed);
-        Ok(Answer::ok(&Cancelled {
-            approximate_number_of_messages_moved: moved,
-        }))
+        Ok(Answer::ok(&Cancelled { approximate_number_of_messages_moved: moved }))
     }
 
     pub(super) fn list_move_tasks(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -179,22 +160,14 @@ impl Sqs {
             .by_arn(&request.source_arn)
             .ok_or_else(|| Error::no_resource("The resource that you specified does not exist."))?;
         let max = request.max_results.unwrap_or(1).clamp(1, super::BATCH_MAX);
-        let tasks = self
-            .move_tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let of_source = tasks
-            .iter()
-            .rev()
-            .filter(|task| Arc::ptr_eq(&task.source, &source));
+        let tasks = self.move_tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_source = tasks.iter().rev().filter(|task| Arc::ptr_eq(&task.source, &source));
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
         struct Results {
             results: Vec<TaskView>,
         }
-        Ok(Answer::ok(&Results {
-            results: of_source.take(max).map(|t| t.view()).collect(),
-        }))
+        Ok(Answer::ok(&Results { results: of_source.take(max).map(|t| t.view()).collect() }))
     }
 
     async fn run_move_task(self: Arc<Self>, task: Arc<MoveTask>) {
@@ -209,11 +182,7 @@ impl Sqs {
             if task.cancelled.load(Ordering::Relaxed) {
                 return Status::Cancelled;
             }
-            let chunk = if task.rate.is_some() {
-                1
-            } else {
-                CHUNK.min(task.to_move - seen)
-            };
+            let chunk = if task.rate.is_some() { 1 } else { CHUNK.min(task.to_move - seen) };
             let has_place = |entry: &Entry| task.destination.is_some() || entry.source.is_some();
             let (entries, kept) = {
                 let mut state = task.source.lock();
@@ -240,11 +209,7 @@ impl Sqs {
                 None => tokio::task::yield_now().await,
             }
         }
-        if without_source {
-            Status::Failed("CouldNotDetermineMessageSource")
-        } else {
-            Status::Completed
-        }
+        if without_source { Status::Failed("CouldNotDetermineMessageSource") } else { Status::Completed }
     }
 
     /// A message that cannot be moved is back in the dead-letter queue afterwards.
@@ -266,22 +231,13 @@ impl Sqs {
             old.trace.clone(),
             now_ms,
         ));
-        let new = NewMessage {
-            content: Arc::clone(&content),
-            visible_ms: now_ms,
-        };
+        let new = NewMessage { content: Arc::clone(&content), visible_ms: now_ms };
         let target = Arc::clone(&to);
         let stored = self
             .store
-            .write(
-                Write::Messages {
-                    queue: to.id,
-                    messages: vec![new],
-                },
-                move || {
-                    target.push([(Entry::new(content), now_ms)], now_ms);
-                },
-            )
+            .write(Write::Messages { queue: to.id, messages: vec![new] }, move || {
+                target.push([(Entry::new(content), now_ms)], now_ms);
+            })
             .await;
         match stored {
             Ok(()) => {

@@ -34,12 +34,7 @@ pub(crate) struct State {
 
 impl Queue {
     pub fn new(id: i64, name: String, attributes: QueueAttributes, created_ms: i64) -> Self {
-        let state = State {
-            attributes,
-            modified_ms: created_ms,
-            backlog: Backlog::default(),
-            deleted: false,
-        };
+        let state = State { attributes, modified_ms: created_ms, backlog: Backlog::default(), deleted: false };
         Self {
             id,
             arn: format!("{ARN_PREFIX}{name}").into(),
@@ -51,8 +46,7 @@ impl Queue {
     }
 
     pub fn restored(stored: LoadedQueue) -> Result<Self, Error> {
-        let set: BTreeMap<_, _> =
-            serde_json::from_str(&stored.attributes).map_err(|error| Error::malformed(&error))?;
+        let set: BTreeMap<_, _> = serde_json::from_str(&stored.attributes).map_err(|error| Error::malformed(&error))?;
         let attributes = QueueAttributes::parse(set)?;
         let queue = Self::new(stored.id, stored.name, attributes, stored.created_ms);
         queue.lock().modified_ms = stored.modified_ms;
@@ -80,10 +74,7 @@ impl Queue {
     /// See `Backlog::change_visibility`.
     pub fn change_visibility(&self, receipt: Receipt, timeout_s: i64, now_ms: i64) -> bool {
         let until_ms = now_ms + timeout_s * 1000;
-        let changed = self
-            .lock()
-            .backlog
-            .change_visibility(receipt, until_ms, now_ms);
+        let changed = self.lock().backlog.change_visibility(receipt, until_ms, now_ms);
         if changed {
             self.changed.notify_one();
         }

@@ -22,10 +22,7 @@ impl Receipt {
             let run = u32::from_str_radix(parts.next()?, 16).ok()?;
             let row = i64::from_str_radix(parts.next()?, 16).ok()?;
             let receives = u32::from_str_radix(parts.next()?, 16).ok()?;
-            parts
-                .next()
-                .is_none()
-                .then_some(Self { run, row, receives })
+            parts.next().is_none().then_some(Self { run, row, receives })
         })();
         parsed.ok_or_else(Error::receipt_handle)
     }

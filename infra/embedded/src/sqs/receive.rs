@@ -34,30 +34,19 @@ impl Sqs {
             bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         }
         let deadline = Instant::now() + Duration::from_secs(wait_s.unsigned_abs());
-        let take = Take {
-            max: usize::try_from(max).expect("checked to be positive"),
-            timeout_s: request.visibility_timeout,
-        };
+        let take =
+            Take { max: usize::try_from(max).expect("checked to be positive"), timeout_s: request.visibility_timeout };
         let received = self.wait(&queue, take, deadline).await?;
         self.counters.received(received.len());
-        let messages = received
-            .iter()
-            .map(|entry| Message::new(entry, self.run, &request));
-        Ok(Answer::ok(&Messages {
-            messages: messages.collect(),
-        }))
+        let messages = received.iter().map(|entry| Message::new(entry, self.run, &request));
+        Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }
 
     /// Takes messages as soon as there are any, at the latest at `deadline`.
     ///
     /// Nothing is awaited between taking and returning: a receiver that stops waiting has not
     /// taken anything.
-    async fn wait(
-        &self,
-        queue: &Arc<Queue>,
-        take: Take,
-        deadline: Instant,
-    ) -> Result<Vec<Entry>, Error> {
+    async fn wait(&self, queue: &Arc<Queue>, take: Take, deadline: Instant) -> Result<Vec<Entry>, Error> {
         let mut waited = None;
         loop {
             let changed = queue.changed.notified();
@@ -69,11 +58,7 @@ impl Sqs {
             if now >= deadline {
                 // AWS: the limit is an error to a short poll, and silence to a long one.
                 let short_poll = waited.is_none();
-                return if taken.over_limit && short_poll {
-                    Err(Error::over_limit())
-                } else {
-                    Ok(Vec::new())
-                };
+                return if taken.over_limit && short_poll { Err(Error::over_limit()) } else { Ok(Vec::new()) };
             }
             waited.get_or_insert_with(|| WakesNext(queue));
             let until = match next_due_ms {
@@ -97,20 +82,13 @@ impl Sqs {
         self.advance(&mut state, now_ms);
         // The queue that dead letters go to, unless it is gone: then they are received again.
         let dead_letters = match &state.attributes.redrive {
-            Some(Redrive {
-                receives_max,
-                target,
-            }) => self.by_arn(target).map(|target| (*receives_max, target)),
+            Some(Redrive { receives_max, target }) => self.by_arn(target).map(|target| (*receives_max, target)),
             None => None,
         };
         let receives_max = dead_letters.as_ref().map(|(most, _)| *most);
-        let timeout_s = take
-            .timeout_s
-            .unwrap_or(state.attributes.visibility_timeout_s);
+        let timeout_s = take.timeout_s.unwrap_or(state.attributes.visibility_timeout_s);
         let due_before_ms = state.backlog.next_due_ms();
-        let taken = state
-            .backlog
-            .take(take.max, now_ms + timeout_s * 1000, now_ms, receives_max);
+        let taken = state.backlog.take(take.max, now_ms + timeout_s * 1000, now_ms, receives_max);
         let next_due_ms = state.backlog.next_due_ms();
         drop(state);
 
@@ -119,10 +97,7 @@ impl Sqs {
             queue.changed.notify_one();
         }
         self.store.write_later(
-            taken
-                .received
-                .iter()
-                .map(|entry| (entry.content.row, Lazy::Update(entry.standing(queue.id)))),
+            taken.received.iter().map(|entry| (entry.content.row, Lazy::Update(entry.standing(queue.id)))),
         );
         if let Some((_, target)) = dead_letters
             && !taken.dead.is_empty()
@@ -137,10 +112,7 @@ impl Sqs {
         for entry in &mut dead {
             entry.source.get_or_insert_with(|| Arc::clone(&from.arn));
         }
-        self.store.write_later(
-            dead.iter()
-                .map(|entry| (entry.content.row, Lazy::Update(entry.standing(to.id)))),
-        );
+        self.store.write_later(dead.iter().map(|entry| (entry.content.row, Lazy::Update(entry.standing(to.id)))));
         to.push(dead.into_iter().map(|entry| (entry, now_ms)), now_ms);
     }
 }
@@ -178,10 +150,7 @@ struct Message<'a> {
     body: &'a str,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     attributes: Pairs<'a, String>,
-    #[serde(
-        rename = "MD5OfMessageAttributes",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
     attributes_md5: Option<String>,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     message_attributes: Pairs<'a, &'a Attribute>,
@@ -190,16 +159,9 @@ struct Message<'a> {
 impl<'a> Message<'a> {
     fn new(entry: &'a Entry, run: u32, request: &Receive) -> Self {
         let content = &*entry.content;
-        let receipt = Receipt {
-            run,
-            row: content.row,
-            receives: entry.receives,
-        };
+        let receipt = Receipt { run, row: content.row, receives: entry.receives };
         let asked = &request.message_attribute_names;
-        let chosen = content
-            .attributes
-            .iter()
-            .filter(|(name, _)| is_asked(asked, name));
+        let chosen = content.attributes.iter().filter(|(name, _)| is_asked(asked, name));
         Self {
             message_id: content.id,
             receipt_handle: receipt.to_string(),
@@ -221,12 +183,7 @@ fn is_asked(asked: &[String], name: &str) -> bool {
 }
 
 fn system_attributes(entry: &Entry, request: &Receive) -> Vec<(&'static str, String)> {
-    let asked = || {
-        request
-            .attribute_names
-            .iter()
-            .chain(&request.message_system_attribute_names)
-    };
+    let asked = || request.attribute_names.iter().chain(&request.message_system_attribute_names);
     if asked().next().is_none() {
         return Vec::new();
     }
@@ -234,13 +191,9 @@ fn system_attributes(entry: &Entry, request: &Receive) -> Vec<(&'static str, Str
     let all = asked().any(|name| name == "All");
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     let values: [(&str, &dyn Fn() -> Option<String>); 7] = [
-        ("ApproximateReceiveCount", &|| {
-            Some(entry.receives.to_string())
-        }),
+        ("ApproximateReceiveCount", &|| Some(entry.receives.to_string())),
         ("SentTimestamp", &|| Some(content.sent_ms.to_string())),
-        ("ApproximateFirstReceiveTimestamp", &|| {
-            entry.first_received_ms.map(|ms| ms.to_string())
-        }),
+        ("ApproximateFirstReceiveTimestamp", &|| entry.first_received_ms.map(|ms| ms.to_string())),
         ("SenderId", &|| Some(ACCOUNT.into())),
         ("MessageGroupId", &|| text(&content.group)),
         ("AWSTraceHeader", &|| content.trace.clone()),

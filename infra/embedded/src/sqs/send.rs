@@ -22,15 +22,9 @@ struct Sent {
     message_id: Uuid,
     #[serde(rename = "MD5OfMessageBody")]
     body_md5: String,
-    #[serde(
-        rename = "MD5OfMessageAttributes",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
     attributes_md5: Option<String>,
-    #[serde(
-        rename = "MD5OfMessageSystemAttributes",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "MD5OfMessageSystemAttributes", skip_serializing_if = "Option::is_none")]
     system_attributes_md5: Option<String>,
 }
 
@@ -47,18 +41,11 @@ impl Sqs {
         let batch: Batch<SendBody> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
         batch.check()?;
-        let bytes = batch
-            .entries
-            .iter()
-            .map(|entry| entry.what.size_bytes())
-            .sum();
+        let bytes = batch.entries.iter().map(|entry| entry.what.size_bytes()).sum();
         if bytes > MESSAGE_MAX_BYTES {
             return Err(Error::batch(BatchProblem::TooLong(bytes)));
         }
-        let mut outcome = BatchOutcome {
-            successful: Vec::new(),
-            failed: Vec::new(),
-        };
+        let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         let mut new = Vec::new();
         for BatchEntry { id, what } in batch.entries {
             match self.accept(&queue, what, Some(id.clone())) {
@@ -74,12 +61,7 @@ impl Sqs {
     }
 
     /// Checks a message and makes it up. Nothing is kept yet.
-    fn accept(
-        &self,
-        queue: &Queue,
-        message: SendBody,
-        id: Option<String>,
-    ) -> Result<(NewMessage, Sent), Error> {
+    fn accept(&self, queue: &Queue, message: SendBody, id: Option<String>) -> Result<(NewMessage, Sent), Error> {
         let (delay_s, max_bytes) = {
             let state = queue.lock();
             (state.attributes.delay_s, state.attributes.message_max_bytes)
@@ -104,24 +86,13 @@ impl Sqs {
         }
         let attributes = message.message_attributes.unwrap_or_default();
         message::check_attributes(&attributes)?;
-        let delay_s = bounded(
-            "DelaySeconds",
-            message.delay_seconds.unwrap_or(delay_s),
-            0,
-            DELAY_MAX_S,
-        )?;
+        let delay_s = bounded("DelaySeconds", message.delay_seconds.unwrap_or(delay_s), 0, DELAY_MAX_S)?;
         let system = message.message_system_attributes.unwrap_or_default();
         if let Some(name) = system.keys().find(|name| *name != "AWSTraceHeader") {
-            return Err(Error::parameter(
-                "MessageSystemAttributes",
-                format!("unknown {name:?}"),
-            ));
+            return Err(Error::parameter("MessageSystemAttributes", format!("unknown {name:?}")));
         }
         let system_attributes_md5 = message::attributes_md5(system.iter());
-        let trace = system
-            .into_values()
-            .next()
-            .and_then(|attribute| attribute.string_value);
+        let trace = system.into_values().next().and_then(|attribute| attribute.string_value);
 
         let now_ms = self.clock.now_ms();
         let content = Content::stored(
@@ -141,13 +112,7 @@ impl Sqs {
             system_attributes_md5,
         };
         let content = Arc::new(content);
-        Ok((
-            NewMessage {
-                content,
-                visible_ms: now_ms + delay_s * 1000,
-            },
-            sent,
-        ))
+        Ok((NewMessage { content, visible_ms: now_ms + delay_s * 1000 }, sent))
     }
 
     /// Stores messages and then makes them visible.
@@ -155,23 +120,15 @@ impl Sqs {
         if messages.is_empty() {
             return Ok(());
         }
-        let entries: Vec<_> = messages
-            .iter()
-            .map(|new| (Entry::new(Arc::clone(&new.content)), new.visible_ms))
-            .collect();
+        let entries: Vec<_> =
+            messages.iter().map(|new| (Entry::new(Arc::clone(&new.content)), new.visible_ms)).collect();
         let (to, clock) = (Arc::clone(queue), Arc::clone(&self.clock));
         let counters = Arc::clone(&self.counters);
         self.store
-            .write(
-                Write::Messages {
-                    queue: queue.id,
-                    messages,
-                },
-                move || {
-                    counters.sent(entries.len());
-                    to.push(entries, clock.now_ms());
-                },
-            )
+            .write(Write::Messages { queue: queue.id, messages }, move || {
+                counters.sent(entries.len());
+                to.push(entries, clock.now_ms());
+            })
             .await
             .map_err(|error| Error::internal(&error.to_string()))
     }
@@ -180,9 +137,6 @@ impl Sqs {
 impl SendBody {
     fn size_bytes(&self) -> usize {
         let none = message::Attributes::new();
-        size_bytes(
-            &self.message_body,
-            self.message_attributes.as_ref().unwrap_or(&none),
-        )
+        size_bytes(&self.message_body, self.message_attributes.as_ref().unwrap_or(&none))
     }
 }

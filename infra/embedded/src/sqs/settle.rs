@@ -5,10 +5,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::queue::Queue;
 use super::receipt::Receipt;
-use super::wire::{
-    Batch, BatchEntry, BatchOutcome, ChangeVisibility, Delete, EntryId, FailedEntry, Single,
-    bounded,
-};
+use super::wire::{Batch, BatchEntry, BatchOutcome, ChangeVisibility, Delete, EntryId, FailedEntry, Single, bounded};
 use super::{Sqs, VISIBILITY_MAX_S, parse};
 use crate::answer::Answer;
 use crate::store::Lazy;
@@ -45,10 +42,7 @@ impl Sqs {
         let batch: Batch<T> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
         batch.check()?;
-        let mut outcome = BatchOutcome {
-            successful: Vec::new(),
-            failed: Vec::new(),
-        };
+        let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         for BatchEntry { id, what } in batch.entries {
             match one(self, &queue, &what) {
                 Ok(()) => outcome.successful.push(EntryId { id }),
@@ -69,9 +63,7 @@ impl Sqs {
 
     fn change_one(&self, queue: &Arc<Queue>, request: &ChangeVisibility) -> Result<(), Error> {
         let receipt = receipt(&request.receipt_handle)?;
-        let timeout_s = request
-            .visibility_timeout
-            .ok_or_else(|| Error::missing("VisibilityTimeout"))?;
+        let timeout_s = request.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
         bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         let now_ms = self.clock.now_ms();
         // A timeout that has ended must not be prolonged.

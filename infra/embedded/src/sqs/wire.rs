@@ -99,12 +99,7 @@ pub(crate) struct FailedEntry {
 
 impl FailedEntry {
     pub fn new(id: String, error: Error) -> Self {
-        Self {
-            id,
-            sender_fault: error.is_sender_fault(),
-            code: error.code,
-            message: error.message,
-        }
+        Self { id, sender_fault: error.is_sender_fault(), code: error.code, message: error.message }
     }
 }
 
@@ -161,8 +156,5 @@ pub(crate) fn bounded(name: &str, value: i64, min: i64, max: i64) -> Result<i64,
     if (min..=max).contains(&value) {
         return Ok(value);
     }
-    Err(Error::parameter(
-        name,
-        format!("{value} is not within {min} and {max}"),
-    ))
+    Err(Error::parameter(name, format!("{value} is not within {min} and {max}")))
 }

@@ -52,18 +52,10 @@ impl Store {
     /// Opens or creates the file, and reads everything in it.
     ///
     /// `lock` is kept for as long as a commit may be under way.
-    pub fn open(
-        path: &Path,
-        durability: Durability,
-        lock: Arc<File>,
-    ) -> Result<(Self, Loaded), Error> {
+    pub fn open(path: &Path, durability: Durability, lock: Arc<File>) -> Result<(Self, Loaded), Error> {
         let connection = schema::open(path, durability)?;
         let loaded = load::everything(&connection)?;
-        let writer = Writer {
-            pending: Mutex::default(),
-            connection: Mutex::new(connection),
-            _lock: lock,
-        };
+        let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), _lock: lock };
         Ok((Self::File(Arc::new(writer)), loaded))
     }
 
@@ -87,9 +79,7 @@ impl Store {
             let Some(answered) = answered else {
                 return Ok(());
             };
-            answered
-                .await
-                .unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
+            answered.await.unwrap_or_else(|_| Err(WriteError("the program is stopping".into())))
         }
     }
 
@@ -167,11 +157,7 @@ impl Writer {
         let (answer, answered) = oneshot::channel();
         let start = {
             let mut pending = writer.pending();
-            pending.awaited.push(Awaited {
-                write,
-                then,
-                answer,
-            });
+            pending.awaited.push(Awaited { write, then, answer });
             !std::mem::replace(&mut pending.running, true)
         };
         if start {
@@ -181,10 +167,7 @@ impl Writer {
     }
 
     fn start(writer: &Arc<Self>) {
-        let mut run = Run {
-            writer: Arc::clone(writer),
-            finished: false,
-        };
+        let mut run = Run { writer: Arc::clone(writer), finished: false };
         tokio::task::spawn_blocking(move || run.until_nothing_waits());
     }
 
@@ -208,10 +191,7 @@ impl Writer {
 
     /// Commits `awaited` and `lazy` together.
     fn commit(&self, awaited: &[Awaited], lazy: &HashMap<i64, Lazy>) -> Result<(), WriteError> {
-        let mut connection = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
             .map_err(|error| WriteError(error.to_string()))
     }
@@ -233,17 +213,11 @@ impl Run {
                     self.finished = true;
                     return;
                 }
-                (
-                    std::mem::take(&mut pending.awaited),
-                    std::mem::take(&mut pending.lazy),
-                )
+                (std::mem::take(&mut pending.awaited), std::mem::take(&mut pending.lazy))
             };
             let outcome = self.writer.commit(&awaited, &lazy);
             if let Err(error) = &outcome {
-                tracing::error!(
-                    "queues: {} writes failed: {error}",
-                    awaited.len() + lazy.len()
-                );
+                tracing::error!("queues: {} writes failed: {error}", awaited.len() + lazy.len());
                 let mut pending = self.writer.pending();
                 for (row, write) in lazy {
                     pending.lazy.entry(row).or_insert(write);

@@ -69,14 +69,9 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Er
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.set_prepared_statement_cache_capacity(32);
     if version == 0 {
-        connection.execute_batch(&format!(
-            "BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
-        ))?;
+        connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
     }
     // A message may have been sent while its queue was being deleted.
-    connection.execute(
-        "DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)",
-        [],
-    )?;
+    connection.execute("DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)", [])?;
     Ok(connection)
 }

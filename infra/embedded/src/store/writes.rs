@@ -89,73 +89,54 @@ fn apply(on: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
             }
             return Ok(());
         }
-        Write::Queue {
-            id,
-            name,
-            attributes,
-            created_ms,
-        } => on
+        Write::Queue { id, name, attributes, created_ms } => on
             .prepare_cached("INSERT OR REPLACE INTO queues VALUES (?1, ?2, ?3, ?4, ?4)")?
             .execute(params![id, name, attributes, created_ms])?,
-        Write::QueueAttributes {
-            id,
-            attributes,
-            modified_ms,
-        } => on
+        Write::QueueAttributes { id, attributes, modified_ms } => on
             .prepare_cached("UPDATE queues SET attributes = ?2, modified_ms = ?3 WHERE id = ?1")?
             .execute(params![id, attributes, modified_ms])?,
-        Write::Purge { queue } => on
-            .prepare_cached("DELETE FROM messages WHERE queue = ?1")?
-            .execute([queue])?,
+        Write::Purge { queue } => on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?,
         Write::DeleteQueue { id } => {
-            on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?
-                .execute([id])?;
-            on.prepare_cached("DELETE FROM queues WHERE id = ?1")?
-                .execute([id])?
+            on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([id])?;
+            on.prepare_cached("DELETE FROM queues WHERE id = ?1")?.execute([id])?
         }
-        Write::Bus { name, created_ms } => on
-            .prepare_cached("INSERT OR IGNORE INTO buses VALUES (?1, ?2)")?
-            .execute(params![name, created_ms])?,
+        Write::Bus { name, created_ms } => {
+            on.prepare_cached("INSERT OR IGNORE INTO buses VALUES (?1, ?2)")?.execute(params![name, created_ms])?
+        }
         Write::Events { events, keep_from } => {
             for event in events {
                 let json = serde_json::to_string(&**event).expect("events have string keys only");
                 on.prepare_cached("INSERT OR REPLACE INTO events VALUES (?1, ?2)")?
                     .execute(params![event.number, json])?;
             }
-            on.prepare_cached("DELETE FROM events WHERE number < ?1")?
-                .execute([keep_from])?
+            on.prepare_cached("DELETE FROM events WHERE number < ?1")?.execute([keep_from])?
         }
     };
     Ok(())
 }
 
 fn insert(on: &Transaction<'_>, queue: i64, message: &NewMessage) -> rusqlite::Result<()> {
-    let NewMessage {
-        content,
-        visible_ms,
-    } = message;
-    on.prepare_cached(
-        "INSERT INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, NULL, NULL)",
-    )?
-    .execute(params![
-        content.row,
-        queue,
-        content.id.as_bytes(),
-        content.body,
-        content.attributes_json(),
-        content.group,
-        content.trace,
-        content.sent_ms,
-        visible_ms,
-    ])?;
+    let NewMessage { content, visible_ms } = message;
+    on.prepare_cached("INSERT INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, NULL, NULL)")?.execute(
+        params![
+            content.row,
+            queue,
+            content.id.as_bytes(),
+            content.body,
+            content.attributes_json(),
+            content.group,
+            content.trace,
+            content.sent_ms,
+            visible_ms,
+        ],
+    )?;
     Ok(())
 }
 
 fn apply_lazy(on: &Transaction<'_>, row: i64, write: &Lazy) -> rusqlite::Result<()> {
     match write {
         Lazy::Delete => {
-            on.prepare_cached("DELETE FROM messages WHERE row = ?1")?
-                .execute([row])?;
+            on.prepare_cached("DELETE FROM messages WHERE row = ?1")?.execute([row])?;
         }
         Lazy::Update(standing) => {
             on.prepare_cached(

@@ -9,10 +9,7 @@ pub fn memory() -> Endpoints {
 }
 
 pub fn on_disk(dir: &std::path::Path) -> Endpoints {
-    let options = Options {
-        data_dir: Some(dir.into()),
-        durability: Durability::Process,
-    };
+    let options = Options { data_dir: Some(dir.into()), durability: Durability::Process };
     Endpoints::open(&options).unwrap()
 }
 
@@ -21,9 +18,7 @@ macro_rules! config {
         $sdk::Config::builder()
             .behavior_version_latest()
             .region($sdk::config::Region::new("us-east-1"))
-            .credentials_provider($sdk::config::Credentials::new(
-                "any", "any", None, None, "test",
-            ))
+            .credentials_provider($sdk::config::Credentials::new("any", "any", None, None, "test"))
             .endpoint_url("http://localhost:8000")
             .retry_config($sdk::config::retry::RetryConfig::disabled())
             .http_client($endpoints.http_client())
@@ -47,11 +42,7 @@ pub fn eventbridge(endpoints: &Endpoints) -> aws_sdk_eventbridge::Client {
 }
 
 /// Creates a queue; its URL.
-pub async fn queue(
-    sqs: &aws_sdk_sqs::Client,
-    name: &str,
-    attributes: &[(QueueAttributeName, &str)],
-) -> String {
+pub async fn queue(sqs: &aws_sdk_sqs::Client, name: &str, attributes: &[(QueueAttributeName, &str)]) -> String {
     let mut request = sqs.create_queue().queue_name(name);
     for (name, value) in attributes {
         request = request.attributes(name.clone(), *value);
@@ -60,30 +51,17 @@ pub async fn queue(
 }
 
 pub async fn send(sqs: &aws_sdk_sqs::Client, url: &str, body: &str) {
-    sqs.send_message()
-        .queue_url(url)
-        .message_body(body)
-        .send()
-        .await
-        .unwrap();
+    sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
 }
 
 /// One short poll for up to ten messages.
 pub async fn receive(sqs: &aws_sdk_sqs::Client, url: &str) -> Vec<aws_sdk_sqs::types::Message> {
-    let request = sqs
-        .receive_message()
-        .queue_url(url)
-        .max_number_of_messages(10);
-    let request = request
-        .wait_time_seconds(0)
-        .message_system_attribute_names("All".into())
-        .message_attribute_names("All");
+    let request = sqs.receive_message().queue_url(url).max_number_of_messages(10);
+    let request =
+        request.wait_time_seconds(0).message_system_attribute_names("All".into()).message_attribute_names("All");
     request.send().await.unwrap().messages.unwrap_or_default()
 }
 
 pub fn bodies(messages: &[aws_sdk_sqs::types::Message]) -> Vec<&str> {
-    messages
-        .iter()
-        .map(|message| message.body.as_deref().unwrap())
-        .collect()
+    messages.iter().map(|message| message.body.as_deref().unwrap()).collect()
 }
