@@ -390,12 +390,14 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
     };
     let mut outputs = std::collections::BTreeMap::new();
+    let mut seen = vec![false; task.steps.len()];
     let mut before = spec.after.clone();
     while let Some(i) = before.pop() {
-        if let Some(output) = &task.steps[i].output
-            && outputs.insert(workflow.steps[i].name.clone(), output.clone()).is_some()
-        {
+        if std::mem::replace(&mut seen[i], true) {
             continue;
+        }
+        if let Some(output) = &task.steps[i].output {
+            outputs.insert(workflow.steps[i].name.clone(), output.clone());
         }
         before.extend(&workflow.steps[i].after);
     }

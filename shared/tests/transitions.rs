@@ -67,6 +67,35 @@ fn a_request_carries_all_that_the_agent_needs_and_its_key_never_holds_the_attemp
     bench.done("c").cancel().keeps(Kept::NotAllowed, "");
 }
 
+// A3: outputs of steps further up travel too, each looked at once, however many ways lead to it.
+#[test]
+fn a_request_for_the_end_of_a_wide_workflow_is_made_in_no_time() {
+    let mut text = String::from("name = \"wide\"\n");
+    for layer in 0..25 {
+        for side in ["l", "r"] {
+            text += &format!("[[step]]\nname = \"{side}{layer}\"\nagent = \"x\"\ntimeout = \"10s\"\n");
+            if layer > 0 {
+                text += &format!("after = [\"l{0}\", \"r{0}\"]\n", layer - 1);
+            }
+        }
+    }
+    let mut bench = Bench::claimed(&text);
+    let begin = std::time::Instant::now();
+    for layer in 0..25 {
+        for side in ["l", "r"] {
+            // No outputs: nothing marks a step as visited but a list of its own.
+            let output = if layer == 0 { json!(side) } else { json!(null) };
+            let event = bench.answer(&format!("{side}{layer}"), done(output));
+            bench.on(&event);
+            if layer == 23 && side == "r" {
+                assert_eq!(bench.request("l24").outputs.len(), 2);
+            }
+        }
+        assert!(begin.elapsed().as_secs() < 5, "layer {layer}");
+    }
+    assert_eq!(bench.task.process_state(), ProcessState::Processed);
+}
+
 // E1: outputs of all steps before, and of no other.
 #[test]
 fn a_request_holds_the_outputs_of_the_steps_it_depends_on_and_of_no_other() {
