@@ -170,9 +170,10 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     }
     let mut change = Change::begin(task, turn);
     match &reply.outcome {
-        Outcome::Done { output } => match check_output(output) {
-            Ok(()) => change.complete(index, direction, output.clone()),
-            Err(error) => change.fail(index, direction, &error),
+        Outcome::Done { output } => match (direction, check_output(output)) {
+            // What an undo returns is not kept, so its length does not matter.
+            (Direction::Undo, _) | (Direction::Do, Ok(())) => change.complete(index, direction, output.clone()),
+            (Direction::Do, Err(error)) => change.fail(index, direction, &error),
         },
         Outcome::Failed { error } => change.fail(index, direction, error),
         Outcome::Unavailable { error, retry_after_ms } => {

@@ -458,6 +458,15 @@ fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
     bench.wake(5).is("Undoing a=UndoProcessing#3", "undo a#3").done("a").is("Undone a=Undone#3", "notice Undone");
 }
 
+// An undo returns nothing that is kept: a long answer cannot make it fail.
+#[test]
+fn an_undo_with_a_long_output_is_done_all_the_same() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
+    bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+}
+
 // The record holds all outputs: one that is too long is refused with the way out, and undone like any failure.
 #[test]
 fn a_step_with_a_too_long_output_fails_and_says_what_to_do() {
