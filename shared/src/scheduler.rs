@@ -163,7 +163,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return keep(Kept::Foreign);
     }
     let Some((direction, complete_by)) = task.holds(index, reply.attempt) else {
-        return if reply.attempt == step.attempt { on_repeated_reply(task, index, turn) } else { keep(Kept::Stale) };
+        return on_settled_reply(task, index, reply.attempt, turn);
     };
     if turn.now >= complete_by {
         return keep(Kept::Late);
@@ -211,8 +211,14 @@ fn check_output(output: &Value) -> Result<(), String> {
 }
 
 /// The save that settled this attempt went through, but its effects may not have gone out.
-fn on_repeated_reply(task: &Task, index: usize, turn: &Turn<'_>) -> Decision {
+fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) -> Decision {
     let settled_at = task.steps[index].settled_at;
+    if attempt < task.steps[index].attempt {
+        // With no wait the save that settled this attempt also claimed the next one.
+        let claimed_anew = attempt + 1 == task.steps[index].attempt;
+        let effects = requests(task, turn, |step| claimed_anew && settled_at > 0 && step.claimed_at == settled_at);
+        return Decision::Keep { why: Kept::Stale, effects };
+    }
     let mut effects = requests(task, turn, |step| step.claimed_at == settled_at);
     if task.ended_at > 0 && task.ended_at == settled_at {
         effects.extend(change::final_notice(task, turn.workflow));

@@ -200,6 +200,17 @@ fn a_fatal_reply_delivered_again_sends_notice_and_alert_again_until_the_alert_is
     bench.on(&Event::AlertSent { version: 2 }).on(&reply).keeps(Kept::Repeated, "notice AttentionNeeded");
 }
 
+// D9: a wait of nothing claims the same step in the save that settles it; the reply is then of an older attempt.
+#[test]
+fn a_reply_that_claimed_its_own_step_anew_sends_that_request_again() {
+    let mut bench = Bench::claimed(ONE);
+    let reply = bench.answer("a", deferred(0));
+    bench.on(&reply).is("Processing a=Processing#2", "do a#2");
+    bench.on(&reply).keeps(Kept::Stale, "do a#2");
+    bench.done("a").on(&reply);
+    assert_eq!(bench.effects().matches("do ").count(), 0);
+}
+
 // D9: the Wake of a reply that gave the step back.
 #[test]
 fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
