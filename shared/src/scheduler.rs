@@ -61,7 +61,7 @@ pub enum Event {
     },
     /// The strict final notice of the end at this version is out.
     NoticeSent {
-        /// [`Task::ended_at`].
+        /// [`Task::turned_at`].
         version: u64,
     },
 }
@@ -121,7 +121,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             change.save()
         }
         Event::NoticeSent { version } => {
-            if !task.notice_owed || task.ended_at != *version {
+            if !task.notice_owed || task.turned_at != *version {
                 return keep(Kept::Repeated);
             }
             let mut change = Change::begin(task, turn);
@@ -139,8 +139,8 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // What the sender of this Wake did not know of may have been saved by an earlier delivery of this very Wake that
     // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
-    if task.ended_at > seen {
-        again.extend(change::final_notice(task, turn.workflow));
+    if task.turned_at > seen {
+        again.extend(change::turn_notice(task, turn.workflow));
     }
     if task.next_claim(turn.workflow, turn.now, turn.skew).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {
@@ -220,8 +220,8 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
         return Decision::Keep { why: Kept::Stale, effects };
     }
     let mut effects = requests(task, turn, |step| step.claimed_at == settled_at);
-    if task.ended_at > 0 && task.ended_at == settled_at {
-        effects.extend(change::final_notice(task, turn.workflow));
+    if task.turned_at > 0 && task.turned_at == settled_at {
+        effects.extend(change::turn_notice(task, turn.workflow));
         effects.extend(change::alert(task, turn));
     } else if task.steps[index].state == State::Processed && settled_at == task.version {
         effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
@@ -241,12 +241,16 @@ fn on_cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
     match task.phase {
         Phase::Forward => {}
         Phase::Error if !task.is_undo_begun() => {}
-        // A repeated cancel: the Wake of the first one may not have gone out.
+        // A repeated cancel: the Wake and the notice of the first one may not have gone out.
         Phase::Undoing if !task.is_undo_begun() => {
-            let effects = change::wake(task, turn, 0).into_iter().collect();
+            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(change::wake(task, turn, 0));
+            return Decision::Keep { why: Kept::Repeated, effects: effects.collect() };
+        }
+        Phase::Undone => {
+            let effects = change::turn_notice(task, turn.workflow).into_iter().collect();
             return Decision::Keep { why: Kept::Repeated, effects };
         }
-        Phase::Undoing | Phase::Undone => return keep(Kept::Repeated),
+        Phase::Undoing => return keep(Kept::Repeated),
         Phase::Processed | Phase::Error | Phase::UndoError => return keep(Kept::NotAllowed),
     }
     let mut change = Change::begin(task, turn);

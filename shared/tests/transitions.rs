@@ -200,6 +200,30 @@ fn a_fatal_reply_delivered_again_sends_notice_and_alert_again_until_the_alert_is
     bench.on(&Event::AlertSent { version: 2 }).on(&reply).keeps(Kept::Repeated, "notice AttentionNeeded");
 }
 
+// F1, F3: the notice that an order failed and is being undone.
+#[test]
+fn a_reply_that_turned_the_task_to_undo_sends_wake_and_notice_again() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let reply = bench.answer("a", failed());
+    bench.on(&reply).is("Undoing a=Failed#1 b=Processing#1 c=Pending", "wake+11000, notice Failed");
+    let first = bench.notices();
+    bench.on(&reply).keeps(Kept::Repeated, "notice Failed, wake+11000");
+    assert_eq!(bench.notices(), first);
+    bench.done("b").on(&reply).keeps(Kept::Repeated, "notice Failed, wake+11000");
+    assert_eq!(bench.notices(), first);
+}
+
+// D9, F3: cancel is a message too, and the outbox of its effects.
+#[test]
+fn a_cancel_delivered_again_sends_its_wake_or_its_notice_again() {
+    let mut bench = Bench::claimed(ONE);
+    bench.cancel().is("Undoing a=Processing#1", "wake+11000, notice Failed");
+    bench.cancel().keeps(Kept::Repeated, "notice Failed, wake+11000");
+    let mut bench = Bench::new(ONE);
+    bench.cancel().is("Undone a=Pending", "notice Undone");
+    bench.cancel().keeps(Kept::Repeated, "notice Undone");
+}
+
 // D9: a wait of nothing claims the same step in the save that settles it; the reply is then of an older attempt.
 #[test]
 fn a_reply_that_claimed_its_own_step_anew_sends_that_request_again() {
@@ -218,6 +242,16 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     let reply = bench.answer("a", unavailable(None));
     bench.on(&reply).is("Pending a=Pending+1000#1f1", "wake+1000");
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
+}
+
+// F1, F3: a supervisor has no trigger that is delivered again; its next look sends what may have died with it.
+#[test]
+fn a_supervisor_that_wakes_a_task_to_undo_sends_the_notice_too() {
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", "max = 1, "));
+    bench.at(11_000).supervise().is("Undoing a=Failed#1f1", "wake, notice Failed");
+    let first = bench.notices();
+    bench.at(21_000).supervise().keeps(Kept::NothingReady, "notice Failed, wake");
+    assert_eq!(bench.notices(), first);
 }
 
 // Rule 2 of the protocol.
@@ -642,6 +676,27 @@ fn without_a_reply_queue_there_are_no_notices() {
     bench.task.reply_queue = None;
     bench.wake(0).done("a").is("Processed a=Processed#1", "");
     assert_eq!(bench.task.due, None);
+}
+
+// F1, I6 of the protocol: along any life the sequence numbers of different notices rise.
+#[test]
+fn the_sequence_of_notices_rises_and_a_repetition_has_its_first_number() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    let fatal = bench.answer("a", failed());
+    let mut seen: Vec<(NoticeKind, u64)> = Vec::new();
+    bench.on(&fatal);
+    seen.extend(bench.notices());
+    bench.done("b");
+    seen.extend(bench.notices());
+    bench.on(&fatal);
+    assert_eq!(bench.notices(), [seen[0]], "a repetition is the same notice");
+    bench.resubmit().wake(4);
+    bench.done("a");
+    seen.extend(bench.notices());
+    bench.done("c");
+    seen.extend(bench.notices());
+    assert!(seen.windows(2).all(|w| w[0].1 < w[1].1), "{seen:?}");
+    assert_eq!(seen.last().unwrap().0, NoticeKind::Completed);
 }
 
 // ---------------------------------------------------------------- supervisors
