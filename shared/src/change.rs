@@ -274,6 +274,7 @@ impl<'a> Change<'a> {
         self.task.phase = Phase::Undoing;
         self.task.turned_at = self.task.version;
         self.task.alert = None;
+        self.task.notice_owed = false;
         self.log(Kind::TaskUndoing, None, Some(reason.clone()));
         self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
         self.notice = Some((NoticeKind::Failed, None));
@@ -285,6 +286,7 @@ impl<'a> Change<'a> {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
         self.task.turned_at = self.task.version;
+        self.task.notice_owed = self.owes_strictly();
         self.task.alert = Some(Alert {
             version: self.task.version,
             step: Some(u16::try_from(index).expect("at most MAX_STEPS steps")),
@@ -296,10 +298,14 @@ impl<'a> Change<'a> {
         self.wake = false;
     }
 
+    fn owes_strictly(&self) -> bool {
+        self.turn.workflow.strict_notices && self.task.reply_queue.is_some()
+    }
+
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
         self.task.phase = phase;
         self.task.turned_at = self.task.version;
-        self.task.notice_owed = self.turn.workflow.strict_notices && self.task.reply_queue.is_some();
+        self.task.notice_owed = self.owes_strictly();
         self.log(kind, None, None);
         self.notice = Some((notice, None));
         self.wake = false;
@@ -329,6 +335,7 @@ impl<'a> Change<'a> {
         };
         self.task.turned_at = 0;
         self.task.alert = None;
+        self.task.notice_owed = false;
         self.task.reason = None;
         self.note_act(Kind::Resubmitted, by, reason);
         self.wake = true;

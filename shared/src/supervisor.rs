@@ -61,11 +61,11 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
 }
 
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
-    let mut effects: Vec<Effect> = change::alert(task, turn).into_iter().collect();
-    if task.notice_owed {
+    let mut effects: Vec<Effect> = Vec::new();
+    if task.alert.is_some() || task.notice_owed {
+        // Who died before the alert went out died before the notice did.
         effects.extend(change::turn_notice(task, turn.workflow));
-    }
-    if !effects.is_empty() {
+        effects.extend(change::alert(task, turn));
         // What is owed stays due until it is out: the engine clears it after the send.
         return Verdict::Rearm { due: task.due, effects };
     }

@@ -658,6 +658,19 @@ fn an_older_alert_delivered_does_not_erase_a_newer_one() {
     assert_eq!((&bench.task.alert, bench.task.due), (&None, None));
 }
 
+// F2, F3, D10: an alert that did not go out is sent at the next sweep, with the notice that may have died with it.
+#[test]
+fn an_alert_stays_due_until_it_is_out() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.at(3000).failed("a");
+    assert_eq!(bench.task.due, Some(at(3000)));
+    for _ in 0..3 {
+        bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+    }
+    bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, None);
+}
+
 // F3: with a sibling still running the task stays in the index after its alert is out.
 #[test]
 fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() {
@@ -667,6 +680,33 @@ fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() 
     bench.at(11_000).supervise().is("Error a=Failed#1 b=Pending#1f1 c=Pending", "");
     assert_eq!(bench.task.due, None);
     bench.resubmit().wake(6).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
+}
+
+// F1, F3: a strict final notice keeps the task due until it is out; all three ends.
+#[test]
+fn a_strict_notice_stays_due_until_it_is_out() {
+    let strict = |text: &str| format!("strict_notices = true\n{text}");
+    let mut bench = Bench::claimed(&strict(ONE));
+    bench.at(2000).done("a").is("Processed a=Processed#1", "notice Completed");
+    bench.at(9000).supervise().keeps(Kept::NothingReady, "notice Completed");
+    assert_eq!(bench.notices(), [(NoticeKind::Completed, 2)]);
+    bench.on(&Event::NoticeSent { version: 1 }).keeps(Kept::Repeated, "");
+    bench.on(&Event::NoticeSent { version: 2 });
+    assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));
+
+    let mut bench = Bench::new(&strict(ONE));
+    bench.cancel();
+    assert!(bench.task.notice_owed);
+
+    // The alert alone does not say that the submitter was told.
+    let mut bench = Bench::claimed(&strict(&on_failure_error(ONE)));
+    bench.failed("a").on(&Event::AlertSent { version: 2 }).supervise();
+    bench.keeps(Kept::NothingReady, "notice AttentionNeeded");
+    let mut resubmitted = Bench::claimed(&strict(&on_failure_error(ONE)));
+    resubmitted.failed("a").resubmit();
+    assert!(!resubmitted.task.notice_owed, "the end it was owed for is past");
+    bench.cancel();
+    assert!(!bench.task.notice_owed, "the end it was owed for is past");
 }
 
 // F1: a submitter without a queue is owed nothing.
