@@ -212,18 +212,24 @@ fn check_output(output: &Value) -> Result<(), String> {
 
 /// The save that settled this attempt went through, but its effects may not have gone out.
 fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) -> Decision {
-    let settled_at = task.steps[index].settled_at;
-    if attempt < task.steps[index].attempt {
-        // With no wait the save that settled this attempt also claimed the next one.
-        let claimed_anew = attempt + 1 == task.steps[index].attempt;
-        let effects = requests(task, turn, |step| claimed_anew && settled_at > 0 && step.claimed_at == settled_at);
+    let step = &task.steps[index];
+    let settled_at = step.settled_at;
+    let is_latest = attempt == step.attempt;
+    // With no wait the save that settled an attempt also claimed the next one.
+    let mut effects = match is_latest || attempt + 1 == step.attempt && settled_at > 0 {
+        true => requests(task, turn, |step| step.claimed_at == settled_at),
+        false => Vec::new(),
+    };
+    // Once the undo has begun the record no longer tells which reply turned the task to it.
+    if task.turned_at == settled_at || task.phase == Phase::Undoing {
+        effects.extend(change::turn_notice(task, turn.workflow));
+    }
+    if !is_latest {
         return Decision::Keep { why: Kept::Stale, effects };
     }
-    let mut effects = requests(task, turn, |step| step.claimed_at == settled_at);
     if task.turned_at > 0 && task.turned_at == settled_at {
-        effects.extend(change::turn_notice(task, turn.workflow));
         effects.extend(change::alert(task, turn));
-    } else if task.steps[index].state == State::Processed && settled_at == task.version {
+    } else if step.state == State::Processed && settled_at == task.version {
         effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
     }
     let waits = match task.phase {
@@ -242,15 +248,11 @@ fn on_cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
         Phase::Forward => {}
         Phase::Error if !task.is_undo_begun() => {}
         // A repeated cancel: the Wake and the notice of the first one may not have gone out.
-        Phase::Undoing if !task.is_undo_begun() => {
-            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(change::wake(task, turn, 0));
-            return Decision::Keep { why: Kept::Repeated, effects: effects.collect() };
-        }
-        Phase::Undone => {
-            let effects = change::turn_notice(task, turn.workflow).into_iter().collect();
+        Phase::Undoing | Phase::Undone => {
+            let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
+            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(wake).collect();
             return Decision::Keep { why: Kept::Repeated, effects };
         }
-        Phase::Undoing => return keep(Kept::Repeated),
         Phase::Processed | Phase::Error | Phase::UndoError => return keep(Kept::NotAllowed),
     }
     let mut change = Change::begin(task, turn);

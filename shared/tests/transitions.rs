@@ -558,7 +558,7 @@ fn cancel_of_an_order_nobody_began_ends_it_at_once() {
 fn cancel_in_each_phase() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
     bench.at(2000).cancel().is("Undoing a=Processing#1 b=Processing#1 c=Pending", "wake+9000, notice Failed");
-    bench.at(11_000).wake(2).cancel().keeps(Kept::Repeated, "");
+    bench.at(11_000).wake(2).cancel().keeps(Kept::Repeated, "notice Failed");
 
     let mut bench = Bench::claimed(ONE);
     bench
