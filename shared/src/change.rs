@@ -379,7 +379,10 @@ impl<'a> Change<'a> {
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn.workflow, kind, step));
         }
-        effects.extend(alert(&task, turn));
+        // An older alert is left to the sweep: it goes out together with the notice that may have died with it.
+        if task.alert.as_ref().is_some_and(|alert| alert.version == task.version) {
+            effects.extend(alert(&task, turn));
+        }
         Decision::Save { task: Box::new(task), effects }
     }
 }

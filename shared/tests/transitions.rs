@@ -586,7 +586,7 @@ fn cancel_in_each_phase() {
 fn resubmit_resets_every_failed_step_and_keeps_the_attempts() {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
     let late = bench.answer("a", done(json!("old")));
-    bench.failed("a").failed("b").is("Error a=Failed#1 b=Failed#1 c=Pending", "alert");
+    bench.failed("a").failed("b").is("Error a=Failed#1 b=Failed#1 c=Pending", "");
     bench.on(&Event::AlertSent { version: 2 });
     assert_eq!(bench.task.due, None);
     bench.at(1000).resubmit().is("Pending a=Pending#1 b=Pending#1 c=Pending", "wake");
@@ -669,6 +669,15 @@ fn an_alert_stays_due_until_it_is_out() {
     }
     bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
     assert_eq!(bench.task.due, None);
+}
+
+// F2, F3: found by the model. An alert that went out without its notice must not hide that the notice is lost.
+#[test]
+fn an_owed_alert_never_goes_out_without_its_notice() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
+    bench.done("b").is("Error a=Failed#1 b=Processed#1 c=Pending", "notice StepCompleted");
+    bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
 }
 
 // F3: with a sibling still running the task stays in the index after its alert is out.
