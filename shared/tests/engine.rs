@@ -133,15 +133,18 @@ impl StateStore for Store {
     }
 }
 
+/// Picks the sends that fail.
+type Fails = fn(&Effect) -> bool;
+
 /// Keeps what is sent; fails sends that match.
 #[derive(Default)]
 struct Queues {
     sent: Mutex<Vec<Effect>>,
-    fails: Mutex<Option<fn(&Effect) -> bool>>,
+    fails: Mutex<Option<Fails>>,
 }
 
 impl Queues {
-    fn fail(&self, which: Option<fn(&Effect) -> bool>) {
+    fn fail(&self, which: Option<Fails>) {
         *self.fails.lock().unwrap() = which;
     }
 

@@ -1,6 +1,6 @@
 //! Seeded defects: the core with one thing wrong in what goes in or what comes out.
 //!
-//! The first ten are the wordings of the protocol that looked right and were not.
+//! The first eleven are the wordings of the protocol that looked right and were not.
 
 use jiff::{SignedDuration, Timestamp};
 use shared::message::{Effect, Outcome};
@@ -98,6 +98,12 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::AlertDeliveredClearsAny, Event::AlertSent { version }) => {
             *version = task.alert.as_ref().map_or(*version, |a| a.version);
         }
+        (Defect::UnknownIsNotUndone, Event::Wake { .. }) if task.phase == Phase::Undoing && !task.is_undo_begun() => {
+            let unknown = |s: &State| matches!(s, State::Pending { .. } | State::Processing { .. });
+            if task.undo_from(turn.skew).is_none_or(|from| from <= turn.now) {
+                task.steps.iter_mut().filter(|s| unknown(&s.state)).for_each(|s| s.state = State::Skipped);
+            }
+        }
         (Defect::UndoDoesNotWait, _) => task.forward_by = None,
         (Defect::UndoInAnyOrder, _) if task.phase == Phase::Undoing => {
             bent.steps.iter_mut().for_each(|s| s.after.clear());
@@ -110,10 +116,12 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::StaleReplyCounts, Event::Reply(reply)) => {
             reply.attempt = workflow.position(&reply.step).map_or(0, |i| task.steps[i].attempt);
         }
-        (Defect::SiblingStartsAfterFailure, Event::Reply(reply)) if matches!(reply.outcome, Outcome::Done { .. }) => {
-            if task.phase == Phase::Undoing && !task.is_undo_begun() {
-                task.phase = Phase::Forward;
-            }
+        (Defect::SiblingStartsAfterFailure, Event::Reply(reply))
+            if matches!(reply.outcome, Outcome::Done { .. })
+                && task.phase == Phase::Undoing
+                && !task.is_undo_begun() =>
+        {
+            task.phase = Phase::Forward;
         }
         _ => {}
     }
@@ -154,14 +162,6 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 task.due = first.or(task.due);
             } else if task.due.is_some() {
                 task.due = before.due.or(task.due);
-            }
-        }
-        (Decision::Save { task, .. }, Defect::UnknownIsNotUndone, _) => {
-            for (was, is) in before.steps.iter().zip(&mut task.steps) {
-                let unknown = matches!(was.state, State::Pending { .. } | State::Processing { .. });
-                if unknown && is.is_undo_begun() && is.claim().is_none() {
-                    is.state = State::Undone;
-                }
             }
         }
         (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,
