@@ -1,7 +1,7 @@
 //! Exhaustive search of the core: every order of messages, losses, doublings, crashes between sends, expiries, two
 //! leaders, undo, cancel and resubmission, within bounds.
 //!
-//! `cargo test -p stepwarden-tests` runs the quick bounds; `MODEL=full` the large ones. // J5
+//! `cargo test -p stepwarden-tests` runs the quick bounds, `MODEL=full` the large ones. // J5
 
 #[path = "model/defects.rs"]
 mod defects;
@@ -98,14 +98,14 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 727_629),
         ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 826_297),
         ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 217_722),
-        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 0),
+        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 3_809_849),
         (
             "cancel after an error",
             Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
             96_943,
         ),
-        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 0),
-        ("resubmit of two undos", TWO_UNDOS, 0),
+        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 2_170_407),
+        ("resubmit of two undos", TWO_UNDOS, 5_974_701),
     ]
 }
 
