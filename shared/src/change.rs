@@ -272,8 +272,9 @@ impl<'a> Change<'a> {
     /// From now on everything done is undone; nothing new starts forward.
     pub(crate) fn turn_to_undo(&mut self, reason: String) {
         self.task.phase = Phase::Undoing;
-        self.task.ended_at = 0;
+        self.task.turned_at = self.task.version;
         self.task.alert = None;
+        self.task.notice_owed = false;
         self.log(Kind::TaskUndoing, None, Some(reason.clone()));
         self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
         self.notice = Some((NoticeKind::Failed, None));
@@ -284,7 +285,8 @@ impl<'a> Change<'a> {
     fn stop(&mut self, phase: Phase, index: usize, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
-        self.task.ended_at = self.task.version;
+        self.task.turned_at = self.task.version;
+        self.task.notice_owed = self.owes_strictly();
         self.task.alert = Some(Alert {
             version: self.task.version,
             step: Some(u16::try_from(index).expect("at most MAX_STEPS steps")),
@@ -296,10 +298,14 @@ impl<'a> Change<'a> {
         self.wake = false;
     }
 
+    fn owes_strictly(&self) -> bool {
+        self.turn.workflow.strict_notices && self.task.reply_queue.is_some()
+    }
+
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
         self.task.phase = phase;
-        self.task.ended_at = self.task.version;
-        self.task.notice_owed = self.turn.workflow.strict_notices && self.task.reply_queue.is_some();
+        self.task.turned_at = self.task.version;
+        self.task.notice_owed = self.owes_strictly();
         self.log(kind, None, None);
         self.notice = Some((notice, None));
         self.wake = false;
@@ -327,8 +333,9 @@ impl<'a> Change<'a> {
             Phase::UndoError => Phase::Undoing,
             other @ (Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone) => other,
         };
-        self.task.ended_at = 0;
+        self.task.turned_at = 0;
         self.task.alert = None;
+        self.task.notice_owed = false;
         self.task.reason = None;
         self.note_act(Kind::Resubmitted, by, reason);
         self.wake = true;
@@ -372,7 +379,10 @@ impl<'a> Change<'a> {
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn.workflow, kind, step));
         }
-        effects.extend(alert(&task, turn));
+        // An older alert is left to the sweep: it goes out together with the notice that may have died with it.
+        if task.alert.as_ref().is_some_and(|alert| alert.version == task.version) {
+            effects.extend(alert(&task, turn));
+        }
         Decision::Save { task: Box::new(task), effects }
     }
 }
@@ -390,12 +400,14 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
     };
     let mut outputs = std::collections::BTreeMap::new();
+    let mut seen = vec![false; task.steps.len()];
     let mut before = spec.after.clone();
     while let Some(i) = before.pop() {
-        if let Some(output) = &task.steps[i].output
-            && outputs.insert(workflow.steps[i].name.clone(), output.clone()).is_some()
-        {
+        if std::mem::replace(&mut seen[i], true) {
             continue;
+        }
+        if let Some(output) = &task.steps[i].output {
+            outputs.insert(workflow.steps[i].name.clone(), output.clone());
         }
         before.extend(&workflow.steps[i].after);
     }
@@ -427,13 +439,17 @@ pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
 
 /// The notice of what happened last, for a submitter that has a queue.
 pub(crate) fn notice(task: &Task, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
+    notice_of(task, task.version, workflow, kind, step)
+}
+
+fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
     let queue = task.reply_queue.clone()?;
     Some(Effect::Notice(Box::new(Notice {
         queue,
         kind,
         order_id: task.id.clone(),
         reference: task.reference.clone(),
-        seq: task.version,
+        seq,
         at: task.updated_at,
         state: task.process_state(),
         step: step.map(|i| workflow.steps[i].name.clone()),
@@ -442,17 +458,18 @@ pub(crate) fn notice(task: &Task, workflow: &Workflow, kind: NoticeKind, step: O
     })))
 }
 
-/// The notice of the phase a task ended in, as sent when it ended.
-pub(crate) fn final_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
+/// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end.
+pub(crate) fn turn_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
     let (kind, step) = match task.phase {
         Phase::Processed => (NoticeKind::Completed, None),
         Phase::Undone => (NoticeKind::Undone, None),
         Phase::Error | Phase::UndoError => {
             (NoticeKind::AttentionNeeded, task.alert.as_ref().and_then(|a| a.step).map(usize::from))
         }
+        Phase::Undoing if task.turned_at > 0 => (NoticeKind::Failed, None),
         Phase::Forward | Phase::Undoing => return None,
     };
-    notice(task, workflow, kind, step)
+    notice_of(task, task.turned_at, workflow, kind, step)
 }
 
 /// The alert a task owes, if it owes one.

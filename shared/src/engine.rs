@@ -371,7 +371,7 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
         Effect::Alert(alert) => Some(Event::AlertSent { version: alert.version }),
         Effect::Notice(notice) => {
             let task = handled.task()?;
-            (task.notice_owed && notice.seq >= task.ended_at).then_some(Event::NoticeSent { version: task.ended_at })
+            (task.notice_owed && notice.seq >= task.turned_at).then_some(Event::NoticeSent { version: task.turned_at })
         }
         Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) => None,
     }

@@ -61,7 +61,7 @@ pub enum Event {
     },
     /// The strict final notice of the end at this version is out.
     NoticeSent {
-        /// [`Task::ended_at`].
+        /// [`Task::turned_at`].
         version: u64,
     },
 }
@@ -121,7 +121,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             change.save()
         }
         Event::NoticeSent { version } => {
-            if !task.notice_owed || task.ended_at != *version {
+            if !task.notice_owed || task.turned_at != *version {
                 return keep(Kept::Repeated);
             }
             let mut change = Change::begin(task, turn);
@@ -139,8 +139,8 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // What the sender of this Wake did not know of may have been saved by an earlier delivery of this very Wake that
     // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
-    if task.ended_at > seen {
-        again.extend(change::final_notice(task, turn.workflow));
+    if task.turned_at > seen {
+        again.extend(change::turn_notice(task, turn.workflow));
     }
     if task.next_claim(turn.workflow, turn.now, turn.skew).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {
@@ -163,16 +163,17 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return keep(Kept::Foreign);
     }
     let Some((direction, complete_by)) = task.holds(index, reply.attempt) else {
-        return if reply.attempt == step.attempt { on_repeated_reply(task, index, turn) } else { keep(Kept::Stale) };
+        return on_settled_reply(task, index, reply.attempt, turn);
     };
     if turn.now >= complete_by {
         return keep(Kept::Late);
     }
     let mut change = Change::begin(task, turn);
     match &reply.outcome {
-        Outcome::Done { output } => match check_output(output) {
-            Ok(()) => change.complete(index, direction, output.clone()),
-            Err(error) => change.fail(index, direction, &error),
+        Outcome::Done { output } => match (direction, check_output(output)) {
+            // What an undo returns is not kept, so its length does not matter.
+            (Direction::Undo, _) | (Direction::Do, Ok(())) => change.complete(index, direction, output.clone()),
+            (Direction::Do, Err(error)) => change.fail(index, direction, &error),
         },
         Outcome::Failed { error } => change.fail(index, direction, error),
         Outcome::Unavailable { error, retry_after_ms } => {
@@ -210,13 +211,25 @@ fn check_output(output: &Value) -> Result<(), String> {
 }
 
 /// The save that settled this attempt went through, but its effects may not have gone out.
-fn on_repeated_reply(task: &Task, index: usize, turn: &Turn<'_>) -> Decision {
-    let settled_at = task.steps[index].settled_at;
-    let mut effects = requests(task, turn, |step| step.claimed_at == settled_at);
-    if task.ended_at > 0 && task.ended_at == settled_at {
-        effects.extend(change::final_notice(task, turn.workflow));
+fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) -> Decision {
+    let step = &task.steps[index];
+    let settled_at = step.settled_at;
+    let is_latest = attempt == step.attempt;
+    // With no wait the save that settled an attempt also claimed the next one.
+    let mut effects = match is_latest || attempt + 1 == step.attempt && settled_at > 0 {
+        true => requests(task, turn, |step| step.claimed_at == settled_at),
+        false => Vec::new(),
+    };
+    // Once the undo has begun the record no longer tells which reply turned the task to it.
+    if task.turned_at == settled_at || task.phase == Phase::Undoing {
+        effects.extend(change::turn_notice(task, turn.workflow));
+    }
+    if !is_latest {
+        return Decision::Keep { why: Kept::Stale, effects };
+    }
+    if task.turned_at > 0 && task.turned_at == settled_at {
         effects.extend(change::alert(task, turn));
-    } else if task.steps[index].state == State::Processed && settled_at == task.version {
+    } else if step.state == State::Processed && settled_at == task.version {
         effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
     }
     let waits = match task.phase {
@@ -234,12 +247,12 @@ fn on_cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
     match task.phase {
         Phase::Forward => {}
         Phase::Error if !task.is_undo_begun() => {}
-        // A repeated cancel: the Wake of the first one may not have gone out.
-        Phase::Undoing if !task.is_undo_begun() => {
-            let effects = change::wake(task, turn, 0).into_iter().collect();
+        // A repeated cancel: the Wake and the notice of the first one may not have gone out.
+        Phase::Undoing | Phase::Undone => {
+            let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
+            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(wake).collect();
             return Decision::Keep { why: Kept::Repeated, effects };
         }
-        Phase::Undoing | Phase::Undone => return keep(Kept::Repeated),
         Phase::Processed | Phase::Error | Phase::UndoError => return keep(Kept::NotAllowed),
     }
     let mut change = Change::begin(task, turn);

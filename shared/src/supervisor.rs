@@ -61,11 +61,11 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
 }
 
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
-    let mut effects: Vec<Effect> = change::alert(task, turn).into_iter().collect();
-    if task.notice_owed {
-        effects.extend(change::final_notice(task, turn.workflow));
-    }
-    if !effects.is_empty() {
+    let mut effects: Vec<Effect> = Vec::new();
+    if task.alert.is_some() || task.notice_owed {
+        // Who died before the alert went out died before the notice did.
+        effects.extend(change::turn_notice(task, turn.workflow));
+        effects.extend(change::alert(task, turn));
         // What is owed stays due until it is out: the engine clears it after the send.
         return Verdict::Rearm { due: task.due, effects };
     }
@@ -89,6 +89,10 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     }
     // It could be claimed, and nobody did: its Wake is lost or the queue is long. The older the task, the longer the next
     // wait, so that a backlog is not made longer by Wakes for it.
+    // The turn to undo and its notice may have died with the same supervisor.
+    if !task.is_undo_begun() {
+        effects.extend(change::turn_notice(task, turn.workflow));
+    }
     effects.extend(change::wake(task, turn, 0));
     let age = task.updated_at.duration_until(turn.now);
     let patience = age.clamp(grace(turn.workflow), MAX_REARM);

@@ -134,9 +134,10 @@ pub struct Task {
     /// Where it stands.
     #[serde(rename = "ph")]
     pub phase: Phase,
-    /// Version at which the phase last became a final one, else 0.
+    /// Version at which it last turned to undo or to an end, and the number of that turn's notice; 0 on the way forward
+    /// and after a resubmission.
     #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
-    pub ended_at: u64,
+    pub turned_at: u64,
     /// One record per step, in the workflow's order.
     #[serde(rename = "st")]
     pub steps: Vec<Step>,
@@ -217,7 +218,7 @@ impl Task {
             workflow: workflow.name.clone(),
             workflow_hash: workflow.hash(),
             phase: Phase::Forward,
-            ended_at: 0,
+            turned_at: 0,
             steps: vec![Step::new(); workflow.steps.len()],
             tenant: submission.tenant,
             reference: submission.reference,

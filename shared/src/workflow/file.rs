@@ -115,9 +115,17 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
         line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
         message,
     };
-    let raw: RawWorkflow =
-        toml::from_str(text).map_err(|e| fail(e.span().unwrap_or(0..0), e.message().replace('\n', "; ")))?;
+    let raw: RawWorkflow = toml::from_str(text)
+        .map_err(|e| fail(e.span().unwrap_or(0..0), with_advice(&e.message().replace('\n', "; "))))?;
     build(&raw, known).map_err(|(at, message)| fail(at, message))
+}
+
+/// The reader of durations says what it did not find, but not what to write.
+fn with_advice(message: &str) -> String {
+    if message.contains("duration") {
+        return format!("{message}; write a duration with its unit, for instance \"30s\", \"5m\" or \"1h\"");
+    }
+    message.to_owned()
 }
 
 fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
@@ -159,7 +167,9 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
         let message =
             format!("the steps wait for each other in a circle ({path}); take one of these `after` entries out");
-        return Err((raw.step[cycle[0]].get_ref().after[0].span(), message));
+        let after = &raw.step[cycle[0]].get_ref().after;
+        let entry = after.iter().find(|a| a.get_ref() == names[cycle[1]]).expect("a circle is made of `after` entries");
+        return Err((entry.span(), message));
     }
     Ok(Workflow {
         name: raw.name.get_ref().clone(),

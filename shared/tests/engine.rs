@@ -1,0 +1,531 @@
+//! The shell around the core: crashes, lost answers, races and stale memory, over a store and queues in memory.
+//!
+//! Method: the fakes do what DynamoDB and SQS may do (a write that went through and whose answer is lost, a send that
+//! fails), and yield at each call, so that instances interleave. Nothing sleeps; the clock is a number.
+
+mod support;
+
+use jiff::Timestamp;
+use serde_json::json;
+use shared::engine::{Clock, Config, Engine, Handled};
+use shared::lease::Lease;
+use shared::message::Effect;
+use shared::order::{Id, Order};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::scheduler::{Event, Kept};
+use shared::task::{ProcessState, Task};
+use shared::workflow::{Hash, Workflow};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use support::*;
+
+/// What the next save does beside its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It is applied, its answer is lost, and the client's own second try fails on the condition.
+    AnswerLost,
+    /// It is applied, and the client gives up.
+    AppliedThenUnavailable,
+    /// The store refuses before it writes.
+    Unavailable,
+}
+
+#[derive(Default)]
+struct Store {
+    tasks: Mutex<HashMap<Id, Task>>,
+    orders: Mutex<HashMap<Id, Order>>,
+    workflows: Mutex<HashMap<Hash, Workflow>>,
+    /// Faults of the next saves of one task.
+    faults: Mutex<Vec<(Id, Fault)>>,
+    /// Version and LockedBy of every applied save.
+    saves: Mutex<Vec<(Id, u64, Option<String>)>>,
+    loads: AtomicUsize,
+}
+
+impl Store {
+    fn get(&self, id: &str) -> Task {
+        self.tasks.lock().unwrap()[&Id(id.into())].clone()
+    }
+
+    fn fail(&self, id: &str, fault: Fault) {
+        self.faults.lock().unwrap().push((Id(id.into()), fault));
+    }
+
+    fn loads(&self) -> usize {
+        self.loads.load(Ordering::Relaxed)
+    }
+}
+
+fn unavailable_store() -> Error {
+    Error::Unavailable { what: "the store".into(), source: "503".into() }
+}
+
+impl StateStore for Store {
+    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        tokio::task::yield_now().await;
+        let mut tasks = self.tasks.lock().unwrap();
+        if tasks.contains_key(&task.id) {
+            return Ok(Created::Exists);
+        }
+        tasks.insert(task.id.clone(), task.clone());
+        self.orders.lock().unwrap().insert(order.id.clone(), order.clone());
+        Ok(Created::New)
+    }
+
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        tokio::task::yield_now().await;
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        Ok(self.tasks.lock().unwrap().get(id).cloned())
+    }
+
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        tokio::task::yield_now().await;
+        let fault = {
+            let mut faults = self.faults.lock().unwrap();
+            faults.iter().position(|(id, _)| *id == task.id).map(|i| faults.remove(i).1)
+        };
+        if fault == Some(Fault::Unavailable) {
+            return Err(unavailable_store());
+        }
+        let mut tasks = self.tasks.lock().unwrap();
+        let stored = tasks.get(&task.id).cloned();
+        if stored.as_ref().is_none_or(|t| t.version != seen || t.lease_token > task.lease_token) {
+            return Ok(Saved::Conflict(stored.map(Box::new)));
+        }
+        tasks.insert(task.id.clone(), task.clone());
+        self.saves.lock().unwrap().push((task.id.clone(), task.version, task.locked_by().map(str::to_owned)));
+        match fault {
+            None => Ok(Saved::Applied),
+            Some(Fault::AnswerLost) => Ok(Saved::Conflict(Some(Box::new(task.clone())))),
+            Some(Fault::AppliedThenUnavailable | Fault::Unavailable) => Err(unavailable_store()),
+        }
+    }
+
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        tokio::task::yield_now().await;
+        let mut tasks = self.tasks.lock().unwrap();
+        let stored = tasks.get_mut(&task.id).filter(|t| t.version == task.version && t.lease_token <= token);
+        if let Some(stored) = stored {
+            (stored.due, stored.lease_token) = (due, token);
+        }
+        Ok(())
+    }
+
+    async fn due(&self, _: u16, now: Timestamp, limit: u32, _: Option<&str>) -> Result<DuePage, Error> {
+        let tasks = self.tasks.lock().unwrap();
+        let ids = tasks.values().filter(|t| t.due.is_some_and(|due| due <= now)).map(|t| t.id.clone());
+        Ok(DuePage { ids: ids.take(limit as usize).collect(), next: None })
+    }
+
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        Ok(self.orders.lock().unwrap().get(&task.id).cloned())
+    }
+
+    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
+        self.workflows.lock().unwrap().insert(workflow.hash(), workflow.clone());
+        Ok(())
+    }
+
+    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        tokio::task::yield_now().await;
+        Ok(self.workflows.lock().unwrap().get(hash).cloned())
+    }
+}
+
+/// Picks the sends that fail.
+type Fails = fn(&Effect) -> bool;
+
+/// Keeps what is sent; fails sends that match.
+#[derive(Default)]
+struct Queues {
+    sent: Mutex<Vec<Effect>>,
+    fails: Mutex<Option<Fails>>,
+}
+
+impl Queues {
+    fn fail(&self, which: Option<Fails>) {
+        *self.fails.lock().unwrap() = which;
+    }
+
+    fn take(&self) -> Vec<Effect> {
+        std::mem::take(&mut self.sent.lock().unwrap())
+    }
+}
+
+impl Messenger for Queues {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        tokio::task::yield_now().await;
+        let fails = *self.fails.lock().unwrap();
+        let send = |effect: Effect| {
+            if fails.is_some_and(|f| f(&effect)) {
+                return Err(Error::Unavailable { what: "a queue".into(), source: "503".into() });
+            }
+            self.sent.lock().unwrap().push(effect);
+            Ok(())
+        };
+        effects.into_iter().map(send).collect()
+    }
+}
+
+struct World {
+    store: Arc<Store>,
+    queues: Arc<Queues>,
+    now: Arc<AtomicI64>,
+    workflow: Workflow,
+}
+
+type Instance = Engine<Arc<Store>, Arc<Queues>>;
+
+impl World {
+    /// A world with tasks `ord_1` to `ord_N`.
+    async fn new(text: &str, tasks: usize) -> Self {
+        let world = Self {
+            store: Arc::default(),
+            queues: Arc::default(),
+            now: Arc::new(AtomicI64::new(0)),
+            workflow: workflow(text),
+        };
+        let door = world.instance("door");
+        door.use_workflow(&world.workflow).await.unwrap();
+        for n in 1..=tasks {
+            let task = Task::new(submission(&format!("ord_{n}"), true), &world.workflow, at(0));
+            let order = Order {
+                id: task.id.clone(),
+                tenant: "acme".into(),
+                idempotency_key: n.to_string(),
+                hash: String::new(),
+                created_at: at(0),
+                input: json!({ "n": n }),
+            };
+            assert_eq!(door.create(&order, &task).await.unwrap(), Created::New);
+            assert_eq!(door.create(&order, &task).await.unwrap(), Created::Exists);
+        }
+        world
+    }
+
+    fn instance(&self, name: &str) -> Instance {
+        let now = Arc::clone(&self.now);
+        let clock: Clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
+        let config = Config { instance: name.into(), skew: SKEW, cache: 100, clock, observer: None };
+        Engine::new(Arc::clone(&self.store), Arc::clone(&self.queues), config)
+    }
+
+    fn at(&self, ms: i64) {
+        self.now.store(ms, Ordering::Relaxed);
+    }
+
+    /// What was sent since the last call, as `do a#1`.
+    fn sent(&self) -> Vec<String> {
+        let mut bench = Bench::new(ONE);
+        bench.effects = self.queues.take();
+        let text = bench.effects();
+        text.split(", ").filter(|s| !s.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+fn id(text: &str) -> Id {
+    Id(text.into())
+}
+
+fn wake(task: &str) -> (Id, Event) {
+    (id(task), Event::Wake { seen: 0, hops: 0 })
+}
+
+fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
+    let reply =
+        shared::message::Reply { task_id: id(task), step: step.into(), attempt, outcome: done(json!({"of": step})) };
+    (id(task), Event::Reply(reply))
+}
+
+fn lease(token: u64) -> Lease {
+    Lease { name: "sweep".into(), holder: "v".into(), token, expires: at(1_000_000) }
+}
+
+async fn one(engine: &Instance, event: (Id, Event)) -> Result<Handled, Error> {
+    engine.handle(vec![event]).await.pop().unwrap()
+}
+
+fn kept(handled: &Result<Handled, Error>) -> Option<Kept> {
+    match handled {
+        Ok(Handled::Kept(why, _)) => Some(*why),
+        Ok(Handled::Applied(_) | Handled::NoSuchTask) | Err(_) => None,
+    }
+}
+
+// D1, B2, E1: the request carries the order's input, read once from the order store.
+#[tokio::test]
+async fn a_wake_claims_and_its_requests_carry_the_orders_input() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let engine = world.instance("s1");
+    assert!(matches!(one(&engine, wake("ord_1")).await, Ok(Handled::Applied(_))));
+    let effects = world.queues.take();
+    assert_eq!(effects.len(), 2);
+    for effect in effects {
+        let Effect::Request(request) = effect else { panic!("{effect:?}") };
+        assert_eq!(request.input, json!({"n": 1}));
+    }
+    assert!(matches!(one(&engine, wake("ord_9")).await, Ok(Handled::NoSuchTask)));
+}
+
+// A4, D9: the process dies after its save, before any of its sends; the queue delivers the message again.
+#[tokio::test]
+async fn after_a_crash_between_save_and_send_the_redelivery_sends() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let events = [wake("ord_1"), reply("ord_1", "a", 1), reply("ord_1", "b", 1), reply("ord_1", "c", 1)];
+    let expected: [&[&str]; 4] =
+        [&["do a#1", "do b#1"], &["notice StepCompleted"], &["do c#1", "notice StepCompleted"], &["notice Completed"]];
+    for (event, expected) in events.into_iter().zip(expected) {
+        world.queues.fail(Some(|_| true));
+        assert!(one(&world.instance("dies"), event.clone()).await.is_err(), "the message is not acknowledged");
+        world.queues.fail(None);
+        assert_eq!(world.sent(), Vec::<String>::new());
+        let version = world.store.get("ord_1").version;
+        assert!(one(&world.instance("next"), event).await.is_ok());
+        assert_eq!(world.sent(), expected);
+        assert_eq!(world.store.get("ord_1").version, version, "nothing is decided anew");
+    }
+    assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Processed);
+}
+
+// A4: only some of the sends went out.
+#[tokio::test]
+async fn a_batch_of_which_one_send_failed_is_not_acknowledged() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let engine = world.instance("s1");
+    world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.step == "b")));
+    assert!(one(&engine, wake("ord_1")).await.is_err());
+    assert_eq!(world.sent(), ["do a#1"]);
+    world.queues.fail(None);
+    assert_eq!(kept(&one(&engine, wake("ord_1")).await), Some(Kept::NothingReady));
+    assert_eq!(world.sent(), ["do a#1", "do b#1"]);
+}
+
+// Rule 2 of the protocol: the client's second try of a save that went through is no conflict.
+#[tokio::test]
+async fn ones_own_save_is_recognised_after_a_lost_answer() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let engine = world.instance("s1");
+    world.store.fail("ord_1", Fault::AnswerLost);
+    let handled = one(&engine, wake("ord_1")).await.unwrap();
+    let Handled::Applied(task) = handled else { panic!("{handled:?}") };
+    assert_eq!(*task, world.store.get("ord_1"));
+    assert_eq!(world.sent(), ["do a#1", "do b#1"]);
+    assert_eq!(world.store.get("ord_1").version, 1);
+}
+
+// Wording 9: "my own stamp means mine". Two deliveries on one instance race; the loser's deadline never goes out.
+#[tokio::test]
+async fn of_two_deliveries_on_one_instance_the_loser_sends_the_stored_deadline() {
+    let world = World::new(ONE, 1).await;
+    let engine = world.instance("s1");
+    let first = engine.handle(vec![wake("ord_1"), wake("ord_1")]);
+    let (tick, answers) = tokio::join!(
+        async {
+            tokio::task::yield_now().await;
+            world.at(500);
+        },
+        first
+    );
+    let () = tick;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let stored = world.store.get("ord_1").complete_by().unwrap();
+    let effects = world.queues.take();
+    assert!(!effects.is_empty());
+    for effect in effects {
+        let Effect::Request(request) = effect else { panic!("{effect:?}") };
+        assert_eq!((request.attempt, request.complete_by), (1, stored));
+    }
+    assert_eq!(world.store.get("ord_1").version, 1);
+}
+
+// A write whose answer says nothing may have gone through: the redelivery finds out.
+#[tokio::test]
+async fn a_save_of_unknown_fate_is_settled_by_the_redelivery() {
+    for (fault, version) in [(Fault::AppliedThenUnavailable, 1), (Fault::Unavailable, 0)] {
+        let world = World::new(SIDE_BY_SIDE, 1).await;
+        let engine = world.instance("s1");
+        world.store.fail("ord_1", fault);
+        assert!(one(&engine, wake("ord_1")).await.is_err());
+        assert_eq!(world.store.get("ord_1").version, version);
+        assert_eq!(world.sent(), Vec::<String>::new(), "nothing goes out before it is certain");
+        assert!(one(&engine, wake("ord_1")).await.is_ok());
+        assert_eq!(world.sent(), ["do a#1", "do b#1"]);
+        assert_eq!(world.store.get("ord_1").version, 1);
+    }
+}
+
+// Idea 1 of the protocol: a lost race means "decide again", and memory never decides to do nothing.
+#[tokio::test]
+async fn a_stale_cache_never_decides_to_do_nothing() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let (old, new) = (world.instance("old"), world.instance("new"));
+    one(&old, wake("ord_1")).await.unwrap();
+    // `old` remembers version 1. Meanwhile `new` records a, a expires nowhere, b fails over and is claimed again.
+    one(&new, reply("ord_1", "a", 1)).await.unwrap();
+    world.at(11_000);
+    let counts = new.recover(&[id("ord_1")], &lease(1)).await;
+    assert_eq!(counts.iter().map(|c| *c.as_ref().unwrap()).collect::<Vec<_>>(), [1]);
+    world.at(12_000);
+    one(&new, wake("ord_1")).await.unwrap();
+    world.queues.take();
+    // By what `old` remembers attempt 2 never was, and the time of attempt 1 is over.
+    assert!(matches!(one(&old, reply("ord_1", "b", 2)).await, Ok(Handled::Applied(_))));
+    assert_eq!(world.sent(), ["do c#1", "notice StepCompleted"]);
+}
+
+// A cached task saves the read, and only that.
+#[tokio::test]
+async fn a_happy_order_on_one_instance_reads_its_task_once_at_most() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let engine = world.instance("s1");
+    for event in [wake("ord_1"), reply("ord_1", "a", 1), reply("ord_1", "b", 1), reply("ord_1", "c", 1)] {
+        one(&engine, event).await.unwrap();
+    }
+    assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Processed);
+    assert_eq!((world.store.loads(), world.store.saves.lock().unwrap().len()), (1, 4));
+}
+
+// D1, B7: of n schedulers at once exactly one wins, for each claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_schedulers_on_one_store_claim_each_step_exactly_once() {
+    for round in 0..50 {
+        let world = World::new(SIDE_BY_SIDE, 1).await;
+        let engines: Vec<_> = (0..16).map(|n| Arc::new(world.instance(&format!("s{n}")))).collect();
+        for event in [wake("ord_1"), reply("ord_1", "a", 1), reply("ord_1", "b", 1), reply("ord_1", "c", 1)] {
+            let runs: Vec<_> = engines
+                .iter()
+                .map(|engine| {
+                    let (engine, event) = (Arc::clone(engine), event.clone());
+                    tokio::spawn(async move { one(&engine, event).await })
+                })
+                .collect();
+            let mut applied = 0;
+            for run in runs {
+                let handled = run.await.unwrap().unwrap();
+                applied += usize::from(matches!(handled, Handled::Applied(_)));
+            }
+            assert_eq!(applied, 1, "round {round}");
+        }
+        let task = world.store.get("ord_1");
+        assert!(task.steps.iter().all(|s| s.attempt == 1), "{task:?}");
+        let versions: Vec<_> = world.store.saves.lock().unwrap().iter().map(|s| s.1).collect();
+        assert_eq!(versions, [1, 2, 3, 4], "successful saves form one chain");
+        let stored = at(10_000);
+        for effect in world.queues.take() {
+            if let Effect::Request(request) = effect {
+                assert_eq!((request.attempt, request.complete_by), (1, stored));
+            }
+        }
+    }
+}
+
+// A handler fails the message, not the batch.
+#[tokio::test]
+async fn a_failing_neighbour_takes_nobody_along() {
+    let world = World::new(ONE, 4).await;
+    let engine = world.instance("s1");
+    world.store.fail("ord_2", Fault::Unavailable);
+    world.store.orders.lock().unwrap().remove(&id("ord_3"));
+    world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.task_id.0 == "ord_4")));
+    let answers = engine.handle((1..=5).map(|n| wake(&format!("ord_{n}"))).collect()).await;
+    let good: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(good, [true, false, false, false, true]);
+    assert!(matches!(answers[4], Ok(Handled::NoSuchTask)));
+    assert_eq!(world.sent(), ["do a#1"]);
+    assert!(matches!(&answers[2], Err(Error::Corrupt { what, .. }) if what.contains("ord_3")));
+}
+
+// Two messages about one task in one batch: both are handled.
+#[tokio::test]
+async fn two_replies_for_one_task_in_one_batch_are_both_recorded() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    let engine = world.instance("s1");
+    one(&engine, wake("ord_1")).await.unwrap();
+    world.queues.take();
+    let answers = engine.handle(vec![reply("ord_1", "a", 1), reply("ord_1", "b", 1)]).await;
+    assert!(answers.iter().all(|a| matches!(a, Ok(Handled::Applied(_)))), "{answers:?}");
+    assert_eq!(world.store.get("ord_1").steps[2].attempt, 1);
+    assert_eq!(world.sent().iter().filter(|s| *s == "do c#1").count(), 1);
+}
+
+// F2, F3: an alert is owed until it went out, then no longer.
+#[tokio::test]
+async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
+    let world = World::new(&format!("strict_notices = true\non_failure = \"error\"\n{ONE}"), 1).await;
+    let engine = world.instance("s1");
+    one(&engine, wake("ord_1")).await.unwrap();
+    world.queues.take();
+    let (task, Event::Reply(mut fatal)) = reply("ord_1", "a", 1) else { panic!() };
+    fatal.outcome = failed();
+    world.queues.fail(Some(|e| matches!(e, Effect::Alert(_))));
+    assert!(one(&engine, (task, Event::Reply(fatal))).await.is_err());
+    assert!(world.store.get("ord_1").alert.is_some());
+    world.queues.take();
+    for round in 0..2 {
+        assert!(engine.recover(&[id("ord_1")], &lease(1)).await[0].is_err(), "round {round}");
+        world.queues.take();
+    }
+    world.queues.fail(None);
+    assert!(engine.recover(&[id("ord_1")], &lease(1)).await[0].is_ok());
+    assert_eq!(world.sent(), ["notice AttentionNeeded", "alert"]);
+    let task = world.store.get("ord_1");
+    assert_eq!((&task.alert, task.notice_owed, task.due), (&None, false, None));
+}
+
+// I8 of the protocol, I5: the older leader's write does not apply after the newer one's, whatever it has in hand.
+#[tokio::test]
+async fn an_older_leader_changes_nothing_after_a_newer_one() {
+    let world = World::new(ONE, 1).await;
+    let engine = world.instance("s1");
+    one(&engine, wake("ord_1")).await.unwrap();
+    world.at(11_000);
+    let v = world.instance("v");
+    assert_eq!(*v.recover(&[id("ord_1")], &lease(5)).await[0].as_ref().unwrap(), 1);
+    world.at(12_000);
+    one(&engine, wake("ord_1")).await.unwrap();
+    world.at(40_000);
+    world.queues.take();
+    let before = world.store.get("ord_1");
+    assert_eq!(*world.instance("old").recover(&[id("ord_1")], &lease(4)).await[0].as_ref().unwrap(), 0);
+    assert_eq!((world.store.get("ord_1"), world.sent()), (before, vec![]));
+}
+
+// I3 of the protocol: two leaders at once count an expiry once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_supervisors_at_once_count_an_expiry_once() {
+    for _ in 0..50 {
+        let world = World::new(ONE, 1).await;
+        one(&world.instance("s1"), wake("ord_1")).await.unwrap();
+        world.at(11_000);
+        let (v1, v2) = (world.instance("v1"), world.instance("v2"));
+        let ids = [id("ord_1")];
+        let (l1, l2) = (lease(1), lease(2));
+        let (a, b) = tokio::join!(v1.recover(&ids, &l1), v2.recover(&ids, &l2));
+        assert_eq!(a[0].as_ref().unwrap() + b[0].as_ref().unwrap(), 1);
+        assert_eq!(world.store.get("ord_1").failure_count(), 1);
+    }
+}
+
+// A rearm of a supervisor leaves the version; a scheduler that remembers the task may still not undo its token.
+#[tokio::test]
+async fn a_rearm_does_not_stop_a_scheduler_that_remembers_the_task() {
+    let world = World::new(&SIDE_BY_SIDE.replace("timeout = \"10s\"", "timeout = \"30s\""), 1).await;
+    let engine = world.instance("s1");
+    one(&engine, wake("ord_1")).await.unwrap();
+    world.at(30_000 - 1);
+    world.instance("v").recover(&[id("ord_1")], &lease(9)).await[0].as_ref().unwrap();
+    assert_eq!((world.store.get("ord_1").due, world.store.get("ord_1").lease_token), (Some(at(31_000)), 9));
+    assert!(matches!(one(&engine, reply("ord_1", "a", 1)).await, Ok(Handled::Applied(_))));
+    assert_eq!(world.store.get("ord_1").lease_token, 9);
+}
+
+// A task is never dropped in silence.
+#[tokio::test]
+async fn a_task_without_its_workflow_is_reported_and_not_lost() {
+    let world = World::new(ONE, 1).await;
+    world.store.workflows.lock().unwrap().clear();
+    let error = one(&world.instance("s1"), wake("ord_1")).await.unwrap_err();
+    assert!(error.to_string().contains("definition is missing"), "{error}");
+    assert_eq!(world.store.get("ord_1").version, 0);
+}

@@ -1,0 +1,312 @@
+//! One task on a bench: events go in, and record and effects come out as short lines that a table can hold.
+#![allow(dead_code, reason = "each test program uses its own part of the bench")]
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use shared::message::{Effect, NoticeKind, Outcome, Reply};
+use shared::order::Id;
+use shared::scheduler::{Decision, Event, Kept, Turn, schedule};
+use shared::step::{Direction, State};
+use shared::supervisor::{Verdict, supervise};
+use shared::task::{Priority, Submission, Task};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+
+/// How far apart clocks may be, here.
+pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
+
+/// `a` and `b` side by side, then `c`; `a` and `c` can be undone. Three attempts, after 1 s and 5 s.
+pub const SIDE_BY_SIDE: &str = r#"
+name = "sample"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 3, backoff = ["1s", "5s"] }
+undo = { agent = "x", retry = { max = 2, backoff = ["2s"] } }
+[[step]]
+name = "b"
+agent = "x"
+timeout = "10s"
+retry = { max = 3, backoff = ["1s", "5s"] }
+[[step]]
+name = "c"
+agent = "x"
+after = ["a", "b"]
+timeout = "10s"
+retry = { max = 3, backoff = ["1s", "5s"] }
+undo = { agent = "x", retry = { max = 2, backoff = ["2s"] } }
+"#;
+
+/// One step and nothing else.
+pub const ONE: &str = r#"
+name = "one"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 2, backoff = ["1s"] }
+undo = { agent = "x" }
+"#;
+
+pub fn workflow(text: &str) -> Workflow {
+    parse("sample.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap()
+}
+
+pub fn secs(s: i64) -> SignedDuration {
+    SignedDuration::from_secs(s)
+}
+
+pub fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
+}
+
+pub fn submission(id: &str, reply_queue: bool) -> Submission {
+    Submission {
+        id: Id(id.into()),
+        tenant: "acme".into(),
+        reference: Some("r-1".into()),
+        reply_queue: reply_queue.then(|| "acme".into()),
+        priority: Priority::Normal,
+        shard: 0,
+    }
+}
+
+pub struct Bench {
+    pub workflow: Workflow,
+    pub task: Task,
+    /// Milliseconds since the task was created.
+    pub now: i64,
+    pub instance: &'static str,
+    pub kept: Option<Kept>,
+    pub effects: Vec<Effect>,
+    pub expired: usize,
+    /// Every value `due` has had, in milliseconds since the task was created.
+    pub dues: Vec<Option<i64>>,
+}
+
+impl Bench {
+    pub fn new(text: &str) -> Self {
+        let workflow = workflow(text);
+        let task = Task::new(submission("ord_1", true), &workflow, at(0));
+        let mut bench = Self {
+            workflow,
+            task,
+            now: 0,
+            instance: "s1",
+            kept: None,
+            effects: Vec::new(),
+            expired: 0,
+            dues: Vec::new(),
+        };
+        bench.note_due();
+        bench
+    }
+
+    /// A task whose first claim is saved.
+    pub fn claimed(text: &str) -> Self {
+        let mut bench = Self::new(text);
+        bench.wake(0);
+        bench
+    }
+
+    fn note_due(&mut self) {
+        let due = self.task.due.map(|t| t.as_millisecond() - at(0).as_millisecond());
+        if self.dues.last() != Some(&due) {
+            self.dues.push(due);
+        }
+    }
+
+    pub fn decide(&self, event: &Event) -> Decision {
+        let turn = Turn { workflow: &self.workflow, now: at(self.now), instance: self.instance, skew: SKEW };
+        schedule(&self.task, event, &turn)
+    }
+
+    /// Decides, saves, and keeps the effects.
+    pub fn on(&mut self, event: &Event) -> &mut Self {
+        match self.decide(event) {
+            Decision::Save { task, effects } => {
+                assert_eq!(task.version, self.task.version + 1, "a save is exactly one version");
+                self.task = *task;
+                (self.kept, self.effects) = (None, effects);
+            }
+            Decision::Keep { why, effects } => (self.kept, self.effects) = (Some(why), effects),
+        }
+        self.check();
+        self
+    }
+
+    pub fn wake(&mut self, seen: u64) -> &mut Self {
+        self.on(&Event::Wake { seen, hops: 0 })
+    }
+
+    pub fn attempt(&self, step: &str) -> u32 {
+        self.task.steps[self.workflow.position(step).unwrap()].attempt
+    }
+
+    pub fn reply(&self, step: &str, attempt: u32, outcome: Outcome) -> Event {
+        Event::Reply(Reply { task_id: self.task.id.clone(), step: step.into(), attempt, outcome })
+    }
+
+    /// The answer of the attempt that is current now.
+    pub fn answer(&self, step: &str, outcome: Outcome) -> Event {
+        self.reply(step, self.attempt(step), outcome)
+    }
+
+    pub fn done(&mut self, step: &str) -> &mut Self {
+        let event = self.answer(step, done(json!({ "of": step })));
+        self.on(&event)
+    }
+
+    pub fn failed(&mut self, step: &str) -> &mut Self {
+        let event = self.answer(step, failed());
+        self.on(&event)
+    }
+
+    pub fn cancel(&mut self) -> &mut Self {
+        self.on(&Event::Cancel { by: "ann".into(), reason: "too late".into() })
+    }
+
+    pub fn resubmit(&mut self) -> &mut Self {
+        self.on(&Event::Resubmit { by: "bob".into(), reason: "fixed".into(), seen: None })
+    }
+
+    pub fn supervise_as(&mut self, token: u64) -> &mut Self {
+        let turn = Turn { workflow: &self.workflow, now: at(self.now), instance: "v1", skew: SKEW };
+        self.expired = 0;
+        match supervise(&self.task, token, &turn) {
+            Verdict::Recover { task, effects, expired } => {
+                assert_eq!(task.version, self.task.version + 1, "a save is exactly one version");
+                self.task = *task;
+                (self.kept, self.effects, self.expired) = (None, effects, expired);
+            }
+            Verdict::Rearm { due, effects } => {
+                self.task.due = due;
+                (self.kept, self.effects) = (Some(Kept::NothingReady), effects);
+            }
+            Verdict::Leave(why) => (self.kept, self.effects) = (Some(why), Vec::new()),
+        }
+        self.check();
+        self
+    }
+
+    pub fn supervise(&mut self) -> &mut Self {
+        self.supervise_as(1)
+    }
+
+    /// Moves the clock to `ms` after creation.
+    pub fn at(&mut self, ms: i64) -> &mut Self {
+        assert!(ms >= self.now, "time goes on");
+        self.now = ms;
+        self
+    }
+
+    /// What has to hold after every event, whatever the test is about.
+    fn check(&mut self) {
+        self.note_due();
+        let task = &self.task;
+        assert_eq!(task.locked_by().is_none(), task.complete_by().is_none());
+        if !task.process_state().is_final() {
+            assert!(task.due.is_some(), "an open task is in the due index: {task:?}");
+        }
+        if task.alert.is_some() || task.notice_owed {
+            assert!(task.due.is_some(), "a task that owes something is in the due index: {task:?}");
+        }
+        let json = serde_json::to_string(task).unwrap();
+        let back: Task = serde_json::from_str(&json).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), json, "a record survives being written and read");
+        assert_eq!((&back.steps, back.phase), (&task.steps, task.phase));
+    }
+
+    /// `STATE name=State#attempt...`; `+` is a wait in milliseconds from now, `f` failures, `uf` failures of the undo.
+    pub fn state(&self) -> String {
+        let mut text = self.task.process_state().name().to_owned();
+        for (step, spec) in self.task.steps.iter().zip(&self.workflow.steps) {
+            let wait = |t: &Option<Timestamp>| {
+                t.map(|t| format!("+{}", t.as_millisecond() - at(self.now).as_millisecond())).unwrap_or_default()
+            };
+            let state = match &step.state {
+                State::Pending { not_before } => format!("Pending{}", wait(not_before)),
+                State::Processing { .. } => "Processing".into(),
+                State::Processed => "Processed".into(),
+                State::Failed => "Failed".into(),
+                State::Skipped => "Skipped".into(),
+                State::UndoPending { not_before } => format!("UndoPending{}", wait(not_before)),
+                State::UndoProcessing { .. } => "UndoProcessing".into(),
+                State::Undone => "Undone".into(),
+                State::UndoFailed => "UndoFailed".into(),
+            };
+            text += &format!(" {}={state}", spec.name);
+            if step.attempt > 0 {
+                text += &format!("#{}", step.attempt);
+            }
+            if step.failures > 0 {
+                text += &format!("f{}", step.failures);
+            }
+            if step.undo_failures > 0 {
+                text += &format!("uf{}", step.undo_failures);
+            }
+        }
+        text
+    }
+
+    /// `do a#1, undo c#2, wake+1000, notice Completed, alert`.
+    pub fn effects(&self) -> String {
+        let one = |effect: &Effect| match effect {
+            Effect::Request(r) => {
+                let direction = if r.direction == Direction::Do { "do" } else { "undo" };
+                format!("{direction} {}#{}", r.step, r.attempt)
+            }
+            Effect::Wake(_, delay) if delay.is_zero() => "wake".into(),
+            Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
+            Effect::Notice(n) => format!("notice {:?}", n.kind),
+            Effect::Alert(_) => "alert".into(),
+            Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+        };
+        self.effects.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    #[track_caller]
+    pub fn is(&mut self, state: &str, effects: &str) -> &mut Self {
+        assert_eq!((self.state().as_str(), self.effects().as_str()), (state, effects), "kept: {:?}", self.kept);
+        self
+    }
+
+    #[track_caller]
+    pub fn keeps(&mut self, why: Kept, effects: &str) -> &mut Self {
+        assert_eq!((self.kept, self.effects().as_str()), (Some(why), effects), "{}", self.state());
+        self
+    }
+
+    pub fn notices(&self) -> Vec<(NoticeKind, u64)> {
+        let notice = |e: &Effect| match e {
+            Effect::Notice(n) => Some((n.kind, n.seq)),
+            Effect::Request(_) | Effect::Wake(..) | Effect::Alert(_) | Effect::Reply(_) | Effect::SetAside(_) => None,
+        };
+        self.effects.iter().filter_map(notice).collect()
+    }
+
+    pub fn request(&self, step: &str) -> &shared::message::Request {
+        let find = |e: &'_ Effect| matches!(e, Effect::Request(r) if r.step == step);
+        match self.effects.iter().find(|e| find(e)) {
+            Some(Effect::Request(request)) => request,
+            _ => panic!("no request for {step} in {}", self.effects()),
+        }
+    }
+}
+
+pub fn done(output: Value) -> Outcome {
+    Outcome::Done { output }
+}
+
+pub fn failed() -> Outcome {
+    Outcome::Failed { error: "no such card".into() }
+}
+
+pub fn unavailable(retry_after_ms: Option<u64>) -> Outcome {
+    Outcome::Unavailable { error: "503".into(), retry_after_ms }
+}
+
+pub fn deferred(retry_after_ms: u64) -> Outcome {
+    Outcome::Deferred { error: "the breaker is open".into(), retry_after_ms }
+}

@@ -1,0 +1,864 @@
+//! The decisions of scheduler and supervisor as tables: a record and an event give the next record and its effects.
+//!
+//! Method: a [`Bench`] holds one task; every line of a test is one event with the state and the effects it must lead to.
+
+mod support;
+
+use serde_json::json;
+use shared::message::{Effect, MAX_DELAY, MAX_HOPS, MAX_OUTPUT, NoticeKind};
+use shared::scheduler::{Event, Kept};
+use shared::step::Direction;
+use shared::task::{Phase, ProcessState, Task, grace};
+use support::*;
+
+// ---------------------------------------------------------------- the way forward
+
+// C1, C2: a new order.
+#[test]
+fn a_new_task_is_pending_unlocked_and_without_failures() {
+    let bench = Bench::new(SIDE_BY_SIDE);
+    let task = &bench.task;
+    assert_eq!(task.process_state(), ProcessState::Pending);
+    assert_eq!((task.locked_by(), task.complete_by(), task.failure_count(), task.version), (None, None, 0, 0));
+    assert_eq!(task.due, Some(at(10_000)), "the shortest timeout after its creation");
+}
+
+// D1, B2, A3: what does not depend on anything is claimed in one write.
+#[test]
+fn a_wake_claims_all_ready_steps_in_one_write() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    bench.wake(0).is("Processing a=Processing#1 b=Processing#1 c=Pending", "do a#1, do b#1");
+    assert_eq!(bench.task.version, 1);
+    assert_eq!(bench.task.locked_by(), Some("s1"));
+    assert_eq!(bench.task.complete_by(), Some(at(10_000)));
+}
+
+// D2, A3, F1: the whole happy life of an order.
+#[test]
+fn steps_run_in_their_order_and_the_last_one_ends_the_task() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").is("Processing a=Processed#1 b=Processing#1 c=Pending", "notice StepCompleted");
+    bench.done("b").is("Processing a=Processed#1 b=Processed#1 c=Processing#1", "do c#1, notice StepCompleted");
+    bench.done("c").is("Processed a=Processed#1 b=Processed#1 c=Processed#1", "notice Completed");
+    assert_eq!((bench.task.locked_by(), bench.task.complete_by(), bench.task.due), (None, None, None));
+}
+
+// J1, rule 3 of the protocol: one index insert and one delete.
+#[test]
+fn a_prompt_order_changes_due_exactly_once() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    bench.at(100).wake(0).at(2000).done("a").at(4000).done("b").at(9000).done("c");
+    assert_eq!(bench.dues, [Some(10_000), None]);
+}
+
+// E1, B5, C4: what an agent is told.
+#[test]
+fn a_request_carries_all_that_the_agent_needs_and_its_key_never_holds_the_attempt() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let first = bench.request("a").idempotency_key.clone();
+    bench.at(11_000).supervise().at(12_000).wake(0);
+    assert_eq!(bench.request("a").attempt, 2);
+    assert_eq!(bench.request("a").idempotency_key, first);
+    assert_eq!(bench.request("a").complete_by, at(22_000));
+    bench.done("a").done("b");
+    let request = bench.request("c").clone();
+    assert_eq!(request.outputs, [("a".into(), json!({"of": "a"})), ("b".into(), json!({"of": "b"}))].into());
+    assert_eq!((request.undoes, request.output), (None, None));
+    bench.done("c").cancel().keeps(Kept::NotAllowed, "");
+}
+
+// A3: outputs of steps further up travel too, each looked at once, however many ways lead to it.
+#[test]
+fn a_request_for_the_end_of_a_wide_workflow_is_made_in_no_time() {
+    let mut text = String::from("name = \"wide\"\n");
+    for layer in 0..25 {
+        for side in ["l", "r"] {
+            text += &format!("[[step]]\nname = \"{side}{layer}\"\nagent = \"x\"\ntimeout = \"10s\"\n");
+            if layer > 0 {
+                text += &format!("after = [\"l{0}\", \"r{0}\"]\n", layer - 1);
+            }
+        }
+    }
+    let mut bench = Bench::claimed(&text);
+    let begin = std::time::Instant::now();
+    for layer in 0..25 {
+        for side in ["l", "r"] {
+            // No outputs: nothing marks a step as visited but a list of its own.
+            let output = if layer == 0 { json!(side) } else { json!(null) };
+            let event = bench.answer(&format!("{side}{layer}"), done(output));
+            bench.on(&event);
+            if layer == 23 && side == "r" {
+                assert_eq!(bench.request("l24").outputs.len(), 2);
+            }
+        }
+        assert!(begin.elapsed().as_secs() < 5, "layer {layer}");
+    }
+    assert_eq!(bench.task.process_state(), ProcessState::Processed);
+}
+
+// E1: outputs of all steps before, and of no other.
+#[test]
+fn a_request_holds_the_outputs_of_the_steps_it_depends_on_and_of_no_other() {
+    let text = format!(
+        "{ONE}[[step]]\nname=\"b\"\nagent=\"x\"\ntimeout=\"10s\"\nafter=[\"a\"]\n[[step]]\nname=\"c\"\nagent=\"x\"\ntimeout=\"10s\"\nafter=[\"b\"]\n[[step]]\nname=\"z\"\nagent=\"x\"\ntimeout=\"10s\"\n"
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.done("z").done("a").done("b");
+    let outputs = &bench.request("c").outputs;
+    assert_eq!(outputs.keys().collect::<Vec<_>>(), ["a", "b"]);
+}
+
+// ---------------------------------------------------------------- replies that do not count
+
+// E2, D3, I4 of the protocol.
+#[test]
+fn a_late_reply_changes_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(9_999);
+    let mut in_time = Bench::claimed(ONE);
+    in_time.at(9_999).done("a").is("Processed a=Processed#1", "notice Completed");
+    bench.at(10_000).done("a").keeps(Kept::Late, "");
+    bench.at(50_000).failed("a").keeps(Kept::Late, "").is("Processing a=Processing#1", "");
+}
+
+// E2, I4 of the protocol.
+#[test]
+fn a_reply_of_an_older_attempt_changes_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    let old = bench.answer("a", done(json!(1)));
+    bench.at(11_000).supervise();
+    bench.on(&old);
+    assert!(bench.kept.is_some(), "the attempt ran out, though no newer one began");
+    bench.at(12_000).wake(0).is("Processing a=Processing#2f1", "do a#2");
+    bench.on(&old).keeps(Kept::Stale, "").is("Processing a=Processing#2f1", "");
+}
+
+// E6: nothing is done for a message that is not ours.
+#[test]
+fn a_foreign_reply_changes_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    for event in [bench.reply("a", 0, failed()), bench.reply("a", 2, failed()), bench.reply("zz", 1, failed())] {
+        bench.on(&event).keeps(Kept::Foreign, "");
+    }
+}
+
+// I3 of the protocol.
+#[test]
+fn a_repeated_reply_is_recorded_once() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let reply = bench.answer("a", done(json!(1)));
+    bench.on(&reply);
+    let version = bench.task.version;
+    let other = bench.answer("a", failed());
+    bench.on(&reply).keeps(Kept::Repeated, "notice StepCompleted");
+    bench.on(&other).keeps(Kept::Repeated, "notice StepCompleted");
+    assert_eq!(bench.task.version, version);
+}
+
+// ---------------------------------------------------------------- what may not have gone out is sent again
+
+// Wording 1: "a Wake whose version is already passed does nothing". D9.
+#[test]
+fn a_wake_delivered_again_sends_the_requests_that_may_be_lost() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let by = bench.request("b").complete_by;
+    bench.at(3000).done("a").wake(0).keeps(Kept::NothingReady, "do b#1");
+    assert_eq!(bench.request("b").complete_by, by, "the stored deadline, never a new one");
+    bench.wake(1).keeps(Kept::NothingReady, "");
+    bench.at(10_000).wake(0).keeps(Kept::NothingReady, "");
+}
+
+// D9, rule 2 of the protocol: a reply is the outbox of what its save claimed.
+#[test]
+fn a_reply_delivered_again_sends_the_requests_of_its_own_save_only() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let (a, b) = (bench.answer("a", done(json!(1))), bench.answer("b", done(json!(1))));
+    bench.on(&a).on(&b);
+    bench.on(&b).keeps(Kept::Repeated, "do c#1, notice StepCompleted");
+    bench.on(&a).keeps(Kept::Repeated, "");
+    bench.done("c").on(&b).keeps(Kept::Repeated, "");
+}
+
+// Wording 7: "re-send means requests". F1, F3, I6 of the protocol.
+#[test]
+fn a_last_reply_delivered_again_sends_the_final_notice_again() {
+    let mut bench = Bench::claimed(ONE);
+    let reply = bench.answer("a", done(json!(1)));
+    bench.on(&reply).is("Processed a=Processed#1", "notice Completed");
+    let first = bench.notices();
+    bench.on(&reply).keeps(Kept::Repeated, "notice Completed");
+    assert_eq!(bench.notices(), first);
+}
+
+// F2, F3: the same for the alert.
+#[test]
+fn a_fatal_reply_delivered_again_sends_notice_and_alert_again_until_the_alert_is_out() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    let reply = bench.answer("a", failed());
+    bench.on(&reply).is("Error a=Failed#1", "notice AttentionNeeded, alert");
+    bench.on(&reply).keeps(Kept::Repeated, "notice AttentionNeeded, alert");
+    bench.on(&Event::AlertSent { version: 2 }).on(&reply).keeps(Kept::Repeated, "notice AttentionNeeded");
+}
+
+// F1, F3: the notice that an order failed and is being undone.
+#[test]
+fn a_reply_that_turned_the_task_to_undo_sends_wake_and_notice_again() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let reply = bench.answer("a", failed());
+    bench.on(&reply).is("Undoing a=Failed#1 b=Processing#1 c=Pending", "wake+11000, notice Failed");
+    let first = bench.notices();
+    bench.on(&reply).keeps(Kept::Repeated, "notice Failed, wake+11000");
+    assert_eq!(bench.notices(), first);
+    bench.done("b").on(&reply).keeps(Kept::Repeated, "notice Failed, wake+11000");
+    assert_eq!(bench.notices(), first);
+}
+
+// D9, F3: cancel is a message too, and the outbox of its effects.
+#[test]
+fn a_cancel_delivered_again_sends_its_wake_or_its_notice_again() {
+    let mut bench = Bench::claimed(ONE);
+    bench.cancel().is("Undoing a=Processing#1", "wake+11000, notice Failed");
+    bench.cancel().keeps(Kept::Repeated, "notice Failed, wake+11000");
+    let mut bench = Bench::new(ONE);
+    bench.cancel().is("Undone a=Pending", "notice Undone");
+    bench.cancel().keeps(Kept::Repeated, "notice Undone");
+}
+
+// D9: a wait of nothing claims the same step in the save that settles it; the reply is then of an older attempt.
+#[test]
+fn a_reply_that_claimed_its_own_step_anew_sends_that_request_again() {
+    let mut bench = Bench::claimed(ONE);
+    let reply = bench.answer("a", deferred(0));
+    bench.on(&reply).is("Processing a=Processing#2", "do a#2");
+    bench.on(&reply).keeps(Kept::Stale, "do a#2");
+    bench.done("a").on(&reply);
+    assert_eq!(bench.effects().matches("do ").count(), 0);
+}
+
+// D9: the Wake of a reply that gave the step back.
+#[test]
+fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
+    let mut bench = Bench::claimed(ONE);
+    let reply = bench.answer("a", unavailable(None));
+    bench.on(&reply).is("Pending a=Pending+1000#1f1", "wake+1000");
+    bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
+}
+
+// F1, F3: a supervisor has no trigger that is delivered again; its next look sends what may have died with it.
+#[test]
+fn a_supervisor_that_wakes_a_task_to_undo_sends_the_notice_too() {
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", "max = 1, "));
+    bench.at(11_000).supervise().is("Undoing a=Failed#1f1", "wake, notice Failed");
+    let first = bench.notices();
+    bench.at(21_000).supervise().keeps(Kept::NothingReady, "notice Failed, wake");
+    assert_eq!(bench.notices(), first);
+}
+
+// Rule 2 of the protocol.
+#[test]
+fn a_wake_that_comes_too_early_sends_itself_again_and_not_for_ever() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1", "wake+1000");
+    bench.on(&Event::Wake { seen: 2, hops: 7 }).keeps(Kept::NothingReady, "wake+1000");
+    assert!(matches!(&bench.effects[..], [Effect::Wake(w, _)] if w.hops == 8 && w.seen == 2));
+    bench.on(&Event::Wake { seen: 2, hops: MAX_HOPS }).keeps(Kept::NothingReady, "");
+    bench.at(12_000).on(&Event::Wake { seen: 2, hops: MAX_HOPS }).is("Processing a=Processing#2f1", "do a#2");
+}
+
+// ---------------------------------------------------------------- failures
+
+// D7, G1, A2: a permanent error burns no retries.
+#[test]
+fn a_permanent_error_turns_the_task_to_undo_by_policy() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").failed("a").is("Undoing a=Failed#1 b=Processed#1 c=Pending", "wake+11000, notice Failed");
+    assert_eq!(bench.task.failure_count(), 0);
+}
+
+// D7, F2.
+#[test]
+fn a_permanent_error_stops_the_task_with_an_alert_by_policy() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.failed("a").is("Error a=Failed#1", "notice AttentionNeeded, alert");
+    let Some(Effect::Alert(alert)) = bench.effects.last() else { panic!() };
+    assert_eq!((alert.step.as_deref(), alert.last_error.as_deref()), (Some("a"), Some("no such card")));
+    assert!(alert.reason.contains("no such card") && alert.resubmit.contains("ord_1"), "{alert:?}");
+    assert_eq!(alert.version, bench.task.version);
+}
+
+// A2: the agent's own retries are spent; that is a failure known early, and the remote's wish is kept.
+#[test]
+fn an_unavailable_reply_counts_as_a_failure_and_waits_as_long_as_the_remote_asks() {
+    for (wish, wait) in [(None, 1000), (Some(200), 1000), (Some(7000), 7000), (Some(u64::MAX), 24 * 3600 * 1000)] {
+        let mut bench = Bench::claimed(ONE);
+        let event = bench.answer("a", unavailable(wish));
+        let wake = if wait <= 900_000 { format!("wake+{wait}") } else { String::new() };
+        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &wake);
+    }
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", unavailable(None));
+    bench.on(&event).at(1000).wake(2);
+    let event = bench.answer("a", unavailable(None));
+    bench.on(&event).is("Undoing a=Failed#2f2", "wake+11000, notice Failed");
+}
+
+// E4: while a breaker is open, work waits and no failure is counted.
+#[test]
+fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
+    let mut bench = Bench::claimed(ONE);
+    for n in 1..20 {
+        let event = bench.answer("a", deferred(3000));
+        bench.on(&event).is(&format!("Pending a=Pending+3000#{n}"), "wake+3000");
+        let (now, seen) = (bench.now + 3000, bench.task.version);
+        let next = n + 1;
+        bench.at(now).wake(seen).is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
+    }
+}
+
+// Wording 2: "a claim needs the task unlocked".
+#[test]
+fn a_step_that_waits_is_retried_while_its_sibling_runs() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let event = bench.answer("a", unavailable(None));
+    bench.on(&event).is("Processing a=Pending+1000#1f1 b=Processing#1 c=Pending", "wake+1000");
+    bench.at(1000).wake(2).is("Processing a=Processing#2f1 b=Processing#1 c=Pending", "do a#2");
+}
+
+// D4, D10.
+#[test]
+fn an_expired_step_goes_back_and_its_failure_is_counted_once() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").at(10_999).supervise().keeps(Kept::NothingReady, "");
+    bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Processed#1 c=Pending", "wake+1000");
+    assert_eq!(bench.expired, 1);
+    bench.supervise().keeps(Kept::NothingReady, "").at(11_999).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.failure_count(), 1);
+}
+
+// D10: waiting is no failure, however long it takes.
+#[test]
+fn a_task_that_only_waits_never_counts_and_its_wake_is_sent_again() {
+    let mut bench = Bench::new(ONE);
+    for round in 1..50 {
+        let due = bench.task.due.unwrap();
+        bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+        bench.supervise().is("Pending a=Pending", "wake");
+        assert!(bench.task.due.unwrap() > at(bench.now), "round {round}");
+        assert!(bench.task.due.unwrap() <= at(bench.now + 900_000), "at most a quarter of an hour between looks");
+    }
+    assert_eq!((bench.task.failure_count(), bench.task.version), (0, 0));
+}
+
+// D6: the boundary is exact.
+#[test]
+fn at_the_threshold_the_task_is_undone_and_one_failure_before_it_is_not() {
+    let mut bench = Bench::claimed(&SIDE_BY_SIDE.replace("b\"\nagent", "b2\"\nagent").replace("\"b\"", "\"b2\""));
+    bench.done("b2").at(11_000).supervise().at(12_000).wake(3);
+    bench.at(23_000).supervise().is("Pending a=Pending+5000#2f2 b2=Processed#1 c=Pending", "wake+5000");
+    bench.at(28_000).wake(5);
+    bench.at(39_000).supervise().is("Undoing a=Failed#3f3 b2=Processed#1 c=Pending", "wake, notice Failed");
+}
+
+// D6: the other two policies at the threshold.
+#[test]
+fn at_the_threshold_the_policy_may_be_error_or_a_bounded_long_back_off() {
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", "max = 1, then = \"error\", "));
+    bench.at(11_000).supervise().is("Error a=Failed#1f1", "notice AttentionNeeded, alert");
+    let long = "max = 1, long = { every = \"1h\", times = 2 }, then = \"error\", ";
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", long));
+    for n in 1..=2 {
+        // Longer than a message can wait: the sweep brings it on.
+        let now = bench.now + 11_000;
+        bench.at(now).supervise().is(&format!("Pending a=Pending+3600000#{n}f{n}"), "");
+        assert_eq!(bench.task.due, Some(at(bench.now + 3_600_000)));
+        let now = bench.now + 3_600_000;
+        bench.at(now).supervise().is(&format!("Pending a=Pending+0#{n}f{n}"), "wake");
+        bench.wake(bench.task.version);
+    }
+    let now = bench.now + 11_000;
+    bench.at(now).supervise().is("Error a=Failed#3f3", "notice AttentionNeeded, alert");
+}
+
+// A1: a failure while siblings run stops everything new at once; what the siblings did is recorded.
+#[test]
+fn after_a_failure_nothing_new_starts_and_siblings_in_time_are_recorded() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.failed("b").is("Undoing a=Processing#1 b=Failed#1 c=Pending", "wake+11000, notice Failed");
+    bench.at(5000).done("a").is("Undoing a=Processed#1 b=Failed#1 c=Pending", "notice StepCompleted");
+    bench.at(10_999).wake(2).keeps(Kept::NothingReady, "wake+1");
+    bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2 b=Undone#1 c=Pending", "undo a#2");
+    assert_eq!(bench.request("a").output, Some(json!({"of": "a"})));
+    assert_eq!(bench.request("a").undoes.as_deref(), Some("ord_1:a:do"));
+    bench.done("a").is("Undone a=Undone#2 b=Undone#1 c=Pending", "notice Undone");
+    assert_eq!(bench.task.due, None);
+}
+
+// Wording 4: "advance looks only at the step".
+#[test]
+fn a_last_reply_after_a_cancel_does_not_process_the_order() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").cancel().done("c");
+    bench.is("Undoing a=Processed#1 b=Processed#1 c=Processed#1", "notice StepCompleted");
+}
+
+// ---------------------------------------------------------------- undo
+
+const CHAIN: &str = r#"
+name = "chain"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "b"
+agent = "x"
+after = ["a"]
+timeout = "10s"
+[[step]]
+name = "c"
+agent = "x"
+after = ["b"]
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "d"
+agent = "x"
+after = ["c"]
+timeout = "10s"
+"#;
+
+// G1, I5 of the protocol.
+#[test]
+fn undos_run_in_reverse_order_also_across_steps_without_undo() {
+    let mut bench = Bench::claimed(CHAIN);
+    bench.done("a").done("b").done("c").failed("d");
+    bench.at(11_000).wake(5).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2 d=Undone#1", "undo a#2");
+    bench.done("a").is("Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Undone#1", "notice Undone");
+}
+
+// G1: undos that do not depend on one another run side by side.
+#[test]
+fn independent_undos_run_side_by_side() {
+    let text = SIDE_BY_SIDE.replacen(
+        "retry = { max = 3, backoff = [\"1s\", \"5s\"] }\n[[step]]\nname = \"c\"",
+        "undo = { agent = \"x\" }\n[[step]]\nname = \"c\"",
+        1,
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4);
+    bench.is("Undoing a=UndoPending#1 b=UndoPending#1 c=UndoProcessing#2", "undo c#2");
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=UndoProcessing#2 c=Undone#2", "undo a#2, undo b#2");
+}
+
+// The rule on undo: not before the LATEST CompleteBy ever handed out plus the skew, even if all have answered.
+#[test]
+fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
+    let mut bench = Bench::claimed(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1));
+    bench.at(1000).done("a").done("b").failed("c");
+    bench.is("Undoing a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "wake+60000, notice Failed");
+    bench.at(60_999).wake(4).keeps(Kept::NothingReady, "wake+1");
+    bench.at(61_000).wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
+}
+
+// G3: an outcome nobody knows is undone; the request says so by having no output.
+#[test]
+fn a_step_whose_outcome_is_unknown_is_undone_too() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.failed("b").at(11_000).supervise();
+    bench.is("Undoing a=Pending#1f1 b=Failed#1 c=Pending", "");
+    bench.wake(2).is("Undoing a=UndoProcessing#2f1 b=Undone#1 c=Pending", "undo a#2");
+    assert_eq!(bench.request("a").output, None);
+    // Also if the Wake came before the supervisor.
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.failed("b").at(11_000).wake(2).is("Undoing a=UndoProcessing#2 b=Undone#1 c=Pending", "undo a#2");
+}
+
+// Wording 3: "expire makes it Pending". G1.
+#[test]
+fn an_expired_undo_goes_back_to_undo() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).at(22_000).supervise();
+    bench.is("Undoing a=UndoPending+1000#2uf1", "wake+1000");
+    bench.at(23_000).wake(4).is("Undoing a=UndoProcessing#3uf1", "undo a#3");
+}
+
+// G2: an undo may fail, at its own threshold or at once; never in silence.
+#[test]
+fn an_undo_that_fails_for_good_stops_with_an_alert() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).failed("a").is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
+    assert_eq!(bench.task.phase, Phase::UndoError);
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").failed("a").at(11_000).wake(3).at(22_000).supervise().at(24_000).wake(5).at(35_000).supervise();
+    bench.is("Error a=UndoFailed#3uf2 b=Undone#1 c=Pending", "notice AttentionNeeded, alert");
+}
+
+// G2, D8: resubmission goes on in the direction that failed.
+#[test]
+fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).failed("a").resubmit().is("Undoing a=UndoPending#2", "wake");
+    bench.wake(5).is("Undoing a=UndoProcessing#3", "undo a#3").done("a").is("Undone a=Undone#3", "notice Undone");
+}
+
+// An undo returns nothing that is kept: a long answer cannot make it fail.
+#[test]
+fn an_undo_with_a_long_output_is_done_all_the_same() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
+    bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+}
+
+// The record holds all outputs: one that is too long is refused with the way out, and undone like any failure.
+#[test]
+fn a_step_with_a_too_long_output_fails_and_says_what_to_do() {
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
+    bench.on(&event).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    assert!(bench.task.reason.as_ref().unwrap().contains("return a reference"), "{:?}", bench.task.reason);
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT - 2))));
+    bench.on(&event).is("Processed a=Processed#1", "notice Completed");
+}
+
+// An irreversible step that may have run asks for a person.
+#[test]
+fn an_irreversible_step_that_may_have_run_stops_the_task_instead_of_an_undo() {
+    let text = CHAIN.replacen("after = [\"a\"]", "after = [\"a\"]\nirreversible = true", 1);
+    let mut bench = Bench::claimed(&text);
+    let mut early = Bench::claimed(&text);
+    early.failed("a").is("Undoing a=Failed#1 b=Pending c=Pending d=Pending", "wake+11000, notice Failed");
+    bench.done("a").cancel();
+    assert_eq!(bench.kept, Some(Kept::NotAllowed), "b is with its agent");
+    bench
+        .done("b")
+        .failed("c")
+        .is("Error a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "notice AttentionNeeded, alert");
+    assert!(bench.task.reason.as_ref().unwrap().contains("`b` cannot be undone"), "{:?}", bench.task.reason);
+    bench.cancel().keeps(Kept::NotAllowed, "");
+}
+
+// ---------------------------------------------------------------- cancel, in each phase
+
+// G4.
+#[test]
+fn cancel_of_an_order_nobody_began_ends_it_at_once() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    bench.cancel().is("Undone a=Pending b=Pending c=Pending", "notice Undone");
+    assert_eq!(bench.task.due, None);
+    bench.wake(0);
+    assert_eq!(bench.kept, Some(Kept::NothingReady));
+}
+
+// G4: running, waiting, in Error, undoing, ended.
+#[test]
+fn cancel_in_each_phase() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.at(2000).cancel().is("Undoing a=Processing#1 b=Processing#1 c=Pending", "wake+9000, notice Failed");
+    bench.at(11_000).wake(2).cancel().keeps(Kept::Repeated, "notice Failed");
+
+    let mut bench = Bench::claimed(ONE);
+    bench
+        .at(11_000)
+        .supervise()
+        .cancel()
+        .is("Undoing a=Pending#1f1".replace("Pending", "Pending+1000").as_str(), "wake, notice Failed");
+    bench.wake(3).is("Undoing a=UndoProcessing#2f1", "undo a#2");
+
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.failed("a").cancel().is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    assert_eq!(bench.task.alert, None);
+    bench.on(&Event::AlertSent { version: 2 }).keeps(Kept::Repeated, "");
+    bench.at(11_000).wake(3).failed("a").is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
+    bench.cancel().keeps(Kept::NotAllowed, "");
+
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a").cancel().keeps(Kept::NotAllowed, "");
+}
+
+// ---------------------------------------------------------------- resubmit, in each phase
+
+// D8, wording 5: all failed steps, the due row, and the attempts that go on.
+#[test]
+fn resubmit_resets_every_failed_step_and_keeps_the_attempts() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    let late = bench.answer("a", done(json!("old")));
+    bench.failed("a").failed("b").is("Error a=Failed#1 b=Failed#1 c=Pending", "");
+    bench.on(&Event::AlertSent { version: 2 });
+    assert_eq!(bench.task.due, None);
+    bench.at(1000).resubmit().is("Pending a=Pending#1 b=Pending#1 c=Pending", "wake");
+    assert_eq!(bench.task.due, Some(at(11_000)), "its Wake may be lost");
+    bench.wake(5).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
+    bench.on(&late);
+    assert_eq!(bench.kept, Some(Kept::Stale));
+    assert!(bench.task.log.len() >= 5, "earlier attempts stay in the history: {:?}", bench.task.log);
+}
+
+// D8: a sibling that still runs goes on.
+#[test]
+fn resubmit_leaves_a_running_sibling_alone() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
+    bench.resubmit().is("Processing a=Pending#1 b=Processing#1 c=Pending", "wake");
+    bench
+        .wake(3)
+        .done("a")
+        .done("b")
+        .is("Processing a=Processed#2 b=Processed#1 c=Processing#1", "do c#1, notice StepCompleted");
+}
+
+// D8: elsewhere it is not allowed, and an operator who looked at an older version is told.
+#[test]
+fn resubmit_is_only_for_a_stopped_task_as_the_operator_saw_it() {
+    for bench in [&mut Bench::new(ONE), &mut Bench::claimed(ONE)] {
+        bench.resubmit().keeps(Kept::NotAllowed, "");
+    }
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a").resubmit().keeps(Kept::NotAllowed, "");
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").resubmit().keeps(Kept::NotAllowed, "");
+    bench.at(11_000).wake(2).done("a").resubmit().keeps(Kept::NotAllowed, "");
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.failed("a");
+    let act = |seen| Event::Resubmit { by: "bob".into(), reason: String::new(), seen: Some(seen) };
+    bench.on(&act(1)).keeps(Kept::Moved, "").on(&act(2)).is("Pending a=Pending#1", "wake");
+}
+
+// D6, D8: a resubmitted step gets the whole ladder again.
+#[test]
+fn a_resubmitted_step_has_all_its_attempts_again() {
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", "max = 2, then = \"error\", "));
+    bench.at(11_000).supervise().at(12_000).wake(2).at(23_000).supervise();
+    bench.is("Error a=Failed#2f2", "notice AttentionNeeded, alert").resubmit().wake(5);
+    bench.at(34_000).supervise().is("Pending a=Pending+1000#3f1", "wake+1000");
+}
+
+// ---------------------------------------------------------------- alerts and notices
+
+// Wording 6: "alert delivered clears the alert" without the version.
+#[test]
+fn an_older_alert_delivered_does_not_erase_a_newer_one() {
+    let text = SIDE_BY_SIDE.replacen(
+        "retry = { max = 3, backoff = [\"1s\", \"5s\"] }\n[[step]]\nname = \"c\"",
+        "undo = { agent = \"x\" }\n[[step]]\nname = \"c\"",
+        1,
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4).done("c");
+    bench.failed("a");
+    let first = bench.task.alert.as_ref().unwrap().version;
+    bench.failed("b").is("Error a=UndoFailed#2 b=UndoFailed#2 c=Undone#2", "notice AttentionNeeded, alert");
+    bench.on(&Event::AlertSent { version: first }).keeps(Kept::Repeated, "");
+    let second = bench.task.alert.as_ref().unwrap().version;
+    assert!(second > first && bench.task.due.is_some());
+    bench.on(&Event::AlertSent { version: second });
+    assert_eq!((&bench.task.alert, bench.task.due), (&None, None));
+}
+
+// F2, F3, D10: an alert that did not go out is sent at the next sweep, with the notice that may have died with it.
+#[test]
+fn an_alert_stays_due_until_it_is_out() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.at(3000).failed("a");
+    assert_eq!(bench.task.due, Some(at(3000)));
+    for _ in 0..3 {
+        bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+    }
+    bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, None);
+}
+
+// F2, F3: found by the model. An alert that went out without its notice must not hide that the notice is lost.
+#[test]
+fn an_owed_alert_never_goes_out_without_its_notice() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
+    bench.done("b").is("Error a=Failed#1 b=Processed#1 c=Pending", "notice StepCompleted");
+    bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+}
+
+// F3: with a sibling still running the task stays in the index after its alert is out.
+#[test]
+fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.at(3000).failed("a").on(&Event::AlertSent { version: 2 });
+    assert!(bench.task.due.is_some_and(|t| t <= at(11_000)));
+    bench.at(11_000).supervise().is("Error a=Failed#1 b=Pending#1f1 c=Pending", "");
+    assert_eq!(bench.task.due, None);
+    bench.resubmit().wake(6).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
+}
+
+// F1, F3: a strict final notice keeps the task due until it is out; all three ends.
+#[test]
+fn a_strict_notice_stays_due_until_it_is_out() {
+    let strict = |text: &str| format!("strict_notices = true\n{text}");
+    let mut bench = Bench::claimed(&strict(ONE));
+    bench.at(2000).done("a").is("Processed a=Processed#1", "notice Completed");
+    bench.at(9000).supervise().keeps(Kept::NothingReady, "notice Completed");
+    assert_eq!(bench.notices(), [(NoticeKind::Completed, 2)]);
+    bench.on(&Event::NoticeSent { version: 1 }).keeps(Kept::Repeated, "");
+    bench.on(&Event::NoticeSent { version: 2 });
+    assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));
+
+    let mut bench = Bench::new(&strict(ONE));
+    bench.cancel();
+    assert!(bench.task.notice_owed);
+
+    // The alert alone does not say that the submitter was told.
+    let mut bench = Bench::claimed(&strict(&on_failure_error(ONE)));
+    bench.failed("a").on(&Event::AlertSent { version: 2 }).supervise();
+    bench.keeps(Kept::NothingReady, "notice AttentionNeeded");
+    let mut resubmitted = Bench::claimed(&strict(&on_failure_error(ONE)));
+    resubmitted.failed("a").resubmit();
+    assert!(!resubmitted.task.notice_owed, "the end it was owed for is past");
+    bench.cancel();
+    assert!(!bench.task.notice_owed, "the end it was owed for is past");
+}
+
+// F1: a submitter without a queue is owed nothing.
+#[test]
+fn without_a_reply_queue_there_are_no_notices() {
+    let mut bench = Bench::new(&format!("strict_notices = true\n{ONE}"));
+    bench.task.reply_queue = None;
+    bench.wake(0).done("a").is("Processed a=Processed#1", "");
+    assert_eq!(bench.task.due, None);
+}
+
+// F1, I6 of the protocol: along any life the sequence numbers of different notices rise.
+#[test]
+fn the_sequence_of_notices_rises_and_a_repetition_has_its_first_number() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    let fatal = bench.answer("a", failed());
+    let mut seen: Vec<(NoticeKind, u64)> = Vec::new();
+    bench.on(&fatal);
+    seen.extend(bench.notices());
+    bench.done("b");
+    seen.extend(bench.notices());
+    bench.on(&fatal);
+    assert_eq!(bench.notices(), [seen[0]], "a repetition is the same notice");
+    bench.resubmit().wake(4);
+    bench.done("a");
+    seen.extend(bench.notices());
+    bench.done("c");
+    seen.extend(bench.notices());
+    assert!(seen.windows(2).all(|w| w[0].1 < w[1].1), "{seen:?}");
+    assert_eq!(seen.last().unwrap().0, NoticeKind::Completed);
+}
+
+// ---------------------------------------------------------------- supervisors
+
+// I8 of the protocol, I5: an older leader decides nothing.
+#[test]
+fn a_supervisor_with_an_older_token_leaves_the_task_alone() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(11_000).supervise_as(7);
+    assert_eq!(bench.task.lease_token, 7);
+    bench.at(12_000).wake(2).at(30_000).supervise_as(6).keeps(Kept::Stale, "");
+    bench.supervise_as(7);
+    assert_eq!(bench.expired, 1);
+}
+
+// A scheduler's save keeps the token: it must not open the door to an older supervisor.
+#[test]
+fn a_scheduler_keeps_the_token_of_the_last_supervisor() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(11_000).supervise_as(7).at(12_000).wake(2).cancel();
+    assert_eq!(bench.task.lease_token, 7);
+}
+
+// Two expired steps: each counted, one save.
+#[test]
+fn all_expired_steps_are_counted_in_one_save() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending+1000#1f1 c=Pending", "wake+1000");
+    assert_eq!(bench.expired, 2);
+}
+
+// Wording 8 and rule 3 of the protocol: never too late. A long first step does not hide the expiry of a short one.
+#[test]
+fn due_is_never_later_than_the_first_deadline_it_has_to_catch() {
+    let text = CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1);
+    let mut bench = Bench::claimed(&text);
+    assert!(bench.task.due.unwrap() <= at(10_000));
+    bench.at(10_000).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, Some(at(61_000)), "found early, it is set to the earliest open deadline");
+    bench.at(20_000).done("a");
+    assert!(bench.task.due.unwrap() <= at(31_000), "the second step's deadline is nearer: {:?}", bench.task.due);
+    assert_due_is_never_late(&bench.task, &bench);
+}
+
+fn assert_due_is_never_late(task: &Task, bench: &Bench) {
+    if let Some(wanted) = task.wanted_due(&bench.workflow, SKEW) {
+        assert!(task.due.unwrap() <= wanted, "{:?} is later than {wanted}", task.due);
+    }
+}
+
+// Wording 8: one slow step costs few index writes.
+#[test]
+fn a_slow_step_costs_few_index_writes() {
+    let mut bench = Bench::claimed(&ONE.replace("timeout = \"10s\"", "timeout = \"12h\""));
+    for minute in 1..300 {
+        bench.at(minute * 60_000);
+        if bench.task.due.unwrap() <= at(bench.now) {
+            bench.supervise();
+        }
+    }
+    bench.done("a");
+    assert_eq!(bench.dues.len(), 3, "{:?}", bench.dues);
+}
+
+// D10: every Wake lost, every request lost: the sweep alone brings an order to an end.
+#[test]
+fn the_sweep_alone_brings_an_order_to_an_end() {
+    for text in [SIDE_BY_SIDE.to_owned(), on_failure_error(SIDE_BY_SIDE), CHAIN.into()] {
+        let mut bench = Bench::new(&text);
+        let mut rounds = 0;
+        while let Some(due) = bench.task.due.filter(|_| !bench.task.process_state().is_final()) {
+            rounds += 1;
+            assert!(rounds < 1000, "{}", bench.state());
+            bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+            bench.supervise();
+            // Only a Wake that the supervisor itself sends arrives, and what it claims is lost again.
+            if bench.effects.iter().any(|e| matches!(e, Effect::Wake(_, d) if d.is_zero())) {
+                bench.wake(bench.task.version);
+            }
+        }
+        assert!(bench.task.process_state().is_final());
+    }
+}
+
+// A delay is never longer than a message can have.
+#[test]
+fn a_wake_is_never_longer_than_a_message_can_wait() {
+    for wait in ["899s", "900s", "901s", "2h"] {
+        let mut bench = Bench::claimed(&ONE.replace("[\"1s\"]", &format!("[\"{wait}\"]")));
+        bench.at(11_000).supervise();
+        let expected = if wait == "899s" || wait == "900s" { 1 } else { 0 };
+        assert_eq!(bench.effects.len(), expected, "{wait}");
+        assert!(bench.effects.iter().all(|e| matches!(e, Effect::Wake(_, d) if *d <= MAX_DELAY)));
+    }
+}
+
+// C1: the pattern's columns come from the steps.
+#[test]
+fn the_columns_of_the_task_are_computed_from_its_steps() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    bench.wake(0);
+    let event = bench.answer("a", unavailable(None));
+    bench.on(&event).at(1000);
+    bench.instance = "s2";
+    bench.wake(2);
+    assert_eq!(bench.task.locked_by(), Some("s2"), "the latest claimer");
+    assert_eq!(bench.task.complete_by(), Some(at(10_000)), "the earliest deadline");
+    assert_eq!(bench.task.failure_count(), 1);
+    assert_eq!(bench.task.holds(0, 2), Some((Direction::Do, at(11_000))));
+    assert_eq!((bench.task.holds(0, 1), bench.task.holds(9, 1)), (None, None));
+    assert!(grace(&bench.workflow) <= bench.workflow.shortest_timeout());
+}
+
+fn on_failure_error(text: &str) -> String {
+    format!("on_failure = \"error\"\n{text}")
+}

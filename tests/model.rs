@@ -1,0 +1,184 @@
+//! Exhaustive search of the core: every order of messages, losses, doublings, crashes between sends, expiries, two
+//! leaders, undo, cancel and resubmission, within bounds.
+//!
+//! `cargo test -p stepwarden-tests` runs the quick bounds, `MODEL=full` the large ones. // J5
+
+#[path = "model/defects.rs"]
+mod defects;
+#[path = "model/world.rs"]
+mod world;
+
+use defects::Defect;
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
+use std::time::Instant;
+use world::{Bounds, World};
+
+const QUICK: Bounds = Bounds {
+    crashes: 1,
+    failed: 1,
+    unavailable: 0,
+    deferred: 0,
+    cancels: 0,
+    resubmits: 0,
+    max: 1,
+    undo_max: 1,
+    then: "undo",
+    strict: false,
+    timeouts: (1, 1),
+    leaders: 1,
+    b_has_undo: false,
+    with_c: true,
+};
+
+/// Checks all properties; answers the number of states.
+fn check(name: &str, bounds: Bounds) -> usize {
+    let begin = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let checker = World::new(bounds, None).checker().threads(threads).spawn_bfs().join();
+    let count = checker.unique_state_count();
+    println!("{name}: {count} states, depth {}, {:.1} s", checker.max_depth(), begin.elapsed().as_secs_f64());
+    let mut wrong = String::new();
+    for (property, path) in checker.discoveries() {
+        let good = checker.model().property(property).expectation == Expectation::Sometimes;
+        if !good {
+            wrong += &format!("\n{name}: {property}\n{}", trace(path));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    checker.assert_properties();
+    count
+}
+
+fn trace(path: stateright::Path<world::State, world::Action>) -> String {
+    let mut text = String::new();
+    for (state, action) in path.into_vec() {
+        let steps: Vec<_> = state.task.steps.iter().map(|s| format!("{:?}#{}", s.state, s.attempt)).collect();
+        text += &format!("    v{} {:?} {steps:?}", state.task.version, state.task.phase);
+        if let Some(rule) = state.broken {
+            text += &format!(" BROKEN: {rule}");
+        }
+        if let Some(action) = action {
+            text += &format!("\n  {action:?}\n");
+        }
+    }
+    text
+}
+
+/// Two steps side by side and nothing after them.
+const TWO: Bounds = Bounds { with_c: false, b_has_undo: true, ..QUICK };
+
+/// Name, bounds, and the number of states it has to have: another number is another protocol.
+fn quick() -> Vec<(&'static str, Bounds, usize)> {
+    vec![
+        ("failure, undo and crash", QUICK, 100_402),
+        ("slow first steps", SLOW, 3_389),
+        ("cancel", Bounds { cancels: 1, failed: 0, crashes: 0, ..QUICK }, 24_017),
+        ("cancel and crash", CANCEL_AND_CRASH, 64_357),
+        ("resubmit", RESUBMIT, 60_273),
+        ("error and crash", Bounds { then: "error", failed: 2, ..TWO }, 32_564),
+        ("unavailable", UNAVAILABLE, 104_348),
+        ("deferred and crash", DEFERRED, 58_845),
+        ("strict notices, two leaders", LEADERS, 17_452),
+    ]
+}
+
+const SLOW: Bounds = Bounds { timeouts: (2, 1), crashes: 0, failed: 0, ..QUICK };
+const CANCEL_AND_CRASH: Bounds = Bounds { cancels: 1, failed: 0, b_has_undo: false, ..TWO };
+const RESUBMIT: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashes: 0, ..TWO };
+const UNAVAILABLE: Bounds = Bounds { max: 2, unavailable: 1, failed: 0, crashes: 0, b_has_undo: false, ..TWO };
+const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..TWO };
+const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
+const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
+const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
+
+/// Those of `MODEL=full`.
+fn full() -> Vec<(&'static str, Bounds, usize)> {
+    vec![
+        ("undo retried, two leaders", UNDO_RETRY, 5_258),
+        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 727_629),
+        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 826_297),
+        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 217_722),
+        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 3_809_849),
+        (
+            "cancel after an error",
+            Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
+            96_943,
+        ),
+        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 2_170_407),
+        ("resubmit of two undos", TWO_UNDOS, 5_974_701),
+    ]
+}
+
+// J5, A6, and I1 to I8 of the protocol: in every order of events within the bounds.
+#[test]
+fn no_order_of_events_breaks_the_protocol() {
+    let all = if std::env::var("MODEL").is_ok_and(|v| v == "full") { full() } else { quick() };
+    let mut other = String::new();
+    for (name, bounds, golden) in all {
+        let states = check(name, bounds);
+        if states != golden {
+            other += &format!("\n{name}: {states} states, expected {golden}");
+        }
+    }
+    assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
+}
+
+/// Where a defect shows first.
+fn bounds_for(defect: Defect) -> Bounds {
+    match defect {
+        Defect::ClaimNeedsUnlockedTask => UNAVAILABLE,
+        Defect::ExpireMakesPending => UNDO_RETRY,
+        Defect::AdvanceLooksOnlyAtTheStep | Defect::CancelLosesItsWake => CANCEL_AND_CRASH,
+        Defect::ResubmitResetsOne => Bounds { failed: 2, ..RESUBMIT },
+        Defect::ResubmitLeavesDueGone | Defect::ResubmitRestartsAttempts => RESUBMIT,
+        Defect::AlertDeliveredClearsAny | Defect::AlertIsNotDue | Defect::NoticeHasTodaysNumber => {
+            Bounds { then: "error", failed: 2, resubmits: 1, ..TWO }
+        }
+        Defect::RearmBySameFormula | Defect::DueIsFirstCompleteBy => SLOW,
+        Defect::OlderLeaderWrites => UNDO_RETRY,
+        Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
+        Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
+        Defect::PassedWakeDoesNothing
+        | Defect::ResendMeansRequests
+        | Defect::OwnStampMeansMine
+        | Defect::UndoDoesNotWait
+        | Defect::UnknownIsNotUndone
+        | Defect::LateReplyCounts
+        | Defect::ReplyResendsNothing
+        | Defect::VersionStays
+        | Defect::SiblingStartsAfterFailure => QUICK,
+    }
+}
+
+/// No seeded defect needs more events than this to show.
+const MAX_TRACE: usize = 20;
+
+/// What `defect` breaks within `depth` events, if anything. Asked depth by depth it is a shortest trace: the checker
+/// itself keeps the last discovery of a block, not the first.
+fn caught(defect: Defect, depth: usize) -> Option<(&'static str, stateright::Path<world::State, world::Action>)> {
+    let checker = World::new(bounds_for(defect), Some(defect))
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .target_max_depth(depth)
+        .spawn_bfs()
+        .join();
+    let found = checker.discoveries();
+    let model = checker.model();
+    found.into_iter().find(|(p, _)| model.property(p).expectation == Expectation::Always)
+}
+
+// The judge is judged: each wording that looked right and was not, and each further defect, is caught.
+#[test]
+fn every_seeded_defect_is_caught() {
+    let mut uncaught = Vec::new();
+    for defect in Defect::ALL {
+        let begin = Instant::now();
+        match (2..=MAX_TRACE).find_map(|depth| caught(defect, depth)) {
+            Some((property, path)) => {
+                println!("\n{defect:?} breaks `{property}` ({:.2} s):\n{}", begin.elapsed().as_secs_f64(), trace(path))
+            }
+            None => uncaught.push(defect),
+        }
+    }
+    assert!(uncaught.is_empty(), "not caught: {uncaught:#?}");
+}

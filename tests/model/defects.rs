@@ -1,0 +1,212 @@
+//! Seeded defects: the core with one thing wrong in what goes in or what comes out.
+//!
+//! The first eleven are the wordings of the protocol that looked right and were not.
+
+use jiff::{SignedDuration, Timestamp};
+use shared::message::{Effect, Outcome};
+use shared::scheduler::{Decision, Event, Kept, Turn};
+use shared::step::{Direction, State};
+use shared::supervisor::Verdict;
+use shared::task::{Phase, Task};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// 1: "a Wake whose version is already passed does nothing".
+    PassedWakeDoesNothing,
+    /// 2: "a claim needs the task unlocked".
+    ClaimNeedsUnlockedTask,
+    /// 3: "expire makes it Pending".
+    ExpireMakesPending,
+    /// 4: "advance looks only at the step".
+    AdvanceLooksOnlyAtTheStep,
+    /// 5: "resubmit resets the failed step": only one of two.
+    ResubmitResetsOne,
+    /// 5: the due row stays gone.
+    ResubmitLeavesDueGone,
+    /// 5: the attempts restart.
+    ResubmitRestartsAttempts,
+    /// 6: "alert delivered clears the alert", whichever it was.
+    AlertDeliveredClearsAny,
+    /// 7: "re-send means requests".
+    ResendMeansRequests,
+    /// 8: "re-arm by the same formula".
+    RearmBySameFormula,
+    /// 9: "my own stamp means mine".
+    OwnStampMeansMine,
+    /// `due = CompleteBy` of the first claim, without the minimum.
+    DueIsFirstCompleteBy,
+    UndoDoesNotWait,
+    UnknownIsNotUndone,
+    UndoInAnyOrder,
+    LateReplyCounts,
+    StaleReplyCounts,
+    ReplyResendsNothing,
+    ExpiryCountsTwice,
+    ExpiryIsNotCounted,
+    OlderLeaderWrites,
+    VersionStays,
+    AlertIsNotDue,
+    CancelLosesItsWake,
+    SiblingStartsAfterFailure,
+    NoticeHasTodaysNumber,
+}
+
+impl Defect {
+    pub const ALL: [Self; 26] = [
+        Self::PassedWakeDoesNothing,
+        Self::ClaimNeedsUnlockedTask,
+        Self::ExpireMakesPending,
+        Self::AdvanceLooksOnlyAtTheStep,
+        Self::ResubmitResetsOne,
+        Self::ResubmitLeavesDueGone,
+        Self::ResubmitRestartsAttempts,
+        Self::AlertDeliveredClearsAny,
+        Self::ResendMeansRequests,
+        Self::RearmBySameFormula,
+        Self::OwnStampMeansMine,
+        Self::DueIsFirstCompleteBy,
+        Self::UndoDoesNotWait,
+        Self::UnknownIsNotUndone,
+        Self::UndoInAnyOrder,
+        Self::LateReplyCounts,
+        Self::StaleReplyCounts,
+        Self::ReplyResendsNothing,
+        Self::ExpiryCountsTwice,
+        Self::ExpiryIsNotCounted,
+        Self::OlderLeaderWrites,
+        Self::VersionStays,
+        Self::AlertIsNotDue,
+        Self::CancelLosesItsWake,
+        Self::SiblingStartsAfterFailure,
+        Self::NoticeHasTodaysNumber,
+    ];
+}
+
+/// The scheduler's decision, with `defect`.
+pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
+    let Some(defect) = defect else { return shared::scheduler::schedule(task, event, turn) };
+    let (mut task, mut event, mut turn) = (task.clone(), event.clone(), *turn);
+    let workflow = turn.workflow.clone();
+    let mut bent = workflow.clone();
+    match (defect, &mut event) {
+        (Defect::PassedWakeDoesNothing, Event::Wake { seen, .. }) if *seen < task.version => {
+            return Decision::Keep { why: Kept::NothingReady, effects: Vec::new() };
+        }
+        (Defect::ClaimNeedsUnlockedTask, Event::Wake { .. }) if task.locked_by().is_some() => {
+            return Decision::Keep { why: Kept::NothingReady, effects: Vec::new() };
+        }
+        (Defect::AlertDeliveredClearsAny, Event::AlertSent { version }) => {
+            *version = task.alert.as_ref().map_or(*version, |a| a.version);
+        }
+        (Defect::UnknownIsNotUndone, Event::Wake { .. }) if task.phase == Phase::Undoing && !task.is_undo_begun() => {
+            let unknown = |s: &State| matches!(s, State::Pending { .. } | State::Processing { .. });
+            if task.undo_from(turn.skew).is_none_or(|from| from <= turn.now) {
+                task.steps.iter_mut().filter(|s| unknown(&s.state)).for_each(|s| s.state = State::Skipped);
+            }
+        }
+        (Defect::UndoDoesNotWait, _) => task.forward_by = None,
+        (Defect::UndoInAnyOrder, _) if task.phase == Phase::Undoing => {
+            bent.steps.iter_mut().for_each(|s| s.after.clear());
+            turn.workflow = &bent;
+        }
+        (Defect::LateReplyCounts, Event::Reply(reply)) => {
+            let by = workflow.position(&reply.step).and_then(|i| task.holds(i, reply.attempt));
+            turn.now = by.map_or(turn.now, |(_, by)| turn.now.min(by - SignedDuration::from_millis(1)));
+        }
+        (Defect::StaleReplyCounts, Event::Reply(reply)) => {
+            reply.attempt = workflow.position(&reply.step).map_or(0, |i| task.steps[i].attempt);
+        }
+        (Defect::SiblingStartsAfterFailure, Event::Reply(reply))
+            if matches!(reply.outcome, Outcome::Done { .. })
+                && task.phase == Phase::Undoing
+                && !task.is_undo_begun() =>
+        {
+            task.phase = Phase::Forward;
+        }
+        _ => {}
+    }
+    let before = task.clone();
+    let mut decision = shared::scheduler::schedule(&task, &event, &turn);
+    match (&mut decision, defect, &event) {
+        (Decision::Keep { effects, .. }, Defect::ResendMeansRequests, _) => {
+            effects.retain(|e| matches!(e, Effect::Request(_)));
+        }
+        (Decision::Keep { effects, .. }, Defect::ReplyResendsNothing, Event::Reply(_))
+        | (Decision::Keep { effects, .. }, Defect::CancelLosesItsWake, Event::Cancel { .. }) => effects.clear(),
+        (Decision::Keep { effects, .. }, Defect::NoticeHasTodaysNumber, _) => {
+            for effect in effects {
+                if let Effect::Notice(notice) = effect {
+                    notice.seq = before.version;
+                }
+            }
+        }
+        (Decision::Save { task, .. }, Defect::AdvanceLooksOnlyAtTheStep, Event::Reply(_))
+            if task.phase == Phase::Undoing && task.steps.iter().all(shared::step::Step::is_done) =>
+        {
+            task.phase = Phase::Processed;
+            task.due = None;
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitResetsOne, Event::Resubmit { .. }) => {
+            let failed = |s: &shared::step::Step| matches!(s.state, State::Failed | State::UndoFailed);
+            if let Some(second) = before.steps.iter().enumerate().filter(|(_, s)| failed(s)).map(|(i, _)| i).nth(1) {
+                task.steps[second].state = before.steps[second].state.clone();
+            }
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitLeavesDueGone, Event::Resubmit { .. }) => task.due = before.due,
+        (Decision::Save { task, .. }, Defect::ResubmitRestartsAttempts, Event::Resubmit { .. }) => {
+            task.steps.iter_mut().for_each(|s| s.attempt = 0);
+        }
+        (Decision::Save { task, .. }, Defect::DueIsFirstCompleteBy, _) => {
+            let first = task.complete_by().map(|by| by + turn.skew);
+            if before.version == 0 {
+                task.due = first.or(task.due);
+            } else if task.due.is_some() {
+                task.due = before.due.or(task.due);
+            }
+        }
+        (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,
+        (Decision::Save { task, .. }, Defect::AlertIsNotDue, _) if task.alert.is_some() => task.due = None,
+        _ => {}
+    }
+    decision
+}
+
+/// The supervisor's verdict, with `defect`.
+pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
+    let Some(defect) = defect else { return shared::supervisor::supervise(task, token, turn) };
+    let mut seen = task.clone();
+    if defect == Defect::OlderLeaderWrites {
+        seen.lease_token = 0;
+    }
+    let mut verdict = shared::supervisor::supervise(&seen, token, turn);
+    match (&mut verdict, defect) {
+        (Verdict::Recover { task: next, .. }, Defect::ExpireMakesPending) => {
+            for (was, is) in task.steps.iter().zip(&mut next.steps) {
+                if was.claim().map(|c| c.0) == Some(Direction::Undo)
+                    && let State::UndoPending { not_before } = is.state
+                {
+                    is.state = State::Pending { not_before };
+                    next.phase = Phase::Forward;
+                }
+            }
+        }
+        (Verdict::Recover { task: next, .. }, Defect::ExpiryCountsTwice | Defect::ExpiryIsNotCounted) => {
+            for (was, is) in task.steps.iter().zip(&mut next.steps) {
+                if is.failures > was.failures {
+                    is.failures = if defect == Defect::ExpiryCountsTwice { is.failures + 1 } else { was.failures };
+                }
+            }
+        }
+        (Verdict::Recover { task: next, .. }, Defect::AlertIsNotDue) if next.alert.is_some() => next.due = None,
+        (Verdict::Rearm { due, .. }, Defect::RearmBySameFormula) if due.is_some() => {
+            *due = Some(same_formula(task, turn));
+        }
+        _ => {}
+    }
+    verdict
+}
+
+fn same_formula(task: &Task, turn: &Turn<'_>) -> Timestamp {
+    let soon = turn.now + shared::task::grace(turn.workflow);
+    task.complete_by().map_or(soon, |by| by.min(soon)).max(turn.now)
+}

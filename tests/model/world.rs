@@ -1,0 +1,842 @@
+//! The world around one task: messages, agents with their remote service, supervisors, a person, and time.
+//!
+//! The core under test is the real one. The network is a set that only grows: whatever was sent can arrive at any later
+//! time, in any order, any number of times, or never. A crash loses any of the sends of one save; its trigger stays. Time
+//! is relative: a tick moves every recorded time one second into the past, and what is long past stays at [`PAST`].
+
+use crate::defects::Defect;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use shared::message::{Effect, NoticeKind, Outcome, Reply};
+use shared::order::Id;
+use shared::scheduler::{Decision, Event, Kept, Turn};
+use shared::step::{self, Direction};
+use shared::supervisor::Verdict;
+use shared::task::{Phase, Priority, Submission, Task};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use stateright::{Model, Property};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex};
+
+pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
+/// Times further back than this many seconds are all the same.
+const PAST: i64 = 4;
+/// Most rounds of a supervisor until a task has to be at its end.
+const MAX_DRAIN: usize = 60;
+
+/// Now, always.
+fn now() -> Timestamp {
+    Timestamp::from_second(1000).unwrap()
+}
+
+/// A message in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Msg {
+    Wake {
+        seen: u64,
+    },
+    /// `left` seconds until `complete_by`.
+    Request {
+        step: usize,
+        undo: bool,
+        attempt: u32,
+        left: i64,
+    },
+    Reply {
+        step: usize,
+        attempt: u32,
+        answer: Answer,
+    },
+    Cancel,
+    AlertSent {
+        version: u64,
+    },
+    NoticeSent {
+        version: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Answer {
+    Done,
+    Failed,
+    Unavailable,
+    Deferred,
+}
+
+/// A send that a crash lost, and that somebody has to make good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owed {
+    Request { step: usize, attempt: u32 },
+    Wake,
+    Notice { seq: u64 },
+    Alert { version: u64 },
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A scheduler handles it; the sends whose bit is set in `lost` die with the process.
+    Schedule { msg: Msg, lost: u8 },
+    /// A scheduler that lost the race for the save acts as if it had won (only with the defect that does so).
+    LoseTheRace { msg: Msg },
+    /// An agent does it and answers so.
+    Agent { msg: Msg, answer: Answer },
+    /// A supervisor with this token looks at the task.
+    Supervise { token: u64, lost: u8 },
+    /// An operator resubmits.
+    Resubmit { lost: u8 },
+    /// A second passes.
+    Tick,
+}
+
+/// What may happen how often, and the policy.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    pub crashes: u8,
+    /// Permanent errors.
+    pub failed: u8,
+    pub unavailable: u8,
+    pub deferred: u8,
+    pub cancels: u8,
+    pub resubmits: u8,
+    /// Attempts before the threshold, forward and undo.
+    pub max: u32,
+    pub undo_max: u32,
+    /// `undo` or `error`.
+    pub then: &'static str,
+    pub strict: bool,
+    /// Timeouts of a and b, and of c, in seconds.
+    pub timeouts: (u32, u32),
+    pub leaders: u64,
+    /// Whether step b can be undone.
+    pub b_has_undo: bool,
+    pub with_c: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub task: Arc<Task>,
+    /// The record before the last save; kept only for the defect that needs it.
+    pub before: Option<Arc<Task>>,
+    pub net: BTreeSet<Msg>,
+    /// What the remote service has done and not undone, by step.
+    pub applied: Vec<bool>,
+    /// Lost in a crash: by which trigger (`None`: a supervisor), and what.
+    pub owed: BTreeSet<(Option<Msg>, Owed)>,
+    pub alerts_out: BTreeSet<u64>,
+    pub last_notice: Option<(u64, NoticeKind)>,
+    /// Highest token of a supervisor that wrote.
+    pub token: u64,
+    pub crashes: u8,
+    pub failed: u8,
+    pub unavailable: u8,
+    pub deferred: u8,
+    pub cancels: u8,
+    pub resubmits: u8,
+    /// The first rule a transition broke.
+    pub broken: Option<&'static str>,
+}
+
+pub struct World {
+    pub workflow: Workflow,
+    pub bounds: Bounds,
+    pub defect: Option<Defect>,
+    /// Hashes of the records whose drain is known to end well.
+    drained: Mutex<HashSet<u64>>,
+}
+
+impl World {
+    pub fn new(bounds: Bounds, defect: Option<Defect>) -> Self {
+        let (ab, c) = bounds.timeouts;
+        let (max, undo_max, then) = (bounds.max, bounds.undo_max, bounds.then);
+        let step = |name: &str, timeout: u32, after: &str, undo: bool| {
+            let undo = if undo {
+                format!(
+                    "undo = {{ agent = \"x\", timeout = \"1s\", retry = {{ max = {undo_max}, backoff = [\"1s\"] }} }}\n"
+                )
+            } else {
+                String::new()
+            };
+            format!(
+                "[[step]]\nname = \"{name}\"\nagent = \"x\"\n{after}timeout = \"{timeout}s\"\nretry = {{ max = {max}, backoff = [\"1s\"] }}\n{undo}"
+            )
+        };
+        let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
+        text += &step("a", ab, "", true);
+        text += &step("b", ab, "", bounds.b_has_undo);
+        if bounds.with_c {
+            text += &step("c", c, "after = [\"a\", \"b\"]\n", true);
+        }
+        let workflow = parse("model", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own workflow");
+        Self { workflow, bounds, defect, drained: Mutex::default() }
+    }
+
+    fn turn(&self, now: Timestamp) -> Turn<'_> {
+        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW }
+    }
+
+    fn event(&self, task: &Task, msg: Msg) -> Option<Event> {
+        Some(match msg {
+            Msg::Wake { seen } => Event::Wake { seen, hops: 0 },
+            Msg::Cancel => Event::Cancel { by: "p".into(), reason: "r".into() },
+            Msg::AlertSent { version } => Event::AlertSent { version },
+            Msg::NoticeSent { version } => Event::NoticeSent { version },
+            Msg::Reply { step, attempt, answer } => Event::Reply(Reply {
+                task_id: task.id.clone(),
+                step: self.workflow.steps[step].name.clone(),
+                attempt,
+                outcome: match answer {
+                    Answer::Done => Outcome::Done { output: json!(null) },
+                    Answer::Failed => Outcome::Failed { error: "e".into() },
+                    Answer::Unavailable => Outcome::Unavailable { error: "e".into(), retry_after_ms: None },
+                    Answer::Deferred => Outcome::Deferred { error: "e".into(), retry_after_ms: 0 },
+                },
+            }),
+            Msg::Request { .. } => return None,
+        })
+    }
+
+    fn schedule(&self, task: &Task, event: &Event, now: Timestamp) -> Decision {
+        crate::defects::schedule(self.defect, task, event, &self.turn(now))
+    }
+
+    fn supervise(&self, task: &Task, token: u64, now: Timestamp) -> Verdict {
+        crate::defects::supervise(self.defect, task, token, &self.turn(now))
+    }
+
+    fn decide(&self, task: &Task, msg: Msg) -> Option<Decision> {
+        Some(self.schedule(task, &self.event(task, msg)?, now()))
+    }
+
+    /// Sends `effects` except for the lost ones, which stay owed.
+    fn send(&self, state: &mut State, trigger: Option<Msg>, effects: &[Effect], lost: u8) {
+        let mut clears = Vec::new();
+        for (bit, effect) in effects.iter().enumerate() {
+            let owed = self.owed(effect);
+            if lost & (1 << bit) != 0 {
+                // Only a step's own notice may be lost for good.
+                state.owed.extend(owed.map(|owed| (trigger, owed)));
+                continue;
+            }
+            if let Some(owed) = owed {
+                state.owed.retain(|(_, o)| *o != owed);
+            }
+            match effect {
+                Effect::Wake(wake, _) => {
+                    // The first and the latest are enough: one in between re-sends a part of what the first does.
+                    state.net.retain(|m| !matches!(m, Msg::Wake { seen } if *seen > 0));
+                    state.net.insert(Msg::Wake { seen: wake.seen });
+                }
+                Effect::Request(r) => {
+                    let step = self.workflow.position(&r.step).expect("a step of this workflow");
+                    let left = now().duration_until(r.complete_by).as_secs();
+                    let recorded = state.task.holds(step, r.attempt);
+                    if recorded.is_some_and(|(_, by)| by != r.complete_by) {
+                        state.broken = Some("a request carries the recorded deadline");
+                    }
+                    if recorded.is_none() {
+                        state.broken = Some("a request is for an attempt that holds its step");
+                    }
+                    let undo = r.direction == Direction::Undo;
+                    state.net.insert(Msg::Request { step, undo, attempt: r.attempt, left });
+                }
+                Effect::Notice(n) => {
+                    match state.last_notice {
+                        Some((seq, kind)) if seq == n.seq && kind != n.kind => {
+                            state.broken = Some("I6: one number, one notice");
+                        }
+                        Some((seq, _)) if seq >= n.seq => {}
+                        Some(_) | None => state.last_notice = Some((n.seq, n.kind)),
+                    }
+                    if state.task.notice_owed && n.seq >= state.task.turned_at {
+                        clears.push(Msg::NoticeSent { version: state.task.turned_at });
+                    }
+                }
+                Effect::Alert(a) => {
+                    state.alerts_out.insert(a.version);
+                    clears.push(Msg::AlertSent { version: a.version });
+                }
+                Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+            }
+        }
+        // The engine clears nothing when one of the sends has failed.
+        if lost == 0 {
+            state.net.extend(clears);
+        }
+    }
+
+    fn owed(&self, effect: &Effect) -> Option<Owed> {
+        match effect {
+            Effect::Request(r) => Some(Owed::Request { step: self.workflow.position(&r.step)?, attempt: r.attempt }),
+            Effect::Wake(..) => Some(Owed::Wake),
+            Effect::Notice(n) if n.kind == NoticeKind::StepCompleted => None,
+            Effect::Notice(n) => Some(Owed::Notice { seq: n.seq }),
+            Effect::Alert(a) => Some(Owed::Alert { version: a.version }),
+            Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+        }
+    }
+
+    fn save(&self, state: &mut State, next: Box<Task>) {
+        if next.version != state.task.version + 1 {
+            state.broken = Some("every save is one version");
+        }
+        if let Some(rule) = self.broken_by(&state.task, &next) {
+            state.broken = Some(rule);
+        }
+        if self.defect == Some(Defect::OwnStampMeansMine) {
+            state.before = Some(Arc::clone(&state.task));
+        }
+        let mut next = *next;
+        normalise(&mut next, SignedDuration::ZERO);
+        state.task = Arc::new(next);
+    }
+
+    /// What no save may do, whoever made it.
+    fn broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
+        let fits = match (old.phase, new.phase) {
+            (Phase::Forward, Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Error | Phase::Undone) => true,
+            (Phase::Undoing, Phase::Undoing | Phase::Undone | Phase::UndoError) => true,
+            (Phase::Error, Phase::Error | Phase::Forward | Phase::Undoing) => true,
+            (Phase::UndoError, Phase::UndoError | Phase::Undoing) => true,
+            (Phase::Processed, Phase::Processed) | (Phase::Undone, Phase::Undone) => true,
+            (
+                Phase::Forward | Phase::Undoing | Phase::Error | Phase::UndoError | Phase::Processed | Phase::Undone,
+                _,
+            ) => false,
+        };
+        if !fits {
+            return Some("I5: no turn back from undo, no way out of an end");
+        }
+        for (i, (was, is)) in old.steps.iter().zip(&new.steps).enumerate() {
+            if is.attempt < was.attempt || is.attempt > was.attempt + 1 {
+                return Some("I1: attempts rise one by one and are never reset");
+            }
+            let claimed = is.attempt == was.attempt + 1;
+            if claimed != (is.claim().is_some() && is.claimed_at == new.version) {
+                return Some("I1: every claim is a new attempt");
+            }
+            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && !new.is_open(i, &self.workflow) {
+                return Some("a step starts only when all it depends on are done");
+            }
+            if was.is_undo_begun() && !is.is_undo_begun() {
+                return Some("I5: what is to be undone is never done again");
+            }
+            if is.failures > was.failures + 1 || is.undo_failures > was.undo_failures + 1 {
+                return Some("I3: one attempt fails once");
+            }
+            let failed = is.failures + is.undo_failures > was.failures + was.undo_failures;
+            if failed && was.claim().is_none() {
+                return Some("I3: only a running attempt can fail");
+            }
+        }
+        None
+    }
+
+    fn handle(&self, state: &State, msg: Msg, lost: u8) -> Option<State> {
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        match self.decide(&state.task, msg)? {
+            Decision::Save { task, effects } => {
+                self.check_reply(&mut next, msg);
+                if let (Msg::AlertSent { .. }, Some(alert)) = (msg, &state.task.alert)
+                    && task.alert.is_none()
+                    && !state.alerts_out.contains(&alert.version)
+                {
+                    next.broken = Some("an alert is cleared only after it went out");
+                }
+                self.save(&mut next, task);
+                self.send(&mut next, Some(msg), &effects, lost);
+            }
+            Decision::Keep { effects, .. } => self.send(&mut next, Some(msg), &effects, lost),
+        }
+        if let Msg::Wake { .. } = msg
+            && let Some(Decision::Save { .. }) = self.decide_truly(&next.task, msg)
+        {
+            next.broken = Some("a Wake leaves nothing that can be claimed at once");
+        }
+        self.prune(&mut next);
+        Some(next)
+    }
+
+    fn decide_truly(&self, task: &Task, msg: Msg) -> Option<Decision> {
+        Some(shared::scheduler::schedule(task, &self.event(task, msg)?, &self.turn(now())))
+    }
+
+    /// I3, I4: a reply counts only while its attempt holds the step, and in time.
+    fn check_reply(&self, next: &mut State, msg: Msg) {
+        if let Msg::Reply { step, attempt, .. } = msg
+            && next.task.holds(step, attempt).is_none_or(|(_, by)| now() >= by)
+        {
+            next.broken = Some("I4: a late or stale reply changes nothing");
+        }
+    }
+
+    fn watch(&self, state: &State, token: u64, lost: u8) -> State {
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        let verdict = self.supervise(&state.task, token, now());
+        if token < state.token && !matches!(verdict, Verdict::Leave(_)) {
+            let only_tells = matches!(&verdict, Verdict::Rearm { due, .. } if *due == state.task.due);
+            if !only_tells {
+                next.broken = Some("I8: an older leader writes nothing after a newer one");
+            }
+        }
+        match verdict {
+            Verdict::Recover { task, effects, expired } => {
+                let failures = |t: &Task| t.failure_count();
+                if failures(&task) != failures(&state.task) + u32::try_from(expired).unwrap() {
+                    next.broken = Some("I3: an expired attempt counts exactly once");
+                }
+                let gone = |s: &step::Step| s.claim().is_some_and(|(_, by)| now().duration_since(by) >= SKEW);
+                if expired != state.task.steps.iter().filter(|s| gone(s)).count() {
+                    next.broken = Some("what expired, and only that, is taken back");
+                }
+                next.token = next.token.max(token);
+                self.save(&mut next, task);
+                self.send(&mut next, None, &effects, lost);
+            }
+            Verdict::Rearm { due, effects } => {
+                if due != state.task.due {
+                    let mut task = (*state.task).clone();
+                    (task.due, task.lease_token) = (due, token);
+                    next.token = next.token.max(token);
+                    let exact = task.complete_by().map(|by| by + SKEW);
+                    let waits = task.next_claim(&self.workflow, now(), SKEW);
+                    if waits.is_none() && task.alert.is_none() && !task.notice_owed && due != exact {
+                        next.broken = Some("a task found early is due at its earliest deadline");
+                    }
+                    normalise(&mut task, SignedDuration::ZERO);
+                    next.task = Arc::new(task);
+                }
+                self.send(&mut next, None, &effects, lost);
+            }
+            Verdict::Leave(_) => {}
+        }
+        self.prune(&mut next);
+        next
+    }
+
+    /// The remote service does what an agent asks, and the agent answers.
+    fn perform(&self, state: &State, msg: Msg, answer: Answer) -> Option<State> {
+        let Msg::Request { step, undo, attempt, .. } = msg else { return None };
+        let mut next = state.clone();
+        match answer {
+            Answer::Done => self.apply(&mut next, step, undo),
+            Answer::Failed => next.failed -= 1,
+            Answer::Unavailable => next.unavailable -= 1,
+            Answer::Deferred => next.deferred -= 1,
+        }
+        next.net.insert(Msg::Reply { step, attempt, answer });
+        self.prune(&mut next);
+        Some(next)
+    }
+
+    fn apply(&self, next: &mut State, step: usize, undo: bool) {
+        if undo {
+            next.applied[step] = false;
+            // In reverse: nothing that was built on it may still stand.
+            let stands = |j: usize| next.applied[j] && self.workflow.steps[j].undo.is_some();
+            if self.workflow.dependents(step).any(stands) {
+                next.broken = Some("I5: undo in reverse");
+            }
+        } else {
+            next.applied[step] = true;
+            if self.workflow.steps[step].after.iter().any(|&j| !next.applied[j]) {
+                next.broken = Some("a step is done only on top of what it depends on");
+            }
+        }
+    }
+
+    /// Drops what can have no effect any more.
+    fn prune(&self, state: &mut State) {
+        let task = Arc::clone(&state.task);
+        state.net.retain(|m| match *m {
+            Msg::Reply { step, attempt, .. } => attempt + 1 >= task.steps[step].attempt,
+            Msg::Wake { .. } | Msg::Request { .. } | Msg::Cancel => true,
+            Msg::AlertSent { version } => version <= task.version,
+            Msg::NoticeSent { version } => version == task.turned_at,
+        });
+        // An alert or a notice that is older than the last turn and the last save cannot be sent any more.
+        state.alerts_out.retain(|v| *v == task.turned_at || task.alert.as_ref().is_some_and(|a| a.version == *v));
+        state.last_notice = state.last_notice.filter(|(seq, _)| *seq == task.turned_at || *seq == task.version);
+        if task.process_state().is_final() {
+            state.net.retain(|m| !matches!(m, Msg::Wake { seen } if *seen > 0));
+        }
+        state.owed.retain(|(trigger, owed)| self.is_still_owed(&task, *trigger, *owed));
+    }
+
+    /// Whether a lost send still matters.
+    fn is_still_owed(&self, task: &Task, trigger: Option<Msg>, owed: Owed) -> bool {
+        match owed {
+            Owed::Request { step, attempt } => task.holds(step, attempt).is_some_and(|(_, by)| now() < by),
+            Owed::Notice { seq } => task.turned_at == seq,
+            Owed::Alert { version } => task.alert.as_ref().is_some_and(|a| a.version == version),
+            Owed::Wake => match trigger {
+                // The Wake was for the step that this reply gave back, or for the undo that it led to.
+                Some(Msg::Reply { step, attempt, .. }) => {
+                    let step = &task.steps[step];
+                    let waits = step.attempt == attempt
+                        && matches!(
+                            step.state,
+                            step::State::Pending { not_before: Some(_) }
+                                | step::State::UndoPending { not_before: Some(_) }
+                        );
+                    match task.phase {
+                        Phase::Forward => waits,
+                        Phase::Undoing => !task.is_undo_begun() || waits,
+                        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => false,
+                    }
+                }
+                Some(Msg::Cancel) => task.phase == Phase::Undoing && !task.is_undo_begun(),
+                Some(Msg::Wake { .. }) => task.next_claim(&self.workflow, now(), SKEW).is_some(),
+                Some(Msg::Request { .. } | Msg::AlertSent { .. } | Msg::NoticeSent { .. }) => false,
+                // Left to the sweep, which every state is drained by.
+                None => false,
+            },
+        }
+    }
+
+    /// Everything that a crash lost is sent when its trigger is delivered again, or by the next sweep.
+    pub fn is_made_good(&self, state: &State) -> bool {
+        state.owed.iter().all(|(trigger, owed)| match trigger {
+            Some(msg) => match self.decide(&state.task, *msg) {
+                Some(Decision::Save { effects, .. }) => {
+                    *owed == Owed::Wake
+                        || effects.iter().any(|e| self.owed(e) == Some(*owed))
+                        || state.task.alert.is_some()
+                }
+                Some(Decision::Keep { effects, .. }) => {
+                    effects.iter().any(|e| self.owed(e) == Some(*owed))
+                        || matches!(owed, Owed::Alert { .. }) && state.task.due.is_some()
+                }
+                None => false,
+            },
+            None => {
+                let due = state.task.due.map_or(now(), |due| due.max(now()));
+                match self.supervise(&state.task, state.token.max(1), due) {
+                    Verdict::Recover { .. } => true,
+                    Verdict::Rearm { effects, .. } => {
+                        effects.iter().any(|e| self.owed(e) == Some(*owed)) || state.task.is_undo_begun()
+                    }
+                    Verdict::Leave(_) => state.task.is_undo_begun(),
+                }
+            }
+        })
+    }
+
+    /// With all messages lost, the sweep alone brings the task to its end; `serves`: agents answer what it causes.
+    fn drains(&self, state: &State, serves: bool) -> bool {
+        let mut task = (*state.task).clone();
+        let mut applied = state.applied.clone();
+        let mut time = now();
+        let mut rounds = 0;
+        loop {
+            let at_end = task.process_state().is_final();
+            let Some(due) = task.due else {
+                let clean = task.alert.is_none() && !task.notice_owed;
+                return at_end && clean && self.is_consistent(task.phase, &applied, serves);
+            };
+            rounds += 1;
+            if rounds > MAX_DRAIN {
+                return false;
+            }
+            time = time.max(due);
+            let mut effects = match self.supervise(&task, state.token.max(1), time) {
+                Verdict::Recover { task: next, effects, .. } => {
+                    task = *next;
+                    effects
+                }
+                Verdict::Rearm { due, effects } => {
+                    task.due = due;
+                    effects
+                }
+                // Due, and nothing is done about it: it would be found again and again for ever.
+                Verdict::Leave(Kept::NothingReady) if due > time => Vec::new(),
+                Verdict::Leave(_) => return false,
+            };
+            let mut steps = 0;
+            while let Some(effect) = effects.pop() {
+                steps += 1;
+                if steps > MAX_DRAIN {
+                    return false;
+                }
+                let event = match effect {
+                    Effect::Wake(wake, delay) => {
+                        time += delay;
+                        Event::Wake { seen: wake.seen, hops: 0 }
+                    }
+                    Effect::Request(r) if serves => {
+                        let step = self.workflow.position(&r.step).unwrap();
+                        applied[step] = r.direction == Direction::Do;
+                        let outcome = Outcome::Done { output: json!(null) };
+                        Event::Reply(Reply { task_id: r.task_id, step: r.step, attempt: r.attempt, outcome })
+                    }
+                    Effect::Alert(a) => Event::AlertSent { version: a.version },
+                    Effect::Notice(_) if task.notice_owed => Event::NoticeSent { version: task.turned_at },
+                    Effect::Request(_) | Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) => continue,
+                };
+                match self.schedule(&task, &event, time) {
+                    Decision::Save { task: next, effects: more } => {
+                        task = *next;
+                        effects.extend(more);
+                    }
+                    Decision::Keep { effects: more, .. } => effects.extend(more),
+                }
+            }
+        }
+    }
+
+    /// What the remote service holds fits how the task ended.
+    fn is_consistent(&self, phase: Phase, applied: &[bool], serves: bool) -> bool {
+        match phase {
+            Phase::Processed => applied.iter().all(|&a| a),
+            Phase::Undone => applied.iter().zip(&self.workflow.steps).all(|(&a, s)| !a || s.undo.is_none()),
+            Phase::Error | Phase::UndoError => true,
+            Phase::Forward | Phase::Undoing => !serves,
+        }
+    }
+
+    fn drains_both_ways(&self, state: &State) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (&state.task, &state.applied, state.token).hash(&mut hasher);
+        let key = hasher.finish();
+        if self.drained.lock().unwrap().contains(&key) {
+            return true;
+        }
+        let good = self.drains(state, false) && self.drains(state, true);
+        if good {
+            self.drained.lock().unwrap().insert(key);
+        }
+        good
+    }
+}
+
+/// Moves all times of `task` `by` into the past, and takes out what no decision looks at.
+fn normalise(task: &mut Task, by: SignedDuration) {
+    let earliest = now() - SignedDuration::from_secs(PAST);
+    let shift = |t: &mut Timestamp| *t = (*t - by).max(earliest);
+    task.log.clear();
+    task.reason = None;
+    task.created_at = earliest;
+    shift(&mut task.updated_at);
+    task.due.iter_mut().for_each(shift);
+    task.forward_by.iter_mut().for_each(shift);
+    if let Some(alert) = &mut task.alert {
+        alert.reason.clear();
+    }
+    for step in &mut task.steps {
+        step.error = None;
+        match &mut step.state {
+            step::State::Pending { not_before } | step::State::UndoPending { not_before } => {
+                not_before.iter_mut().for_each(shift);
+            }
+            step::State::Processing { complete_by, .. } | step::State::UndoProcessing { complete_by, .. } => {
+                shift(complete_by);
+            }
+            step::State::Processed
+            | step::State::Failed
+            | step::State::Skipped
+            | step::State::Undone
+            | step::State::UndoFailed => {}
+        }
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let submission = Submission {
+            id: Id("o".into()),
+            tenant: String::new(),
+            reference: None,
+            reply_queue: Some("q".into()),
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let mut task = Task::new(submission, &self.workflow, now());
+        normalise(&mut task, SignedDuration::ZERO);
+        let b = &self.bounds;
+        vec![State {
+            applied: vec![false; task.steps.len()],
+            task: Arc::new(task),
+            before: None,
+            net: BTreeSet::from([Msg::Wake { seen: 0 }]),
+            owed: BTreeSet::new(),
+            alerts_out: BTreeSet::new(),
+            last_notice: None,
+            token: 0,
+            crashes: b.crashes,
+            failed: b.failed,
+            unavailable: b.unavailable,
+            deferred: b.deferred,
+            cancels: b.cancels,
+            resubmits: b.resubmits,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        let masks = |effects: usize| if state.crashes > 0 { 1u8 << effects.min(3) } else { 1 };
+        let count = |decision: &Decision| match decision {
+            Decision::Save { effects, .. } | Decision::Keep { effects, .. } => effects.len(),
+        };
+        let cancel = (state.cancels > 0).then_some(Msg::Cancel);
+        for &msg in state.net.iter().chain(&cancel) {
+            if let Msg::Request { .. } = msg {
+                let may = [
+                    (Answer::Done, true),
+                    (Answer::Failed, state.failed > 0),
+                    (Answer::Unavailable, state.unavailable > 0),
+                    (Answer::Deferred, state.deferred > 0),
+                ];
+                actions.extend(may.iter().filter(|m| m.1).map(|&(answer, _)| Action::Agent { msg, answer }));
+                continue;
+            }
+            let Some(decision) = self.decide(&state.task, msg) else { continue };
+            // To lose again what is sent again is a crash more, and tells nothing new.
+            let again = matches!(decision, Decision::Keep { .. });
+            let masks = if again { 1 } else { masks(count(&decision)) };
+            actions.extend((0..masks).map(|lost| Action::Schedule { msg, lost }));
+            if state.before.is_some() {
+                actions.push(Action::LoseTheRace { msg });
+            }
+        }
+        if state.task.due.is_some_and(|due| due <= now()) {
+            for token in 1..=self.bounds.leaders {
+                let effects = match self.supervise(&state.task, token, now()) {
+                    Verdict::Recover { effects, .. } => effects.len(),
+                    Verdict::Rearm { .. } | Verdict::Leave(_) => 0,
+                };
+                actions.extend((0..masks(effects)).map(|lost| Action::Supervise { token, lost }));
+            }
+        }
+        if state.resubmits > 0 && matches!(state.task.phase, Phase::Error | Phase::UndoError) {
+            actions.push(Action::Resubmit { lost: 0 });
+        }
+        actions.push(Action::Tick);
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let next = match action {
+            Action::Schedule { msg, lost } => {
+                let mut next = self.handle(state, msg, lost)?;
+                if msg == Msg::Cancel && !state.net.contains(&msg) {
+                    next.cancels -= 1;
+                    next.net.insert(msg);
+                }
+                next
+            }
+            Action::LoseTheRace { msg } => {
+                let mut next = state.clone();
+                if let Some(Decision::Save { effects, .. }) = self.decide(state.before.as_ref()?, msg) {
+                    self.send(&mut next, Some(msg), &effects, 0);
+                }
+                next
+            }
+            Action::Agent { msg, answer } => self.perform(state, msg, answer)?,
+            Action::Supervise { token, lost } => self.watch(state, token, lost),
+            Action::Resubmit { .. } => {
+                let mut next = state.clone();
+                next.resubmits -= 1;
+                let event = Event::Resubmit { by: "p".into(), reason: "r".into(), seen: None };
+                match self.schedule(&state.task, &event, now()) {
+                    Decision::Save { task, effects } => {
+                        self.save(&mut next, task);
+                        self.send(&mut next, None, &effects, 0);
+                        self.prune(&mut next);
+                    }
+                    Decision::Keep { .. } => return None,
+                }
+                next
+            }
+            Action::Tick => {
+                let mut next = state.clone();
+                let mut task = (*state.task).clone();
+                normalise(&mut task, SignedDuration::from_secs(1));
+                next.task = Arc::new(task);
+                if let Some(before) = &state.before {
+                    let mut before = (**before).clone();
+                    normalise(&mut before, SignedDuration::from_secs(1));
+                    next.before = Some(Arc::new(before));
+                }
+                // Past its deadline an agent starts nothing.
+                next.net = (state.net.iter())
+                    .filter_map(|&m| match m {
+                        Msg::Request { left, .. } if left <= 1 => None,
+                        Msg::Request { step, undo, attempt, left } => {
+                            Some(Msg::Request { step, undo, attempt, left: left - 1 })
+                        }
+                        Msg::Wake { .. }
+                        | Msg::Reply { .. }
+                        | Msg::Cancel
+                        | Msg::AlertSent { .. }
+                        | Msg::NoticeSent { .. } => Some(m),
+                    })
+                    .collect();
+                self.prune(&mut next);
+                next
+            }
+        };
+        (next != *state).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("no transition breaks a rule (I1, I3, I4, I5, I6, I8)", |_: &World, s: &State| {
+                s.broken.is_none()
+            }),
+            Property::always(
+                "I2: with all messages lost, the sweep alone brings the order to an end",
+                |w: &World, s: &State| s.broken.is_some() || w.drains_both_ways(s),
+            ),
+            Property::always("what a crash lost is sent when its trigger comes again", |w: &World, s: &State| {
+                s.broken.is_some() || w.is_made_good(s)
+            }),
+            Property::always(
+                "I5: the remote holds all of a processed order, and nothing of an undone one",
+                |w: &World, s: &State| w.is_consistent(s.task.phase, &s.applied, false),
+            ),
+            Property::always(
+                "I2: an order in Error has an alert that went out or is owed and due",
+                |_: &World, s: &State| match s.task.phase {
+                    Phase::Error | Phase::UndoError => match &s.task.alert {
+                        Some(alert) => alert.version == s.task.turned_at && s.task.due.is_some(),
+                        None => s.alerts_out.contains(&s.task.turned_at),
+                    },
+                    Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => true,
+                },
+            ),
+            Property::always(
+                "due is never later than a deadline, and an ended task is out of the index",
+                |_: &World, s: &State| {
+                    let deadline = s.task.complete_by().map(|by| by + SKEW);
+                    let owes = s.task.alert.is_some() || s.task.notice_owed;
+                    match (s.task.due, deadline) {
+                        (Some(due), Some(deadline)) => due <= deadline,
+                        (None, Some(_)) => false,
+                        (due, None) => due.is_some() == (owes || !s.task.process_state().is_final()),
+                    }
+                },
+            ),
+            Property::always("LockedBy is there exactly while a step is with an agent", |_: &World, s: &State| {
+                s.task.locked_by().is_some() == s.task.complete_by().is_some()
+            }),
+            Property::sometimes("an order is processed", |_: &World, s: &State| s.task.phase == Phase::Processed),
+        ];
+        if self.bounds.then == "undo" || self.bounds.cancels > 0 {
+            properties.push(Property::sometimes("an order is undone after work was done", |_: &World, s: &State| {
+                s.task.phase == Phase::Undone && s.task.steps[0].attempt > 1
+            }));
+        }
+        properties
+    }
+}
