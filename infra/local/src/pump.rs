@@ -20,8 +20,8 @@ pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send +
 const LONG_POLL_S: i32 = 20;
 /// Messages in a batch: SQS's most.
 const BATCH: i32 = 10;
-/// Wait after a batch that was not full, so that the next one is fuller: calls, not messages, are what costs. It delays
-/// nobody's first message, because that finds the pump waiting.
+/// Wait after a batch that was not full while others are under way, so that the next one is fuller: calls, not messages, are
+/// what costs. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
 /// Wait after a receive that failed.
 const RECOVERY: Duration = Duration::from_secs(1);
@@ -67,7 +67,8 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                     one_batch(&source, &handler, &name, messages).await;
                     drop(place);
                 });
-                if !is_full {
+                while batches.try_join_next().is_some() {}
+                if !is_full && batches.len() > 1 {
                     tokio::time::sleep(LINGER).await;
                 }
             }
@@ -76,7 +77,6 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 tokio::time::sleep(RECOVERY).await;
             }
         }
-        while batches.try_join_next().is_some() {}
     }
     let ended = async { while batches.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_BATCHES, ended).await.is_err() {
