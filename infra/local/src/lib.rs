@@ -4,6 +4,7 @@
 //! tables, queues and the bus are endpoints embedded in the process, or whatever `AWS_ENDPOINT_URL` names.
 
 pub mod bench;
+pub mod client;
 pub mod demo;
 pub mod http;
 pub mod process;

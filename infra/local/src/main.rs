@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use stepwarden::client::Api;
 use stepwarden::system::{Backend, Options, StartError, System};
 use stepwarden::{bench, demo};
 use stepwarden_embedded::Durability;
@@ -37,6 +38,120 @@ enum Command {
     Demo(Demo),
     /// Measure throughput and latency on this machine
     Bench(Bench),
+    /// Submit an order from a file, or from standard input for `-`
+    Submit(Submit),
+    /// Show how an order stands
+    Get(One),
+    /// Show what happened to an order
+    History(One),
+    /// List orders, newest first
+    List(List),
+    /// Continue an order in Error from its failed steps
+    Resubmit(Act),
+    /// Leave a failed step, or a failed undo, out
+    Skip(Act),
+    /// Record that a failed step, or a failed undo, was done by hand
+    MarkDone(Act),
+    /// End the wait for the next attempt
+    RetryNow(Act),
+    /// Stop an order that has not ended, and undo what was done
+    Cancel(Act),
+    /// Undo an order, also one that is Processed
+    Undo(Act),
+    /// Claim nothing more of an order until it is resumed
+    Pause(Act),
+    /// End the pause of an order
+    Resume(Act),
+}
+
+/// The system to speak to.
+#[derive(clap::Args)]
+struct At {
+    /// Where its API is
+    #[arg(long, env = "STEPWARDEN_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct Submit {
+    /// The workflow's input, one JSON object
+    file: PathBuf,
+    /// Name of the workflow
+    #[arg(long, default_value = "order")]
+    workflow: String,
+    /// Idempotency key: the same key and the same order give the same answer [default: a new one]
+    #[arg(long)]
+    key: Option<String>,
+    /// Registered name of the queue that gets the notices
+    #[arg(long, value_name = "NAME")]
+    reply_queue: Option<String>,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(clap::Args)]
+struct One {
+    /// The order's id
+    id: String,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(clap::Args)]
+struct List {
+    /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error
+    #[arg(long)]
+    state: Option<String>,
+    /// Only orders of this workflow
+    #[arg(long)]
+    workflow: Option<String>,
+    /// Only this tenant's orders
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only orders submitted at or after this time
+    #[arg(long)]
+    from: Option<String>,
+    /// Most orders in the page
+    #[arg(long)]
+    limit: Option<u32>,
+    /// Where the page begins, from the page before
+    #[arg(long)]
+    cursor: Option<String>,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(clap::Args)]
+struct Act {
+    /// The order's id
+    id: String,
+    /// Who does it
+    #[arg(long, env = "USER")]
+    by: String,
+    /// Why; it stays in the order's history
+    #[arg(long)]
+    reason: String,
+    /// Name of the step, where more than one comes into question
+    #[arg(long)]
+    step: Option<String>,
+    /// For resubmit: input in place of the order's for that step, JSON
+    #[arg(long, value_parser = json)]
+    input: Option<serde_json::Value>,
+    /// For mark-done: what the agent would have returned, JSON
+    #[arg(long, value_parser = json)]
+    output: Option<serde_json::Value>,
+    /// Act only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<u64>,
+    #[command(flatten)]
+    at: At,
+}
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))
 }
 
 #[derive(clap::Args)]
@@ -147,14 +262,15 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let workflows = read_workflows(cli.workflows.as_deref())?;
+    let workflows = || read_workflows(cli.workflows.as_deref());
     match cli.command {
-        Some(Command::Up(up)) => self::up(up, workflows).await,
+        Some(Command::Up(up)) => self::up(up, workflows()?).await,
         Some(Command::Bench(bench)) => self::bench(bench).await,
-        Some(Command::Demo(demo)) => self::demo(demo, workflows).await,
+        Some(Command::Demo(demo)) => self::demo(demo, workflows()?).await,
+        Some(other) => speak(other).await,
         None => {
             let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1 };
-            self::demo(demo, workflows).await
+            self::demo(demo, workflows()?).await
         }
     }
 }
@@ -167,6 +283,62 @@ fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
         None => workflows::built_in(&agent::agents::NAMES)?,
     };
     Ok(workflows)
+}
+
+/// The verbs that speak to a running system.
+async fn speak(command: Command) -> Result<ExitCode> {
+    let api = |at: &At| Api::new(&at.url, at.json);
+    let (action, act) = match command {
+        Command::Up(_) | Command::Demo(_) | Command::Bench(_) => unreachable!("these start a system of their own"),
+        Command::Submit(Submit { file, workflow, key, reply_queue, at }) => {
+            api(&at)?.submit(&file, &workflow, key.as_deref(), reply_queue.as_deref()).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Get(One { id, at }) => {
+            api(&at)?.get(&id).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::History(One { id, at }) => {
+            api(&at)?.history(&id).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::List(List { state, workflow, tenant, from, limit, cursor, at }) => {
+            let limit = limit.map(|n| n.to_string());
+            let all = [
+                ("state", state),
+                ("workflow", workflow),
+                ("tenant", tenant),
+                ("from", from),
+                ("limit", limit),
+                ("cursor", cursor),
+            ];
+            let filters: Vec<_> = all.into_iter().filter_map(|(name, value)| value.map(|v| (name, v))).collect();
+            api(&at)?.list(&filters).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Resubmit(act) => ("resubmit", act),
+        Command::Skip(act) => ("skip", act),
+        Command::MarkDone(act) => ("mark-done", act),
+        Command::RetryNow(act) => ("retry-now", act),
+        Command::Cancel(act) => ("cancel", act),
+        Command::Undo(act) => ("undo", act),
+        Command::Pause(act) => ("pause", act),
+        Command::Resume(act) => ("resume", act),
+    };
+    let mut body = serde_json::json!({"by": act.by, "reason": act.reason});
+    let optional = [
+        ("step", act.step.map(serde_json::Value::from)),
+        ("input", act.input),
+        ("output", act.output),
+        ("if_version", act.if_version.map(serde_json::Value::from)),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            body[name] = value;
+        }
+    }
+    api(&act.at)?.act(action, &act.id, &body).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {

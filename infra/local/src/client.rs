@@ -1,0 +1,202 @@
+//! The verbs of the command line that speak to a running system over its API.
+
+use anyhow::{Context, Result, bail};
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A system to speak to.
+pub struct Api {
+    http: Client,
+    url: String,
+    json: bool,
+}
+
+impl Api {
+    /// The API below `url`; `json` prints answers as they come, for programs.
+    ///
+    /// # Errors
+    /// The HTTP client cannot be made.
+    pub fn new(url: &str, json: bool) -> Result<Self> {
+        let http = Client::builder().timeout(TIMEOUT).build().context("making the HTTP client")?;
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), json })
+    }
+
+    /// Submits the order in a file, or on standard input for `-`.
+    ///
+    /// # Errors
+    /// The file is no JSON object, the system does not answer, or it refuses the order.
+    pub async fn submit(
+        &self,
+        file: &Path,
+        workflow: &str,
+        key: Option<&str>,
+        reply_queue: Option<&str>,
+    ) -> Result<()> {
+        let input: Value =
+            serde_json::from_str(&read(file)?).with_context(|| format!("{}: not one JSON object", file.display()))?;
+        let mut body = json!({"workflow": workflow, "input": input});
+        if let Some(queue) = reply_queue {
+            body["reply_queue"] = json!(queue);
+        }
+        let own = format!("cli-{}-{}", jiff::Timestamp::now().as_nanosecond(), std::process::id());
+        let request = self.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(&own)).json(&body);
+        let answer = self.send(request).await?;
+        self.print(&answer, |a| format!("{}\n", text(a, "order_id")))
+    }
+
+    /// Prints how an order stands.
+    ///
+    /// # Errors
+    /// The system does not answer, or knows no such order.
+    pub async fn get(&self, id: &str) -> Result<()> {
+        let answer = self.send(self.request(Method::GET, &format!("/orders/{}", segment(id)?))).await?;
+        self.print(&answer, status)
+    }
+
+    /// Prints what happened to an order.
+    ///
+    /// # Errors
+    /// The system does not answer, or knows no such order.
+    pub async fn history(&self, id: &str) -> Result<()> {
+        let answer = self.send(self.request(Method::GET, &format!("/orders/{}/history", segment(id)?))).await?;
+        self.print(&answer, |a| {
+            let mut out = String::new();
+            for entry in a["history"].as_array().into_iter().flatten() {
+                let attempt = entry["attempt"].as_u64().map(|n| format!("#{n}")).unwrap_or_default();
+                let columns =
+                    [text(entry, "at"), text(entry, "event"), text(entry, "step"), attempt, text(entry, "detail")];
+                let _ = writeln!(
+                    out,
+                    "{:<24}  {:<17} {:<14} {:<4} {}",
+                    columns[0], columns[1], columns[2], columns[3], columns[4]
+                );
+            }
+            out
+        })
+    }
+
+    /// Prints a page of orders, newest first.
+    ///
+    /// # Errors
+    /// The system does not answer, or refuses a filter.
+    pub async fn list(&self, filters: &[(&str, String)]) -> Result<()> {
+        let answer = self.send(self.request(Method::GET, "/orders").query(filters)).await?;
+        self.print(&answer, |a| {
+            let mut out = String::new();
+            for order in a["orders"].as_array().into_iter().flatten() {
+                let columns =
+                    ["created_at", "order_id", "state", "workflow", "reference"].map(|name| text(order, name));
+                let _ = writeln!(
+                    out,
+                    "{:<24}  {:<30} {:<11} {:<12} {}",
+                    columns[0], columns[1], columns[2], columns[3], columns[4]
+                );
+            }
+            if let Some(cursor) = a["next_cursor"].as_str() {
+                let _ = writeln!(out, "more: --cursor {cursor}");
+            }
+            out
+        })
+    }
+
+    /// Does something to an order: resubmit, skip, mark-done, retry-now, cancel, undo, pause, resume.
+    ///
+    /// # Errors
+    /// The system does not answer, or the act does not fit the order.
+    pub async fn act(&self, action: &str, id: &str, body: &Value) -> Result<()> {
+        let path = format!("/orders/{}/actions/{action}", segment(id)?);
+        let answer = self.send(self.request(Method::POST, &path).json(body)).await?;
+        self.print(&answer, |a| match a["version"].as_u64() {
+            Some(version) => format!("{action}: done, version {version}\n"),
+            None => format!("{action}: done\n"),
+        })
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Value> {
+        let answer = request.send().await.with_context(|| {
+            format!(
+                "no answer from {}; start the system with `stepwarden up`, or name another one with --url",
+                self.url
+            )
+        })?;
+        let status = answer.status();
+        let body = answer.text().await.context("reading the answer")?;
+        let value: Value = serde_json::from_str(&body).unwrap_or(Value::String(body));
+        if status.is_success() {
+            return Ok(value);
+        }
+        let field = value["field"].as_str().map(|f| format!("{f}: ")).unwrap_or_default();
+        let detail = value["detail"].as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let code = value["code"].as_str().map(|c| format!(" ({c})")).unwrap_or_default();
+        bail!("{} {field}{detail}{code}", status.as_u16())
+    }
+
+    fn print(&self, answer: &Value, people: impl FnOnce(&Value) -> String) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
+        } else {
+            print!("{}", people(answer));
+        }
+        Ok(())
+    }
+}
+
+fn read(file: &Path) -> Result<String> {
+    if file == Path::new("-") {
+        let mut all = String::new();
+        std::io::stdin().read_to_string(&mut all).context("reading standard input")?;
+        return Ok(all);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
+}
+
+/// An id as one part of a path: an id has no character that means something there.
+fn segment(id: &str) -> Result<&str> {
+    let good = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if good { Ok(id) } else { bail!("`{id}` is no order id; it looks like ord_ and 26 letters and digits") }
+}
+
+fn text(value: &Value, name: &str) -> String {
+    match &value[name] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn status(order: &Value) -> String {
+    let mut out = format!("{}  {}  {}\n", text(order, "order_id"), text(order, "workflow"), text(order, "state"));
+    for (label, name) in
+        [("reason", "reason"), ("reference", "reference"), ("created", "created_at"), ("changed", "updated_at")]
+    {
+        let value = text(order, name);
+        if !value.is_empty() {
+            let _ = writeln!(out, "  {label:<10} {value}");
+        }
+    }
+    for step in order["steps"].as_array().into_iter().flatten() {
+        let _ =
+            write!(out, "  {:<14} {:<15} attempts {}", text(step, "name"), text(step, "state"), text(step, "attempts"));
+        for (label, name) in
+            [("complete by", "complete_by"), ("next attempt", "next_attempt_at"), ("last error:", "last_error")]
+        {
+            let value = text(step, name);
+            if !value.is_empty() {
+                let _ = write!(out, ", {label} {value}");
+            }
+        }
+        out.push('\n');
+    }
+    out
+}
