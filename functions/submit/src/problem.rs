@@ -31,7 +31,7 @@ macro_rules! codes {
         $($(#[$doc])*
         pub fn $name(field: impl Into<Option<&'static str>>, detail: impl Into<String>) -> Problem {
             Problem {
-                kind: format!("https://stepwarden.dev/problems/{}", $code),
+                kind: format!("/problems/{}", $code),
                 title: $title,
                 status: $status,
                 code: $code,

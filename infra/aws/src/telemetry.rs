@@ -1,5 +1,6 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for this process, to standard error. A second call changes nothing.
@@ -14,7 +15,7 @@ pub fn init_at(level: &str) {
     let started = if std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         builder.json().flatten_event(true).with_current_span(true).with_ansi(false).try_init()
     } else {
-        builder.try_init()
+        builder.with_ansi(std::io::stderr().is_terminal()).try_init()
     };
     drop(started);
 }
