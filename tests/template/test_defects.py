@@ -128,7 +128,7 @@ DEFECTS = [
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmActions", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", put("Resources", "AgentFraudDeadAlarm", PASS), {}),
-    ("everything_that_needs_an_alarm_has_one", put("Resources", "StateThrottlesAlarm", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", put("Resources", "DueWriteThrottlesAlarm", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", resource("ApiErrorsAlarm", P, "MetricName", "5XXError"), {}),
     ("alarms_are_on_metrics_that_exist", resource("ApiErrorsAlarm", P, "Namespace", "Stepwarden"), {}),
     ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", P, "TreatMissingData", "missing"), {}),
