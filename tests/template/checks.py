@@ -176,11 +176,13 @@ def variables_agree_with_the_code(stack):
     config = source.REQUIRED | source.LISTS | set(source.NUMBERS)
     for function in FUNCTIONS:
         variables = set(stack.properties(function).get("Environment", {}).get("Variables", {}))
-        if missing := (config | source.read_by(function.lower())) - variables:
+        name = function.lower()
+        needed = config | source.read_by(name)
+        if missing := needed - variables:
             yield f"{function}: missing {sorted(missing)}"
-        if function.lower() in source.FUNCTIONS:
-            if unknown := variables - config - source.read_by(function.lower()) - {"RUST_LOG"}:
-                yield f"{function}: unknown {sorted(unknown)}"
+        unknown = variables - needed - source.may_be_read_by(name) - {"RUST_LOG"}
+        if unknown and name in source.FUNCTIONS:
+            yield f"{function}: unknown {sorted(unknown)}"
         if "RUST_LOG" not in variables:
             yield f"{function}: no log level"
 

@@ -41,6 +41,12 @@ def read_by(function):
     return names
 
 
+def may_be_read_by(function):
+    """Names of the numbers that a function reads and has a default for; the template may leave them out."""
+    texts = (path.read_text() for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")))
+    return {name for text in texts for name in re.findall(r'number\(&?lookup, "([A-Z_]+)",', text)}
+
+
 # Names of agents, and of those that call a remote service.
 AGENTS = re.findall(r'"([a-z-]+)"', _one(r"pub const NAMES: \[&str; \d+\] = \[([^\]]*)\]", _agents, "the list of agents"))
 REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
@@ -71,7 +77,7 @@ TTL = _one(r'TimeToLiveSpecification::builder\(\)\.attribute_name\("(\w+)"\)', _
 EVENT_SOURCE = _one(r'EVENT_SOURCE: &str = "(\w+)";', _read("infra/aws/src/messenger.rs"), "the source of events")
 _supervisor = "\n".join(p.read_text() for p in sorted((ROOT / "functions/supervisor/src").glob("*.rs")))
 LEASE_LIFE_S = int(
-    _one(r"LEASE_LIFE: SignedDuration = SignedDuration::from_secs\((\d+)\)", _supervisor, "the life of the lease")
+    _one(r"LEASE_LIFE: \w+ = \w+::from_secs\((\d+)\)", _supervisor, "the life of the lease")
 )
 LOCAL_VISIBILITY_S = int(
     _one(r"VISIBILITY_TIMEOUT_S: u32 = (\d+);", _read("infra/local/src/system.rs"), "the local visibility timeout")
