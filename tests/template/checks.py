@@ -1,0 +1,653 @@
+"""What has to hold for template.yaml. Each check yields what is wrong, in words; test_defects.py shows that each can fail."""
+
+import re
+
+import source
+from template import target
+
+CHECKS = []
+CONSUMERS = ("Submit", "Scheduler", "Agent")
+FUNCTIONS = ("Submit", "Scheduler", "Agent", "Supervisor", "Operator")
+SUBMIT_ROUTES = {"POST /orders", "GET /orders/{id}", "GET /orders/{id}/history"}
+OPERATOR_ROUTES = {
+    "GET /orders",
+    "POST /orders/{id}/actions/{action}",
+    "POST /bulk",
+    "GET /agents",
+    "POST /agents/{name}/{action}",
+    "POST /queues/{name}/redrive",
+    "GET /leases",
+}
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def queue_names(stack):
+    """Logical id of each queue with its name after the stack's."""
+    return {i: p["QueueName"].removeprefix("shop-") for i, p in stack.of_type("AWS::SQS::Queue").items()}
+
+
+def sources(stack):
+    """Event source mappings as (id, properties, function, queue)."""
+    for name, p in stack.of_type("AWS::Lambda::EventSourceMapping").items():
+        yield name, p, target(p["FunctionName"]), target(p["EventSourceArn"])
+
+
+def consumed(stack):
+    return [queue for *_, queue in sources(stack)]
+
+
+def statements(stack, role):
+    for policy in stack.properties(role).get("Policies", []):
+        yield from policy["PolicyDocument"]["Statement"]
+
+
+def rights(stack, function):
+    """What a function may do, as a set of (action, what)."""
+    role = target(stack.properties(function)["Role"])
+    return {
+        (action, resource)
+        for statement in statements(stack, role)
+        if statement["Effect"] == "Allow"
+        for action in as_list(statement.get("Action", "*"))
+        for resource in as_list(statement.get("Resource", "*"))
+    }
+
+
+def documents(stack):
+    """Every policy document with a name for it."""
+    for name, r in stack.resources.items():
+        p = r.get("Properties", {})
+        if "PolicyDocument" in p:
+            yield name, p["PolicyDocument"]
+        if "AssumeRolePolicyDocument" in p:
+            yield f"{name} (who may assume it)", p["AssumeRolePolicyDocument"]
+        for policy in p.get("Policies", []):
+            yield f"{name}/{policy['PolicyName']}", policy["PolicyDocument"]
+
+
+# ------------------------------------------------------------------ queues and their consumers
+
+
+@check
+def visibility_is_six_times_the_timeout(stack):
+    for name, _, function, queue in sources(stack):
+        timeout = stack.properties(function)["Timeout"]
+        visibility = stack.properties(queue).get("VisibilityTimeout", 30)
+        if visibility != 6 * timeout:
+            yield f"{name}: {queue} has {visibility} s, and {function} may run {timeout} s"
+
+
+@check
+def the_local_system_has_the_same_visibility(stack):
+    if stack.properties("SchedulerQueue").get("VisibilityTimeout") != source.LOCAL_VISIBILITY_S:
+        yield f"SchedulerQueue: infra/local has {source.LOCAL_VISIBILITY_S} s"
+
+
+@check
+def batches_report_the_records_that_failed(stack):
+    for name, p, *_ in sources(stack):
+        if p.get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+            yield f"{name}: a poison record would fail its neighbours"
+        if p.get("BatchSize") != 10:
+            yield f"{name}: BatchSize is {p.get('BatchSize')}"
+        if "FilterCriteria" in p:
+            yield f"{name}: a filter deletes what does not match it"
+
+
+@check
+def concurrency_is_bounded_at_the_source(stack):
+    for name, p, *_ in sources(stack):
+        if not 2 <= int(p.get("ScalingConfig", {}).get("MaximumConcurrency", 0)) <= 1000:
+            yield f"{name}: no MaximumConcurrency"
+    for name, p in stack.of_type("AWS::Lambda::Function").items():
+        if "ReservedConcurrentExecutions" in p:
+            yield f"{name}: reserved concurrency sends good messages to the dead-letter queue"
+
+
+@check
+def every_consumed_queue_has_a_dead_letter_queue(stack):
+    names = queue_names(stack)
+    for queue in consumed(stack):
+        redrive = stack.properties(queue).get("RedrivePolicy", {})
+        dead = target(redrive.get("deadLetterTargetArn"))
+        if dead not in names:
+            yield f"{queue}: no dead-letter queue"
+            continue
+        if names[dead] != names[queue] + source.DEAD_QUEUE:
+            yield f"{queue}: its dead-letter queue is called {names[dead]}"
+        if redrive.get("maxReceiveCount") != source.MAX_RECEIVES:
+            yield f"{queue}: maxReceiveCount is {redrive.get('maxReceiveCount')}, not {source.MAX_RECEIVES}"
+        own = f"arn:aws:sqs:eu-west-1:111122223333:shop-{names[queue]}"
+        if stack.properties(dead).get("RedriveAllowPolicy") != {"redrivePermission": "byQueue", "sourceQueueArns": [own]}:
+            yield f"{dead}: does not name {queue} as the only queue it serves"
+
+
+@check
+def queues_poll_long_keep_long_and_are_encrypted(stack):
+    for name, p in stack.of_type("AWS::SQS::Queue").items():
+        if p.get("ReceiveMessageWaitTimeSeconds") != 20:
+            yield f"{name}: no long polling"
+        if p.get("MessageRetentionPeriod") != source.RETENTION_S:
+            yield f"{name}: keeps messages for {p.get('MessageRetentionPeriod')} s"
+        key = stack.parameters["KmsKeyArn"]
+        if (p.get("KmsMasterKeyId") != key) if key else p.get("SqsManagedSseEnabled") is not True:
+            yield f"{name}: not encrypted as asked"
+
+
+@check
+def queue_names_are_those_of_the_code(stack):
+    variables = stack.properties("Agent")["Environment"]["Variables"]
+    wanted = set(source.QUEUE.values())
+    wanted |= {source.AGENT_QUEUE + agent for agent in variables["AGENTS"].split(",")}
+    wanted |= {source.NOTICES_QUEUE + name for name in variables["REPLY_QUEUES"].split(",")}
+    names = queue_names(stack)
+    fed = {names[q] for q in consumed(stack)}
+    passive = {source.QUEUE["SET_ASIDE"]} | {n for n in wanted if n.startswith(source.NOTICES_QUEUE)}
+    wanted |= {name + source.DEAD_QUEUE for name in wanted - passive}
+    # For what is lost beside the queues of the code: alerts and sweeps.
+    there = set(names.values()) - {"alerts-dead", "supervisor-dead"}
+    if there != wanted:
+        yield f"missing {sorted(wanted - there)}, unknown {sorted(there - wanted)}"
+    if fed != {n for n in wanted - passive if not n.endswith(source.DEAD_QUEUE)}:
+        yield f"functions consume {sorted(fed)}"
+
+
+@check
+def recursion_is_allowed_where_the_loop_is(stack):
+    for function in FUNCTIONS:
+        allowed = stack.properties(function).get("RecursiveLoop") == "Allow"
+        if allowed != (function in ("Scheduler", "Agent")):
+            yield f"{function}: RecursiveLoop is {'' if allowed else 'not '}Allow"
+
+
+# ------------------------------------------------------------------ functions
+
+
+@check
+def variables_agree_with_the_code(stack):
+    config = source.REQUIRED | source.LISTS | set(source.NUMBERS)
+    for function in FUNCTIONS:
+        variables = set(stack.properties(function).get("Environment", {}).get("Variables", {}))
+        name = function.lower()
+        needed = config | source.read_by(name)
+        if missing := needed - variables:
+            yield f"{function}: missing {sorted(missing)}"
+        unknown = variables - needed - source.may_be_read_by(name) - {"RUST_LOG"}
+        if unknown and name in source.FUNCTIONS:
+            yield f"{function}: unknown {sorted(unknown)}"
+        if "RUST_LOG" not in variables:
+            yield f"{function}: no log level"
+
+
+@check
+def bounds_agree_with_the_code(stack):
+    variables = stack.raw["Globals"]["Function"]["Environment"]["Variables"]
+    for name, (default, least, most) in source.NUMBERS.items():
+        parameter = stack.raw["Parameters"][variables[name]["Ref"]]
+        there = tuple(parameter.get(k) for k in ("Default", "MinValue", "MaxValue"))
+        if there != (default, least, most):
+            yield f"{name}: default and bounds are {there} here and {(default, least, most)} in the code"
+
+
+@check
+def queue_prefix_and_names_make_the_urls(stack):
+    for function in FUNCTIONS:
+        prefix = stack.properties(function)["Environment"]["Variables"]["QUEUE_PREFIX"]
+        if prefix != "https://sqs.eu-west-1.amazonaws.com/111122223333/shop-":
+            yield f"{function}: QUEUE_PREFIX is {prefix}"
+    for name, p in stack.of_type("AWS::SQS::Queue").items():
+        if not p["QueueName"].startswith("shop-"):
+            yield f"{name}: {p['QueueName']} does not begin with the stack's name"
+
+
+@check
+def agents_are_those_of_the_code_and_of_the_workflows(stack):
+    agents = set(stack.properties("Agent")["Environment"]["Variables"]["AGENTS"].split(","))
+    if unknown := agents - set(source.AGENTS):
+        yield f"AGENTS: the code has no {sorted(unknown)}"
+    if missing := {s["agent"] for s in source.workflow_steps() if "agent" in s} - agents:
+        yield f"AGENTS: a workflow needs {sorted(missing)}"
+
+
+@check
+def an_agent_may_run_as_long_as_a_step(stack):
+    longest = max(source.seconds(s["timeout"]) for s in source.workflow_steps() if "timeout" in s)
+    if stack.properties("Agent")["Timeout"] < longest:
+        yield f"Agent: {stack.properties('Agent')['Timeout']} s, and a step in workflows/ may take {longest} s"
+
+
+@check
+def a_sweep_ends_before_its_lease_and_before_the_next_sweep(stack):
+    timeout = stack.properties("Supervisor")["Timeout"]
+    if timeout >= min(source.LEASE_LIFE_S, 60 * int(stack.parameters["SupervisorRateMinutes"])):
+        yield f"Supervisor: may run {timeout} s; its lease lives {source.LEASE_LIFE_S} s"
+    invoke = stack.properties("SupervisorEventInvokeConfig")
+    if invoke.get("MaximumRetryAttempts") != 0:
+        yield "Supervisor: Lambda repeats a failed sweep beside the next one"
+
+
+@check
+def functions_are_built_once_and_log_as_json(stack):
+    for function in FUNCTIONS:
+        raw = stack.raw["Resources"][function]["Properties"]
+        p = stack.properties(function)
+        if raw["CodeUri"] != f"target/lambda/{function.lower()}/":
+            yield f"{function}: CodeUri is {raw['CodeUri']}"
+        if (p["Runtime"], p["Handler"]) != ("provided.al2023", "bootstrap"):
+            yield f"{function}: runs {p['Handler']} on {p['Runtime']}"
+        if p["Architectures"] != [stack.parameters["Architecture"]]:
+            yield f"{function}: runs on {p['Architectures']}"
+        logging = p.get("LoggingConfig", {})
+        if logging.get("LogFormat") != "JSON":
+            yield f"{function}: logs are not JSON"
+        group = target(logging.get("LogGroup"))
+        if group not in stack.of_type("AWS::Logs::LogGroup"):
+            yield f"{function}: has no log group of its own"
+    for name, p in stack.of_type("AWS::Logs::LogGroup").items():
+        if not p.get("RetentionInDays"):
+            yield f"{name}: is kept for ever"
+    deployed = {function.lower() for function in FUNCTIONS}
+    if missing := set(source.FUNCTIONS) - deployed:
+        yield f"functions/ has {sorted(missing)}, and the template does not"
+
+
+# ------------------------------------------------------------------ tables
+
+
+@check
+def tables_agree_with_the_code(stack):
+    def key(schema):
+        return [(k["AttributeName"], k["KeyType"].capitalize()) for k in schema]
+
+    for name, wanted in (("Orders", source.ORDERS_KEY), ("State", source.STATE_KEY)):
+        p = stack.properties(name)
+        if p["TableName"] != f"shop-{name.lower()}":
+            yield f"{name}: is called {p['TableName']}"
+        if key(p["KeySchema"]) != wanted:
+            yield f"{name}: its key is {key(p['KeySchema'])}, not {wanted}"
+        for a in p["AttributeDefinitions"]:
+            if source.ATTRIBUTE_TYPES.get(a["AttributeName"]) != a["AttributeType"]:
+                yield f"{name}: {a['AttributeName']} is {a['AttributeType']}"
+    state = stack.properties("State")
+    indexes = {i["IndexName"]: tuple(n for n, _ in key(i["KeySchema"])) for i in state["GlobalSecondaryIndexes"]}
+    if indexes != source.INDEXES:
+        yield f"State: indexes are {indexes}, not {source.INDEXES}"
+    for index in state["GlobalSecondaryIndexes"]:
+        if index["Projection"] != {"ProjectionType": "KEYS_ONLY"}:
+            yield f"State: index {index['IndexName']} holds more than keys"
+    if state.get("TimeToLiveSpecification") != {"AttributeName": source.TTL, "Enabled": True}:
+        yield "State: no TTL"
+    if "TimeToLiveSpecification" in stack.properties("Orders"):
+        yield "Orders: orders are kept for ever"
+
+
+@check
+def tables_are_safe(stack):
+    for name, p in stack.of_type("AWS::DynamoDB::Table").items():
+        resource = stack.resources[name]
+        if (resource.get("DeletionPolicy"), resource.get("UpdateReplacePolicy")) != ("Retain", "Retain"):
+            yield f"{name}: goes with the stack"
+        if p.get("PointInTimeRecoverySpecification", {}).get("PointInTimeRecoveryEnabled") is not True:
+            yield f"{name}: no point-in-time recovery"
+        if p.get("DeletionProtectionEnabled") is not (stack.parameters["DeletionProtection"] == "true"):
+            yield f"{name}: deletion protection is {p.get('DeletionProtectionEnabled')}"
+        if p.get("BillingMode") != "PAY_PER_REQUEST":
+            yield f"{name}: billing mode is {p.get('BillingMode')}"
+        key = stack.parameters["KmsKeyArn"]
+        wanted = {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": key} if key else {"SSEEnabled": False}
+        if p.get("SSESpecification") != wanted:
+            yield f"{name}: not encrypted as asked"
+
+
+@check
+def your_key_is_used_everywhere(stack):
+    key = stack.parameters["KmsKeyArn"]
+    if not key:
+        return
+    wanted = {
+        "AWS::Lambda::Function": "KmsKeyArn",
+        "AWS::Logs::LogGroup": "KmsKeyId",
+        "AWS::SNS::Topic": "KmsMasterKeyId",
+        "AWS::Events::EventBus": "KmsKeyIdentifier",
+        "AWS::Scheduler::Schedule": "KmsKeyArn",
+    }
+    for kind, field in wanted.items():
+        for name, p in stack.of_type(kind).items():
+            if p.get(field) != key:
+                yield f"{name}: {field} is {p.get(field)}"
+    roles = {target(r) for r in stack.properties("KeyPolicy")["Roles"]}
+    if missing := set(stack.of_type("AWS::IAM::Role")) - roles:
+        yield f"KeyPolicy: not for {sorted(missing)}"
+
+
+# ------------------------------------------------------------------ rights
+
+
+@check
+def no_policy_has_a_star(stack):
+    for name, document in documents(stack):
+        for statement in document["Statement"]:
+            if {"NotAction", "NotResource", "NotPrincipal"} & set(statement):
+                yield f"{name}: says what is not meant"
+            named = as_list(statement.get("Action", "*")) + as_list(statement.get("Resource", []))
+            principal = statement.get("Principal", {})
+            named += [v for p in ([principal] if isinstance(principal, str) else principal.values()) for v in as_list(p)]
+            for text in named:
+                if "*" in str(text):
+                    yield f"{name}: {text}"
+
+
+@check
+def each_function_has_a_role_of_its_own(stack):
+    roles = {function: target(stack.properties(function)["Role"]) for function in FUNCTIONS}
+    if len(set(roles.values())) != len(FUNCTIONS):
+        yield f"shared: {roles}"
+    for name, p in stack.of_type("AWS::IAM::Role").items():
+        if p.get("ManagedPolicyArns"):
+            yield f"{name}: has managed policies"
+    for function, role in roles.items():
+        logs = f"<{target(stack.properties(function)['LoggingConfig']['LogGroup'])}.Arn>"
+        wrong = {(a, r) for a, r in rights(stack, function) if a.startswith("logs:") and r != logs}
+        if wrong:
+            yield f"{role}: may write to logs of others: {sorted(wrong)}"
+    if set(stack.of_type("AWS::IAM::Policy")) - {"KeyPolicy"}:
+        yield "a policy beside the roles"
+
+
+def _may(stack, function, prefix):
+    return {(a, target(r) or r) for a, r in rights(stack, function) if a.startswith(prefix)}
+
+
+def _agent_queues(stack):
+    agents = {i for i, n in queue_names(stack).items() if n.startswith(source.AGENT_QUEUE)}
+    return agents & set(consumed(stack))
+
+
+@check
+def submit_cannot_touch_agents(stack):
+    names = queue_names(stack)
+    if wrong := {r for _, r in _may(stack, "Submit", "sqs:") if names.get(r, source.AGENT_QUEUE).startswith(source.AGENT_QUEUE)}:
+        yield f"Submit: has rights on {sorted(wrong)}"
+    tables = {("dynamodb:GetItem", t) for t in ("Orders", "State")} | {("dynamodb:PutItem", t) for t in ("Orders", "State")}
+    if _may(stack, "Submit", "dynamodb:") != tables:
+        yield f"Submit: {sorted(_may(stack, 'Submit', 'dynamodb:') ^ tables)}"
+
+
+@check
+def agents_cannot_touch_tables(stack):
+    if wrong := _may(stack, "Agent", "dynamodb:"):
+        yield f"Agent: {sorted(wrong)}"
+    sends = {r for a, r in _may(stack, "Agent", "sqs:SendMessage")}
+    if sends != {"SchedulerQueue", "SetAsideQueue"}:
+        yield f"Agent: sends to {sorted(sends)}"
+
+
+# B6
+@check
+def the_supervisor_only_requests_recovery(stack):
+    queues = {("sqs:SendMessage", "SchedulerQueue"), ("sqs:SendMessage", "NoticesDefaultQueue")}
+    if _may(stack, "Supervisor", "sqs:") != queues:
+        yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
+    wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "PutItem", "UpdateItem")}
+    wanted |= {("dynamodb:Query", "<State.Arn>/index/due")}
+    if _may(stack, "Supervisor", "dynamodb:") != wanted:
+        yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'dynamodb:') ^ wanted)}"
+    rest = {a for a, _ in rights(stack, "Supervisor")}
+    rest -= {a for a in rest if a.startswith(("sqs:", "dynamodb:", "logs:"))}
+    if rest != {"events:PutEvents"}:
+        yield f"Supervisor: {sorted(rest)}"
+
+
+@check
+def the_scheduler_never_changes_an_order(stack):
+    orders = {a for a, r in _may(stack, "Scheduler", "dynamodb:") if r == "Orders"}
+    if orders != {"dynamodb:GetItem"}:
+        yield f"Scheduler: {sorted(orders)}"
+
+
+@check
+def each_function_may_do_what_it_does(stack):
+    """A right too few shows on AWS only: emulators do not ask."""
+    receive = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+    for _, _, function, queue in sources(stack):
+        if missing := {(a, queue) for a in receive} - _may(stack, function, "sqs:"):
+            yield f"{function}: cannot consume: {sorted(missing)}"
+    sends = {
+        "Submit": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"},
+        "Scheduler": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"} | _agent_queues(stack),
+        "Agent": {"SchedulerQueue", "SetAsideQueue"},
+        "Supervisor": {"SchedulerQueue", "NoticesDefaultQueue"},
+    }
+    for function, queues in sends.items():
+        if missing := {("sqs:SendMessage", q) for q in queues} - _may(stack, function, "sqs:"):
+            yield f"{function}: cannot send: {sorted(missing)}"
+    for function in FUNCTIONS:
+        if ("events:PutEvents", "Bus") not in _may(stack, function, "events:"):
+            yield f"{function}: cannot alert"
+        logs = {a for a, _ in _may(stack, function, "logs:")}
+        if logs != {"logs:CreateLogStream", "logs:PutLogEvents"}:
+            yield f"{function}: cannot log, or more than that: {sorted(logs)}"
+    needs = {f"dynamodb:{a}" for a in ("GetItem", "PutItem", "UpdateItem")}
+    for function in ("Scheduler", "Supervisor", "Operator"):
+        if missing := {(a, "State") for a in needs} - _may(stack, function, "dynamodb:"):
+            yield f"{function}: cannot save: {sorted(missing)}"
+    if ("dynamodb:BatchGetItem", "State") not in _may(stack, "Operator", "dynamodb:"):
+        yield "Operator: cannot list orders"
+
+
+# ------------------------------------------------------------------ API
+
+
+@check
+def nothing_is_open_but_what_a_parameter_opens(stack):
+    is_jwt = bool(stack.parameters["JwtIssuer"])
+    is_open = stack.parameters["OpenOrders"] == "true"
+    routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
+    if set(routes) != SUBMIT_ROUTES | OPERATOR_ROUTES:
+        yield f"routes: {sorted(set(routes) ^ (SUBMIT_ROUTES | OPERATOR_ROUTES))}"
+    for key, p in routes.items():
+        is_order = key in SUBMIT_ROUTES
+        wanted = "NONE" if is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
+        if p.get("AuthorizationType", "NONE") != wanted:
+            yield f"{key}: {p.get('AuthorizationType', 'NONE')} instead of {wanted}"
+        scope = stack.parameters["OrderScope" if is_order else "OperatorScope"]
+        if p.get("AuthorizationScopes", []) != ([scope] if wanted == "JWT" else []):
+            yield f"{key}: scopes are {p.get('AuthorizationScopes')}"
+        if (target(p.get("AuthorizerId")) == "JwtAuthorizer") != (wanted == "JWT"):
+            yield f"{key}: its authorizer is {p.get('AuthorizerId')}"
+        integration = p["Target"].removeprefix("integrations/")
+        function = target(stack.properties(target(integration))["IntegrationUri"])
+        if function != ("Submit" if is_order else "Operator"):
+            yield f"{key}: goes to {function}"
+    for name, p in stack.of_type("AWS::Lambda::Permission").items():
+        if "SourceArn" not in p:
+            yield f"{name}: for any API of any account"
+    if any(stack.of_type(f"AWS::{t}") for t in ("Lambda::Url", "Serverless::HttpApi", "Serverless::Api")):
+        yield "another way in"
+
+
+@check
+def the_api_logs_and_throttles(stack):
+    for name, p in stack.of_type("AWS::ApiGatewayV2::Stage").items():
+        if target(p.get("AccessLogSettings", {}).get("DestinationArn")) not in stack.of_type("AWS::Logs::LogGroup"):
+            yield f"{name}: no access logs"
+        settings = p.get("DefaultRouteSettings", {})
+        if not settings.get("ThrottlingRateLimit") or not settings.get("ThrottlingBurstLimit"):
+            yield f"{name}: takes any number of requests"
+
+
+# ------------------------------------------------------------------ targets and alarms
+
+
+@check
+def every_target_has_a_dead_letter_queue_and_a_retry_policy(stack):
+    targets = [(n, t) for n, p in stack.of_type("AWS::Events::Rule").items() for t in p["Targets"]]
+    targets += [(n, p["Target"]) for n, p in stack.of_type("AWS::Scheduler::Schedule").items()]
+    for name, t in targets:
+        if target(t.get("DeadLetterConfig", {}).get("Arn")) not in queue_names(stack):
+            yield f"{name}: no dead-letter queue"
+        if set(t.get("RetryPolicy", {})) != {"MaximumEventAgeInSeconds", "MaximumRetryAttempts"}:
+            yield f"{name}: no explicit retry policy"
+    for name, p in stack.of_type("AWS::Events::Rule").items():
+        for dead in (target(t.get("DeadLetterConfig", {}).get("Arn")) for t in p["Targets"]):
+            allowed = [
+                s
+                for policy in stack.of_type("AWS::SQS::QueuePolicy").values()
+                for s in policy["PolicyDocument"]["Statement"]
+                if target(s["Resource"]) == dead
+            ]
+            if not any(s["Condition"] == {"ArnEquals": {"aws:SourceArn": f"<{name}.Arn>"}} for s in allowed):
+                yield f"{name}: may not write to its dead-letter queue"
+    schedule = target(stack.properties("SupervisorSchedule")["Target"]["RoleArn"])
+    granted = {(a, target(r)) for s in statements(stack, schedule) for a in as_list(s["Action"]) for r in as_list(s["Resource"])}
+    if granted != {("lambda:InvokeFunction", "Supervisor"), ("sqs:SendMessage", "SupervisorDead")}:
+        yield f"{schedule}: may {sorted(granted)}"
+    if not stack.properties("SupervisorSchedule").get("Name", "").startswith("shop-"):
+        yield "SupervisorSchedule: a second stack could not be deployed"
+
+
+@check
+def alerts_reach_the_topic(stack):
+    rules = stack.of_type("AWS::Events::Rule").values()
+    if not any(
+        r["EventPattern"] == {"source": [source.EVENT_SOURCE]}
+        and target(r.get("EventBusName")) == "Bus"
+        and [target(t["Arn"]) for t in r["Targets"]] == ["Topic"]
+        for r in rules
+    ):
+        yield f"no rule takes all events from `{source.EVENT_SOURCE}` to the topic"
+    document = stack.properties("TopicPolicy")["PolicyDocument"]
+    publishers = {s["Principal"]["Service"]: s.get("Condition") for s in document["Statement"]}
+    if set(publishers) != {"events.amazonaws.com", "cloudwatch.amazonaws.com"} or not all(publishers.values()):
+        yield f"TopicPolicy: {publishers}"
+
+
+def _alarms(stack):
+    """Alarms as (id, properties, (namespace, metric, dimensions)). Metric math is not among them: emulators refuse it."""
+    for name, p in stack.of_type("AWS::CloudWatch::Alarm").items():
+        dimensions = tuple(sorted((d["Name"], d["Value"]) for d in p["Dimensions"]))
+        yield name, p, (p["Namespace"], p["MetricName"], dimensions)
+
+
+@check
+def every_alarm_says_what_to_do(stack):
+    sections = source.runbook_sections()
+    for name, p, _ in _alarms(stack):
+        text = p.get("AlarmDescription", "")
+        if "docs/runbook.md#" not in text or text.rsplit("#", 1)[1] not in sections:
+            yield f"{name}: `{text}` names no section of docs/runbook.md"
+        if p.get("AlarmActions") != ["<Topic>"]:
+            yield f"{name}: tells nobody"
+
+
+@check
+def everything_that_needs_an_alarm_has_one(stack):
+    there = {metric for _, _, metric in _alarms(stack)}
+
+    def queue(metric, q):
+        return ("AWS/SQS", metric, (("QueueName", f"<{q}.QueueName>"),))
+
+    def function(metric, f):
+        return ("AWS/Lambda", metric, (("FunctionName", f"<{f}>"),))
+
+    names = queue_names(stack)
+    wanted = {queue("ApproximateNumberOfMessagesVisible", q) for q, n in names.items() if n.endswith("-dead")}
+    wanted |= {queue("ApproximateNumberOfMessagesVisible", "SetAsideQueue")}
+    wanted |= {queue("ApproximateAgeOfOldestMessage", q) for q in consumed(stack)}
+    wanted |= {function(m, f) for f in FUNCTIONS for m in ("Errors", "Throttles")}
+    wanted |= {function("RecursiveInvocationsDropped", f) for f in ("Scheduler", "Agent")}
+    wanted |= {function("Invocations", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    for table, p in stack.of_type("AWS::DynamoDB::Table").items():
+        of_table = [("TableName", f"<{table}>")]
+        of_indexes = [("GlobalSecondaryIndexName", i["IndexName"]) for i in p.get("GlobalSecondaryIndexes", [])]
+        for dimensions in [of_table, *(sorted([*of_table, index]) for index in of_indexes)]:
+            wanted |= {("AWS/DynamoDB", f"{kind}ThrottleEvents", tuple(dimensions)) for kind in ("Read", "Write")}
+    for n, m, d in sorted(wanted - there):
+        yield f"no alarm on {m} of {d}"
+
+
+@check
+def alarms_are_on_metrics_that_exist(stack):
+    ours = ("AWS/SQS", "AWS/Lambda", "AWS/ApiGateway", "AWS/DynamoDB")
+    for name, _, (namespace, metric, _) in _alarms(stack):
+        if namespace not in ours and not (namespace == "Stepwarden" and source.emitted(metric)):
+            yield f"{name}: nobody emits {namespace} {metric}"
+
+
+@check
+def a_silent_supervisor_raises_an_alarm(stack):
+    p = stack.properties("SupervisorSilentAlarm")
+    minutes = int(stack.parameters["SupervisorRateMinutes"])
+    if (p["Period"], p["EvaluationPeriods"], p["TreatMissingData"]) != (60 * minutes, 3, "breaching"):
+        yield f"SupervisorSilentAlarm: looks at {p['EvaluationPeriods']} x {p['Period']} s"
+    expression = stack.properties("SupervisorSchedule")["ScheduleExpression"]
+    if expression != ("rate(1 minute)" if minutes == 1 else f"rate({minutes} minutes)"):
+        yield f"SupervisorSchedule: {expression}"
+
+
+@check
+def alerts_name_sections_of_the_runbook(stack):
+    if missing := source.alert_sections() - source.runbook_sections():
+        yield f"docs/runbook.md has no section {sorted(missing)}"
+
+
+@check
+def every_section_of_the_runbook_is_complete(stack):
+    for name, text in source.runbook_texts().items():
+        for part in ("Means", "Look at", "Do", "Over when"):
+            if f"\n**{part}.** " not in text:
+                yield f"docs/runbook.md: `{name}` has no part `{part}`"
+    # The runbook sends people to queues, tables, functions and parameters; they have to be there.
+    text = source.document("docs/runbook.md") + source.document("docs/deploy.md")
+    names = set(queue_names(stack).values())
+    if unknown := set(re.findall(r"\$\(queue(?:_arn)? ([a-z-]+)\)", text)) - names:
+        yield f"docs: no such queue: {sorted(unknown)}"
+    there = {p["FunctionName"] for p in stack.of_type("AWS::Lambda::Function").values()}
+    if unknown := {f"shop-{n}" for n in re.findall(r"--function-name \$STACK-([a-z-]+)", text)} - there:
+        yield f"docs: no such function: {sorted(unknown)}"
+    there = {p["TableName"] for p in stack.of_type("AWS::DynamoDB::Table").values()}
+    if unknown := {f"shop-{n}" for n in re.findall(r"--table-name \$STACK-([a-z]+)\b(?!-)", text)} - there:
+        yield f"docs: no such table: {sorted(unknown)}"
+    if unknown := set(re.findall(r"\b([A-Z][A-Za-z]+)=[^ ,\n]", overrides(text))) - set(stack.raw["Parameters"]):
+        yield f"docs: no such parameter: {sorted(unknown)}"
+
+
+def overrides(text):
+    """What follows `--parameter-overrides` in the commands of a document, continued lines joined."""
+    return "\n".join(re.findall(r"--parameter-overrides (.*)", text.replace("\\\n", " ")))
+
+
+@check
+def every_parameter_is_in_the_deploy_document(stack):
+    if missing := {p for p in stack.raw["Parameters"] if f"`{p}`" not in source.document("docs/deploy.md")}:
+        yield f"docs/deploy.md: says nothing of {sorted(missing)}"
+
+
+@check
+def parameters_are_described_and_bounded(stack):
+    for name, p in stack.raw["Parameters"].items():
+        if not p.get("Description"):
+            yield f"{name}: no description"
+        bounds = {"AllowedValues", "AllowedPattern", "MaxLength"} if p["Type"] == "String" else {"AllowedValues", "MaxValue"}
+        if not bounds & set(p):
+            yield f"{name}: takes anything"
+    groups = stack.raw["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    listed = [name for group in groups for name in group["Parameters"]]
+    if sorted(listed) != sorted(stack.raw["Parameters"]):
+        yield f"the interface lists others: {set(listed) ^ set(stack.raw['Parameters'])}"
+
+
+@check
+def outputs_say_where_everything_is(stack):
+    wanted = {"ApiUrl", "OrdersTable", "StateTable", "QueuePrefix", "EventBusName", "AlertTopic"}
+    wanted |= {f"{q}Url" for q, n in queue_names(stack).items() if not n.endswith("-dead")}
+    if missing := wanted - set(stack.raw["Outputs"]):
+        yield f"no output {sorted(missing)}"

@@ -1,0 +1,135 @@
+"""What the Rust sources say that the template has to agree with, read from their text."""
+
+import re
+import tomllib
+
+from template import ROOT
+
+
+def _read(path):
+    return (ROOT / path).read_text()
+
+
+def _one(pattern, text, what):
+    found = re.search(pattern, text)
+    assert found, f"{what} is no longer where this test looks for it: {pattern}"
+    return found[1]
+
+
+_config = _read("infra/aws/src/config.rs")
+_schema = _read("infra/aws/src/schema.rs")
+_store = _read("infra/aws/src/state_store.rs")
+_agents = _read("functions/agent/src/agents/mod.rs")
+
+# Environment: required, lists, and numbers as name -> (default, least, most).
+REQUIRED = set(re.findall(r'\btext\("([A-Z_]+)"\)', _config))
+LISTS = set(re.findall(r'\blist\("([A-Z_]+)"\)', _config))
+NUMBERS = {
+    name: tuple(int(n.replace("_", "")) for n in numbers)
+    for name, *numbers in re.findall(r'number\(&lookup, "([A-Z_]+)", ([\d_]+), ([\d_]+), ([\d_]+)\)', _config)
+}
+
+
+def read_by(function):
+    """Names of the variables that a function reads beside those of the configuration. `{}_URL` stands for each agent's."""
+    names = set()
+    for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")):
+        text = path.read_text()
+        names |= set(re.findall(r'env::var(?:_os)?\("([A-Z_]+)"\)', text))
+        for suffix in re.findall(r'env::var\(format!\("\{\}(_[A-Z]+)"', text):
+            names |= {agent.upper() + suffix for agent in AGENTS if agent in REMOTE_AGENTS}
+    return names
+
+
+def may_be_read_by(function):
+    """Names of the numbers that a function reads and has a default for; the template may leave them out."""
+    texts = (path.read_text() for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")))
+    return {name for text in texts for name in re.findall(r'number\(&?lookup, "([A-Z_]+)",', text)}
+
+
+# Names of agents, and of those that call a remote service.
+AGENTS = re.findall(r'"([a-z-]+)"', _one(r"pub const NAMES: \[&str; \d+\] = \[([^\]]*)\]", _agents, "the list of agents"))
+REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
+
+# Queues.
+QUEUE = {n: v for n, v in re.findall(r'pub const ([A-Z_]+): &str = "([a-z-]+)";', _config)}
+AGENT_QUEUE = _one(r'format!\("(agent-)\{name\}"\)', _config, "an agent's queue")
+NOTICES_QUEUE = _one(r'format!\("(notices-)\{name\}"\)', _config, "a reply queue")
+DEAD_QUEUE = _one(r'format!\("\{queue\}(-dead)"\)', _config, "a dead-letter queue")
+MAX_RECEIVES = int(_one(r"MAX_RECEIVES: u32 = (\d+);", _schema, "the number of receives"))
+RETENTION_S = int(_one(r'RETENTION_S: &str = "(\d+)";', _schema, "the retention of queues"))
+
+# Tables.
+_types = dict(re.findall(r'attribute\("(\w+)", &(\w+)\)', _schema))
+ATTRIBUTE_TYPES = {name: kind[0].upper() for name, kind in _types.items()}
+_keys = re.findall(r'key\("(\w+)", KeyType::(Hash|Range)\)', _schema)
+ORDERS_KEY = [k for k in _keys if k[0] in ("bucket", "sort")]
+STATE_KEY = [k for k in _keys if k[0] == "pk"]
+_index_names = {
+    c: _one(rf'pub const {c}: &str = "(\w+)";', _store, c) for c in re.findall(r"index\((\w+_INDEX),", _schema)
+}
+INDEXES = {
+    _index_names[c]: (h, r) for c, h, r in re.findall(r'index\((\w+_INDEX), "(\w+)", "(\w+)"\)', _schema)
+}
+TTL = _one(r'TimeToLiveSpecification::builder\(\)\.attribute_name\("(\w+)"\)', _schema, "the TTL attribute")
+
+# Events, the supervisor's lease, the local system.
+EVENT_SOURCE = _one(r'EVENT_SOURCE: &str = "(\w+)";', _read("infra/aws/src/messenger.rs"), "the source of events")
+_supervisor = "\n".join(p.read_text() for p in sorted((ROOT / "functions/supervisor/src").glob("*.rs")))
+LEASE_LIFE_S = int(
+    _one(r"LEASE_LIFE: \w+ = \w+::from_secs\((\d+)\)", _supervisor, "the life of the lease")
+)
+LOCAL_VISIBILITY_S = int(
+    _one(r"VISIBILITY_TIMEOUT_S: u32 = (\d+);", _read("infra/local/src/system.rs"), "the local visibility timeout")
+)
+
+FUNCTIONS = sorted(p.parent.name for p in (ROOT / "functions").glob("*/Cargo.toml"))
+
+
+def seconds(text):
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m|h)", text).groups()
+    return int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def workflow_steps():
+    """Every step, and every undo as a step."""
+    for path in sorted((ROOT / "workflows").glob("*.toml")):
+        for step in tomllib.loads(path.read_text())["step"]:
+            yield step
+            if "undo" in step:
+                yield step["undo"]
+
+
+def alert_sections():
+    """Sections of the runbook that alerts name: written out in a source, or chosen beside `docs/runbook.md#{runbook}`."""
+    sections = set()
+    for path in ROOT.glob("*/**/src/**/*.rs"):
+        if "target" in path.parts:
+            continue
+        text = path.read_text()
+        sections |= set(re.findall(r"docs/runbook\.md#([a-z][a-z-]*)", text))
+        if "docs/runbook.md#{runbook}" in text:
+            chosen = _one(r"let runbook = ([^;]*);", text, "the section an alert names")
+            sections |= set(re.findall(r'"([a-z-]+)"', chosen))
+    return sections
+
+
+def document(path):
+    return _read(path)
+
+
+def runbook_texts():
+    """The runbook's sections as heading -> text."""
+    parts = re.split(r"^## (.+)$", document("docs/runbook.md"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def runbook_sections():
+    """Anchors of the headings of docs/runbook.md, as GitHub makes them."""
+    return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in runbook_texts()}
+
+
+def emitted(metric):
+    """Whether some source names the metric."""
+    quoted = f'"{metric}"'
+    return any(quoted in p.read_text() for p in ROOT.glob("*/**/src/**/*.rs") if "target" not in p.parts)

@@ -1,0 +1,29 @@
+"""Every check holds for template.yaml, whatever the parameters."""
+
+import pytest
+from checks import CHECKS
+from template import Stack, read
+
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
+JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
+SETTINGS = {
+    "default": {},
+    "jwt": JWT,
+    "open": {"OpenOrders": "true"},
+    "jwt-open": {**JWT, "OpenOrders": "true"},
+    "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
+    "arm64": {"Architecture": "arm64"},
+    **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},
+    **{f"every-{m}-min": {"SupervisorRateMinutes": m} for m in read()["Parameters"]["SupervisorRateMinutes"]["AllowedValues"]},
+}
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=list(SETTINGS))
+def stack(request):
+    return Stack(read(), **SETTINGS[request.param])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+def test_template(stack, check):
+    problems = list(check(stack))
+    assert not problems, "\n".join(problems)

@@ -1,0 +1,171 @@
+"""Every check can fail: each row breaks the template once, and the check named must see it."""
+
+import pytest
+from checks import CHECKS
+from template import Stack, read
+
+PASS = object()
+P = "Properties"
+STAR = {"Effect": "Allow", "Action": "sqs:*", "Resource": "arn:aws:sqs:eu-west-1:111122223333:queue"}
+
+
+def put(*path):
+    """Sets a value; `PASS` as the value removes the key."""
+    *parents, key, value = path
+
+    def change(raw):
+        node = raw
+        for name in parents:
+            node = node[name]
+        if value is PASS:
+            del node[key]
+        elif isinstance(node, list) and key == "append":
+            node.append(value)
+        else:
+            node[key] = value
+
+    return change
+
+
+def resource(*path):
+    return put("Resources", *path)
+
+
+def grant(function, action, name):
+    statement = {"Effect": "Allow", "Action": action, "Resource": {"Fn::GetAtt": [name, "Arn"]}}
+    return resource(f"{function}Role", P, "Policies", 0, "PolicyDocument", "Statement", "append", statement)
+
+
+def statement(function, number, value):
+    return resource(f"{function}Role", P, "Policies", 0, "PolicyDocument", "Statement", number, value)
+
+
+KEY = {"KmsKeyArn": "arn:aws:kms:eu-west-1:111122223333:key/1234"}
+JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
+VARIABLES = ("Globals", "Function", "Environment", "Variables")
+
+# The check, what breaks the template, and parameters under which it shows.
+DEFECTS = [
+    ("visibility_is_six_times_the_timeout", resource("SchedulerQueue", P, "VisibilityTimeout", 179), {}),
+    ("visibility_is_six_times_the_timeout", resource("Submit", P, "Timeout", 31), {}),
+    ("visibility_is_six_times_the_timeout", put("Mappings", "AgentTimeouts", "900", "Visibility", 900), {"AgentTimeoutSeconds": "900"}),
+    ("the_local_system_has_the_same_visibility", resource("SchedulerQueue", P, "VisibilityTimeout", 60), {}),
+    ("batches_report_the_records_that_failed", resource("AgentFraudSource", P, "FunctionResponseTypes", PASS), {}),
+    ("batches_report_the_records_that_failed", resource("SchedulerSource", P, "FilterCriteria", {"Filters": []}), {}),
+    ("concurrency_is_bounded_at_the_source", resource("SubmissionsSource", P, "ScalingConfig", PASS), {}),
+    ("concurrency_is_bounded_at_the_source", resource("Agent", P, "ReservedConcurrentExecutions", 5), {}),
+    ("every_consumed_queue_has_a_dead_letter_queue", resource("AgentPaymentQueue", P, "RedrivePolicy", PASS), {}),
+    ("every_consumed_queue_has_a_dead_letter_queue", resource("SchedulerQueue", P, "RedrivePolicy", "maxReceiveCount", 3), {}),
+    ("every_consumed_queue_has_a_dead_letter_queue", resource("SchedulerDead", P, "RedriveAllowPolicy", PASS), {}),
+    ("queues_poll_long_keep_long_and_are_encrypted", resource("SetAsideQueue", P, "ReceiveMessageWaitTimeSeconds", 0), {}),
+    ("queues_poll_long_keep_long_and_are_encrypted", resource("SetAsideQueue", P, "MessageRetentionPeriod", 345600), {}),
+    ("queues_poll_long_keep_long_and_are_encrypted", resource("SchedulerDead", P, "SqsManagedSseEnabled", False), {}),
+    ("queues_poll_long_keep_long_and_are_encrypted", resource("SchedulerDead", P, "KmsMasterKeyId", PASS), KEY),
+    ("queue_names_are_those_of_the_code", resource("SetAsideQueue", P, "QueueName", {"Fn::Sub": "${AWS::StackName}-poison"}), {}),
+    ("queue_names_are_those_of_the_code", put("Resources", "AgentFraudSource", PASS), {}),
+    ("recursion_is_allowed_where_the_loop_is", resource("Scheduler", P, "RecursiveLoop", PASS), {}),
+    ("recursion_is_allowed_where_the_loop_is", resource("Submit", P, "RecursiveLoop", "Allow"), {}),
+    ("variables_agree_with_the_code", put(*VARIABLES, "STATE_TABLE", PASS), {}),
+    ("variables_agree_with_the_code", put(*VARIABLES, "SHARD", "4"), {}),
+    ("variables_agree_with_the_code", resource("Agent", P, "Environment", "Variables", "FRAUD_URL", PASS), {}),
+    ("variables_agree_with_the_code", put(*VARIABLES, "RUST_LOG", PASS), {}),
+    ("bounds_agree_with_the_code", put("Parameters", "Shards", "MaxValue", 257), {}),
+    ("queue_prefix_and_names_make_the_urls", put(*VARIABLES, "QUEUE_PREFIX", {"Ref": "SchedulerQueue"}), {}),
+    ("queue_prefix_and_names_make_the_urls", resource("SetAsideQueue", P, "QueueName", "set-aside"), {}),
+    ("agents_are_those_of_the_code_and_of_the_workflows", put(*VARIABLES, "AGENTS", "inventory,fraud,payment"), {}),
+    ("agents_are_those_of_the_code_and_of_the_workflows", put(*VARIABLES, "AGENTS", "inventory,fraud,payment,shipping,x"), {}),
+    ("an_agent_may_run_as_long_as_a_step", resource("Agent", P, "Timeout", 3), {}),
+    ("a_sweep_ends_before_its_lease_and_before_the_next_sweep", resource("Supervisor", P, "Timeout", 60), {}),
+    ("a_sweep_ends_before_its_lease_and_before_the_next_sweep", resource("Supervisor", P, "EventInvokeConfig", "MaximumRetryAttempts", 2), {}),
+    ("functions_are_built_once_and_log_as_json", resource("Operator", P, "CodeUri", "functions/operator/"), {}),
+    ("functions_are_built_once_and_log_as_json", resource("Operator", P, "LoggingConfig", "LogFormat", "Text"), {}),
+    ("functions_are_built_once_and_log_as_json", resource("AgentLogs", P, "RetentionInDays", PASS), {}),
+    ("functions_are_built_once_and_log_as_json", put("Globals", "Function", "Architectures", ["arm64"]), {}),
+    ("tables_agree_with_the_code", resource("State", P, "GlobalSecondaryIndexes", 0, "IndexName", "due-index"), {}),
+    ("tables_agree_with_the_code", resource("State", P, "AttributeDefinitions", 2, "AttributeType", "S"), {}),
+    ("tables_agree_with_the_code", resource("Orders", P, "KeySchema", 1, "AttributeName", "created_at"), {}),
+    ("tables_agree_with_the_code", resource("State", P, "TimeToLiveSpecification", "AttributeName", "expires"), {}),
+    ("tables_agree_with_the_code", resource("State", P, "GlobalSecondaryIndexes", 1, "Projection", "ProjectionType", "ALL"), {}),
+    ("tables_are_safe", resource("Orders", "DeletionPolicy", "Delete"), {}),
+    ("tables_are_safe", resource("State", P, "PointInTimeRecoverySpecification", PASS), {}),
+    ("tables_are_safe", resource("State", P, "DeletionProtectionEnabled", False), {}),
+    ("tables_are_safe", resource("State", P, "SSESpecification", PASS), KEY),
+    ("your_key_is_used_everywhere", resource("Topic", P, "KmsMasterKeyId", PASS), KEY),
+    ("your_key_is_used_everywhere", resource("KeyPolicy", P, "Roles", [{"Ref": "AgentRole"}]), KEY),
+    ("no_policy_has_a_star", resource("AgentRole", P, "Policies", 0, "PolicyDocument", "Statement", "append", STAR), {}),
+    ("no_policy_has_a_star", resource("KeyPolicy", P, "PolicyDocument", "Statement", 0, "Resource", "*"), KEY),
+    ("no_policy_has_a_star", resource("TopicPolicy", P, "PolicyDocument", "Statement", 0, "Principal", "*"), {}),
+    ("no_policy_has_a_star", statement("Agent", 0, {"Effect": "Allow", "NotAction": "iam:GetRole", "Resource": "x"}), {}),
+    ("each_function_has_a_role_of_its_own", resource("Submit", P, "Role", {"Fn::GetAtt": ["SchedulerRole", "Arn"]}), {}),
+    ("each_function_has_a_role_of_its_own", resource("AgentRole", P, "ManagedPolicyArns", ["arn:aws:iam::aws:policy/x"]), {}),
+    ("each_function_has_a_role_of_its_own", grant("Agent", "logs:PutLogEvents", "SubmitLogs"), {}),
+    ("submit_cannot_touch_agents", grant("Submit", "sqs:SendMessage", "AgentPaymentQueue"), {}),
+    ("submit_cannot_touch_agents", grant("Submit", "dynamodb:UpdateItem", "State"), {}),
+    ("agents_cannot_touch_tables", grant("Agent", "dynamodb:GetItem", "State"), {}),
+    ("agents_cannot_touch_tables", grant("Agent", "sqs:SendMessage", "AgentPaymentQueue"), {}),
+    ("the_supervisor_only_requests_recovery", grant("Supervisor", "sqs:SendMessage", "AgentPaymentQueue"), {}),
+    ("the_supervisor_only_requests_recovery", grant("Supervisor", "dynamodb:GetItem", "Orders"), {}),
+    ("the_supervisor_only_requests_recovery", grant("Supervisor", "lambda:InvokeFunction", "Agent"), {}),
+    ("the_scheduler_never_changes_an_order", grant("Scheduler", "dynamodb:PutItem", "Orders"), {}),
+    ("each_function_may_do_what_it_does", put("Resources", "SchedulerRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, PASS), {}),
+    ("each_function_may_do_what_it_does", put("Resources", "AgentRole", P, "Policies", 0, "PolicyDocument", "Statement", 1, PASS), {}),
+    ("each_function_may_do_what_it_does", put("Resources", "SubmitRole", P, "Policies", 0, "PolicyDocument", "Statement", 0, PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationType", "NONE"), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", PASS), JWT),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", [{"Ref": "OrderScope"}]), JWT),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("ListOrdersRoute", P, "AuthorizationType", {"Fn::If": ["OrdersAreOpen", "NONE", "AWS_IAM"]}), {"OpenOrders": "true"}),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("PostOrderRoute", P, "AuthorizationType", PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("SubmitPermission", P, "SourceArn", PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", put("Resources", "RedriveRoute", PASS), {}),
+    ("the_api_logs_and_throttles", resource("Stage", P, "AccessLogSettings", PASS), {}),
+    ("the_api_logs_and_throttles", resource("Stage", P, "DefaultRouteSettings", PASS), {}),
+    ("every_target_has_a_dead_letter_queue_and_a_retry_policy", resource("AlertRule", P, "Targets", 0, "DeadLetterConfig", PASS), {}),
+    ("every_target_has_a_dead_letter_queue_and_a_retry_policy", resource("SupervisorSchedule", P, "Target", "RetryPolicy", PASS), {}),
+    ("every_target_has_a_dead_letter_queue_and_a_retry_policy", put("Resources", "AlertsDeadPolicy", PASS), {}),
+    ("every_target_has_a_dead_letter_queue_and_a_retry_policy", resource("SupervisorSchedule", P, "Name", "supervisor"), {}),
+    ("alerts_reach_the_topic", resource("AlertRule", P, "EventPattern", {"source": ["stepward"]}), {}),
+    ("alerts_reach_the_topic", resource("AlertRule", P, "EventBusName", PASS), {}),
+    ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
+    ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmActions", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", put("Resources", "AgentFraudDeadAlarm", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", put("Resources", "DueWriteThrottlesAlarm", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", resource("ApiErrorsAlarm", P, "MetricName", "5XXError"), {}),
+    ("alarms_are_on_metrics_that_exist", resource("ApiErrorsAlarm", P, "Namespace", "Stepwarden"), {}),
+    ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", P, "TreatMissingData", "missing"), {}),
+    ("a_silent_supervisor_raises_an_alarm", put("Mappings", "SupervisorRates", "1", "Expression", "rate(1 minutes)"), {}),
+    ("every_section_of_the_runbook_is_complete", resource("SetAsideQueue", P, "QueueName", "shop-poison"), {}),
+    ("every_section_of_the_runbook_is_complete", resource("Supervisor", P, "FunctionName", "shop-sweep"), {}),
+    ("every_section_of_the_runbook_is_complete", resource("State", P, "TableName", "shop-tasks"), {}),
+    ("every_section_of_the_runbook_is_complete", put("Parameters", "SchedulerConcurrency", PASS), {}),
+    ("every_parameter_is_in_the_deploy_document", put("Parameters", "New", {"Type": "String", "Default": "x"}), {}),
+    ("parameters_are_described_and_bounded", put("Parameters", "Shards", "Description", PASS), {}),
+    ("parameters_are_described_and_bounded", put("Parameters", "TaskCache", "MaxValue", PASS), {}),
+    ("parameters_are_described_and_bounded", put("Parameters", "New", {"Type": "String"}), {}),
+    ("outputs_say_where_everything_is", put("Outputs", "NoticesDefaultQueueUrl", PASS), {}),
+]
+# These compare sources with a document, and the template has no part in it.
+WITHOUT = {"alerts_name_sections_of_the_runbook"}
+BY_NAME = {check.__name__: check for check in CHECKS}
+
+
+@pytest.mark.parametrize(("name", "change", "parameters"), DEFECTS, ids=[f"{n}-{d[0]}" for n, d in enumerate(DEFECTS)])
+def test_check_sees_defect(name, change, parameters):
+    raw = read()
+    assert not list(BY_NAME[name](Stack(raw, **parameters))), "the check has to pass on the template as it is"
+    change(raw)
+    assert list(BY_NAME[name](Stack(raw, **parameters)))
+
+
+def test_alerts_name_sections_of_the_runbook_sees_a_missing_section(monkeypatch):
+    monkeypatch.setattr("source.runbook_sections", lambda: {"undo-failed"})
+    assert list(BY_NAME["alerts_name_sections_of_the_runbook"](None))
+
+
+def test_every_section_of_the_runbook_is_complete_sees_a_missing_part(monkeypatch):
+    monkeypatch.setattr("source.runbook_texts", lambda: {"Queue age": "\n**Means.** x\n**Do.** x\n"})
+    problems = list(BY_NAME["every_section_of_the_runbook_is_complete"](Stack(read())))
+    assert len(problems) == 2, problems
+
+
+def test_every_check_has_a_defect():
+    assert set(BY_NAME) == {name for name, *_ in DEFECTS} | WITHOUT
