@@ -1,6 +1,8 @@
 //! What the tests of the whole share: short workflows, the whole system in memory, and bounded waits.
 #![allow(dead_code)]
 
+pub mod world;
+
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::order::Id;
