@@ -70,7 +70,9 @@ async fn post_order<S: StateStore, M: Messenger>(
     let body = body(event)?;
     // The body first: who sends none learns that before learning about keys.
     let submission = submission::parse(&body)?;
-    let key = submission::check_key(header(event, "idempotency-key"))?;
+    // What is no text is a key that cannot be used, not a missing one.
+    let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let key = submission::check_key(key.as_deref())?;
     let id = submit.accept(tenant(event), key, submission).await?;
     let location = format!("/orders/{id}");
     let accepted = json!({"order_id": id, "status_url": location});

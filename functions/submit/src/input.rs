@@ -81,7 +81,21 @@ const MAX_LINES: usize = 1000;
 /// Largest quantity and largest amount in cents: far above any order, far below an overflow of their sum.
 const MAX_NUMBER: i64 = 1_000_000_000_000;
 
+/// A derived reader takes an array of the fields for an object, and the agents would get that array.
+fn refuse_arrays(input: &Value) -> Result<(), Problem> {
+    let refuse = |value: &Value, field: &dyn Fn() -> String| match value {
+        Value::Array(_) => Err(invalid_field(None, "must be a JSON object, not an array").at(field())),
+        _ => Ok(()),
+    };
+    refuse(input, &|| "input".into())?;
+    refuse(&input["customer"], &|| "input.customer".into())?;
+    refuse(&input["ship_to"], &|| "input.ship_to".into())?;
+    let lines = input["lines"].as_array().into_iter().flatten();
+    lines.enumerate().try_for_each(|(n, line)| refuse(line, &|| format!("input.lines[{n}]")))
+}
+
 fn check_order(input: &Value) -> Result<(), Problem> {
+    refuse_arrays(input)?;
     let order: Order = serde_path_to_error::deserialize(input).map_err(|e| {
         let path = e.path().to_string();
         let field = if path == "." { "input".to_owned() } else { format!("input.{path}") };
@@ -104,6 +118,7 @@ fn check_order(input: &Value) -> Result<(), Problem> {
         rule((1..=MAX_NUMBER).contains(&line.quantity), &at("quantity"), "must be 1 or more")?;
         rule((0..=MAX_NUMBER).contains(&line.unit_price_cents), &at("unit_price_cents"), "must be 0 or more")?;
         rule((0..=100).contains(&line.discount_percent), &at("discount_percent"), "must be from 0 to 100")?;
+        rule((0..=MAX_NUMBER).contains(&line.amount_cents), &at("amount_cents"), "must be 0 or more")?;
         let exact =
             i128::from(line.quantity) * i128::from(line.unit_price_cents) * i128::from(100 - line.discount_percent);
         let is_right = (exact - i128::from(line.amount_cents) * 100).abs() <= 100;

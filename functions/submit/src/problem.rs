@@ -1,6 +1,12 @@
 //! Refusals as RFC 9457 problem details, with codes that never change.
 
 use serde::Serialize;
+use shared::history::shorten;
+
+/// Longest detail, in bytes: what was sent may be quoted in it, and is not sent back whole.
+const MAX_DETAIL: usize = 1000;
+/// Longest name of a field, in bytes.
+const MAX_FIELD: usize = 200;
 
 /// A refusal. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +41,7 @@ macro_rules! codes {
                 title: $title,
                 status: $status,
                 code: $code,
-                detail: detail.into(),
+                detail: shorten(&detail.into(), MAX_DETAIL),
                 field: field.into().map(str::to_owned),
                 retry_after_s: None,
             }
@@ -78,7 +84,7 @@ impl Problem {
     /// The same problem about a field that is known only now.
     #[must_use]
     pub fn at(mut self, field: String) -> Self {
-        self.field = Some(field);
+        self.field = Some(shorten(&field, MAX_FIELD));
         self
     }
 

@@ -10,6 +10,7 @@ use shared::order::{Id, Order, canonical_hash};
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::task::{Priority, Submission as NewTask, Task};
 use shared::time::SignedDuration;
+use shared::workflow::Workflow;
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
@@ -51,6 +52,10 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
             body.len()
         );
         return Err(problem::too_large(None, detail));
+    }
+    // A derived reader would take the fields as an array, too.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(problem::invalid_field("body", "must be one JSON object, not an array"));
     }
     let deserializer = &mut serde_json::Deserializer::from_slice(body);
     let parsed: Result<Submission, _> = serde_path_to_error::deserialize(&mut *deserializer);
@@ -140,13 +145,13 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 tracing::info!(task.id = %id, workflow = %task.workflow, "accepted an order");
                 self.announce(&task, shared::view::received(&task, workflow)).await;
             }
-            Created::Exists => self.recognise(&order).await?,
+            Created::Exists => self.recognise(&order, workflow).await?,
         }
         Ok(id)
     }
 
     /// The key was used before: by the same submission, or by another one?
-    async fn recognise(&self, order: &Order) -> Result<(), Problem> {
+    async fn recognise(&self, order: &Order, workflow: &Workflow) -> Result<(), Problem> {
         let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(task) = task else {
             // It expired between the transaction and this read: as good as never used.
@@ -160,8 +165,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }
         if task.version == 0 {
-            // Whoever submitted it first may have died before the Wake.
-            self.announce(&task, None).await;
+            // Whoever submitted it first may have died before the Wake and the notice.
+            self.announce(&task, shared::view::received(&task, workflow)).await;
         }
         Ok(())
     }

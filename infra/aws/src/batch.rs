@@ -6,8 +6,10 @@ use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
 use shared::ports::Messenger;
 
-/// Longest body kept with a message set aside, in bytes: room for the reason below SQS's limit.
+/// Longest body kept with a message set aside, in bytes of the JSON it is sent in: room for the reason below SQS's limit.
 const MAX_BODY: usize = 900 * 1024;
+/// Longest reason, in bytes: a parser quotes what it did not expect, which may be the whole message.
+const MAX_REASON: usize = 1000;
 
 /// A record of an `SqsEvent`, as far as a handler needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,20 @@ pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
     serde_json::from_str(&record.body).map_err(|e| format!("not a message this queue takes: {e}"))
 }
 
+/// How many bytes of `text` fit into `max` bytes once they are escaped in JSON; all of them if they do.
+fn escaped_prefix(text: &str, max: usize) -> usize {
+    let mut escaped = 0;
+    let over = text.bytes().position(|byte| {
+        escaped += match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+            0..0x20 => 6,
+            _ => 1,
+        };
+        escaped > max
+    });
+    over.unwrap_or(text.len())
+}
+
 /// Sets messages aside, each with its reason, and alerts. One that cannot be set aside now comes again.
 pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, String)>, response: &mut Response) {
     if messages.is_empty() {
@@ -77,12 +93,12 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     }
     let ids: Vec<String> = messages.iter().map(|(record, _)| record.message_id.clone()).collect();
     let effects = messages.into_iter().map(|(record, reason)| {
-        tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside: {reason}");
+        tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside: {}", shared::history::shorten(&reason, MAX_REASON));
         Effect::SetAside(Box::new(SetAside {
             queue: record.queue,
             message_id: record.message_id,
-            reason,
-            body: shared::history::shorten(&record.body, MAX_BODY),
+            reason: shared::history::shorten(&reason, MAX_REASON),
+            body: shared::history::shorten(&record.body, escaped_prefix(&record.body, MAX_BODY)),
         }))
     });
     for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {

@@ -45,13 +45,21 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
     let mut batches = JoinSet::new();
     let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
     loop {
+        let mut paused = pause.clone();
         let ready = async {
-            // A pause whose switch is gone can never end, and never begins.
-            if pause.wait_for(|paused| !paused).await.is_err() {
-                std::future::pending::<()>().await;
+            loop {
+                // A pause whose switch is gone can never end, and never begins.
+                if pause.wait_for(|paused| !paused).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+                tokio::select! {
+                    biased;
+                    // A long poll that is already under way ends with its consumer.
+                    Ok(_) = paused.wait_for(|paused| *paused) => {}
+                    received = receive(&source) => return (place, received),
+                }
             }
-            let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
-            (place, receive(&source).await)
         };
         let (place, received) = tokio::select! {
             biased;

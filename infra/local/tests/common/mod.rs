@@ -1,0 +1,84 @@
+//! The real binary with short workflows.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// The reference workflow with short times.
+pub const QUICK: &str = r#"
+name = "order"
+input = "order"
+[[step]]
+name = "reserve"
+agent = "inventory"
+timeout = "1s"
+retry = { max = 500, backoff = ["20ms"] }
+undo = { agent = "inventory", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
+[[step]]
+name = "check-fraud"
+agent = "fraud"
+timeout = "1s"
+retry = { max = 500, backoff = ["20ms"] }
+[[step]]
+name = "charge"
+agent = "payment"
+after = ["reserve", "check-fraud"]
+timeout = "1s"
+retry = { max = 500, backoff = ["20ms"] }
+undo = { agent = "payment", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
+[[step]]
+name = "ship"
+agent = "shipping"
+after = ["charge"]
+timeout = "1s"
+retry = { max = 500, backoff = ["20ms"] }
+undo = { agent = "shipping", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
+"#;
+
+/// 830 real orders, one JSON object a line.
+pub const NORTHWIND: &str = include_str!("../../../../tests/data/northwind-orders.jsonl");
+
+/// The program, away from this repository's own workflows.
+pub fn program(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepwarden"));
+    command.current_dir(dir).args(args).env_remove("AWS_ENDPOINT_URL").env("RUST_LOG", "error");
+    command
+}
+
+/// Runs it to its end.
+pub fn run(dir: &Path, args: &[&str]) -> Output {
+    program(dir, args).output().unwrap()
+}
+
+/// `stepwarden up`, killed when dropped.
+pub struct Up {
+    pub child: Child,
+    pub url: String,
+    pub remotes_url: String,
+}
+
+impl Up {
+    pub fn start(dir: &Path, args: &[&str]) -> Self {
+        let all: Vec<&str> = ["up"].iter().chain(args).copied().collect();
+        let mut child = program(dir, &all).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let url = lines.next().expect("its first line is the URL");
+        let line = lines.find(|line| line.contains("remote services")).expect("it says where they listen");
+        let remotes_url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
+        // Nobody reads the rest; a few lines fit into the pipe.
+        Self { child, url, remotes_url }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,34 @@
+//! Goal: the main job ends by itself with exit code 0 and its summary. Method: the real binary with a few orders of one's
+//! own, a seed, faults, and a workflow with short times.
+
+mod common;
+
+use common::{NORTHWIND, QUICK, run};
+
+// A1, A2, A4: every order of the demo ends, and the ledgers hold.
+#[test]
+fn a_demo_of_ones_own_orders_ends_with_its_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("quick")).unwrap();
+    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    let orders: String = NORTHWIND.lines().take(20).map(|line| format!("{line}\n")).collect();
+    std::fs::write(dir.path().join("mine.jsonl"), orders).unwrap();
+    let output = run(dir.path(), &["demo", "mine.jsonl", "--seed", "7", "--permanent", "0.1", "--workflows", "quick"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for words in ["20 orders", "seed 7", "Processed", "p50", "alerts", "every order ended: 0 are still open"] {
+        assert!(text.contains(words), "no `{words}` in {text}");
+    }
+    assert!(!text.contains("FAIL"), "{text}");
+}
+
+#[test]
+fn a_demo_of_no_orders_says_what_to_write() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, words) in [("", "holds no orders"), ("{}\nnot json\n", "mine.jsonl:2")] {
+        std::fs::write(dir.path().join("mine.jsonl"), text).unwrap();
+        let output = run(dir.path(), &["demo", "mine.jsonl"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(words), "{error}");
+    }
+}

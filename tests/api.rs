@@ -1,0 +1,410 @@
+//! Goal: whatever a client sends, it gets the right answer, and what is refused leaves nothing behind. Method: the real
+//! handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
+
+mod support;
+
+use futures::FutureExt;
+use futures::future::join_all;
+use reqwest::{Method, StatusCode, header};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use stepwarden_embedded::Fault;
+use submit::submission::MAX_BODY;
+use support::world::World;
+use support::{northwind, three_noops};
+
+struct Api {
+    world: World,
+    url: String,
+    http: reqwest::Client,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq)]
+struct Answer {
+    status: u16,
+    media_type: String,
+    location: Option<String>,
+    retry_after: Option<String>,
+    body: Value,
+}
+
+impl Api {
+    async fn start() -> Self {
+        let workflows = [include_str!("../workflows/order.toml").to_owned(), three_noops("60s")];
+        let world = World::start(&workflows, None).await;
+        let submit = Arc::clone(&world.submit);
+        let handler: stepwarden::http::Handler = Arc::new(move |event| {
+            let submit = Arc::clone(&submit);
+            async move { submit::http::handler(&*submit, event).await }.boxed()
+        });
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, stepwarden::http::router(handler)).await });
+        Self { world, url, http: reqwest::Client::new() }
+    }
+
+    fn post(&self, key: Option<&[u8]>, body: impl Into<reqwest::Body>) -> reqwest::RequestBuilder {
+        let request = self.http.post(format!("{}/orders", self.url)).header("content-type", "application/json");
+        let request = match key {
+            Some(key) => request.header("idempotency-key", header::HeaderValue::from_bytes(key).unwrap()),
+            None => request,
+        };
+        request.body(body)
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        let answer = request.send().await.unwrap();
+        let head = |name: &str| answer.headers().get(name).map(|v| v.to_str().unwrap().to_owned());
+        let (media_type, location, retry_after) = (head("content-type"), head("location"), head("retry-after"));
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Answer { status, media_type: media_type.unwrap_or_default(), location, retry_after, body }
+    }
+
+    /// Orders, tasks (a workflow is an item too), and messages.
+    async fn kept(&self) -> (usize, usize, u64) {
+        let orders = self.world.items("stepwarden-orders").await;
+        (orders, self.world.items("stepwarden-state").await, self.world.endpoints.counts().messages_sent)
+    }
+}
+
+fn submission(input: Value) -> Value {
+    json!({"workflow": "order", "input": input})
+}
+
+/// The first real order, changed.
+fn order(change: impl FnOnce(&mut Value)) -> Value {
+    let mut input = northwind(0);
+    change(&mut input);
+    submission(input)
+}
+
+fn check(what: &str, answer: &Answer, status: u16, code: &str, field: Option<&str>) {
+    assert_eq!(answer.media_type, "application/problem+json", "{what}: {answer:?}");
+    let body = &answer.body;
+    let told = (answer.status, body["code"].as_str().unwrap_or_default(), body["field"].as_str());
+    assert_eq!(told, (status, code, field), "{what}: {body}");
+    assert_eq!(body["status"], status, "{what}");
+    assert!(body["type"].as_str().unwrap().ends_with(code), "{what}: {body}");
+    assert!(!body["title"].as_str().unwrap().is_empty() && !body["detail"].as_str().unwrap().is_empty(), "{what}");
+    assert!(body.to_string().len() < 4096, "{what}: the answer does not repeat what was sent");
+}
+
+// B1, B10: bad submissions are refused with a stable code and the field, and nothing is written or sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_submission_is_refused_and_leaves_nothing() {
+    let api = Api::start().await;
+    let before = api.world.endpoints.counts();
+    let good = order(|_| {});
+    let deep = format!("{{\"input\": {}", "[".repeat(5000));
+    let with = |name: &str, value: Value| {
+        let mut body = good.clone();
+        body[name] = value;
+        body.to_string()
+    };
+    let input = |change: fn(&mut Value)| order(change).to_string();
+    let long = "x".repeat(100_000);
+    let bodies: Vec<(&str, String, u16, &str, Option<&str>)> = vec![
+        ("empty", String::new(), 400, "invalid_json", None),
+        ("cut short", "{".into(), 400, "invalid_json", None),
+        ("not JSON", "order=1".into(), 400, "invalid_json", None),
+        ("two objects", format!("{good}{good}"), 400, "invalid_json", None),
+        ("nested too deep", deep, 400, "invalid_json", None),
+        ("an array", "[]".into(), 400, "invalid_field", Some("body")),
+        ("the fields as an array", json!(["noops", {}]).to_string(), 400, "invalid_field", Some("body")),
+        ("a string", "\"order\"".into(), 400, "invalid_field", Some("body")),
+        ("no input", json!({"workflow": "order"}).to_string(), 400, "invalid_field", Some("body")),
+        ("workflow a number", with("workflow", json!(5)), 400, "invalid_field", Some("workflow")),
+        ("unknown field", with("surprise", json!(1)), 400, "invalid_field", Some("surprise")),
+        ("unknown priority", with("priority", json!("urgent")), 400, "invalid_field", Some("priority")),
+        ("reference a number", with("reference", json!(1)), 400, "invalid_field", Some("reference")),
+        ("reference too long", with("reference", json!("r".repeat(201))), 400, "invalid_field", Some("reference")),
+        ("unknown workflow", with("workflow", json!("nope")), 422, "unknown_workflow", Some("workflow")),
+        ("endless workflow", with("workflow", json!(long)), 422, "unknown_workflow", Some("workflow")),
+        ("unknown reply queue", with("reply_queue", json!("nope")), 422, "unknown_reply_queue", Some("reply_queue")),
+        (
+            "a reply queue by URL",
+            with("reply_queue", json!(api.world.url("scheduler"))),
+            422,
+            "unknown_reply_queue",
+            Some("reply_queue"),
+        ),
+        ("endless reply queue", with("reply_queue", json!(long)), 422, "unknown_reply_queue", Some("reply_queue")),
+        ("input a string", with("input", json!("x")), 400, "invalid_field", Some("input")),
+        ("input an array", with("input", json!([])), 400, "invalid_field", Some("input")),
+        ("endless field name", with(&long, json!(1)), 400, "invalid_field", None),
+        ("no lines", input(|i| i["lines"] = json!([])), 422, "invalid_input", Some("input.lines")),
+        (
+            "lines left out",
+            input(|i| drop(i.as_object_mut().unwrap().remove("lines"))),
+            400,
+            "invalid_field",
+            Some("input"),
+        ),
+        ("unknown input field", input(|i| i["vat"] = json!(1)), 400, "invalid_field", Some("input.vat")),
+        (
+            "quantity -1",
+            input(|i| i["lines"][0]["quantity"] = json!(-1)),
+            422,
+            "invalid_input",
+            Some("input.lines[0].quantity"),
+        ),
+        (
+            "quantity 0",
+            input(|i| i["lines"][1]["quantity"] = json!(0)),
+            422,
+            "invalid_input",
+            Some("input.lines[1].quantity"),
+        ),
+        (
+            "quantity 1.5",
+            input(|i| i["lines"][0]["quantity"] = json!(1.5)),
+            400,
+            "invalid_field",
+            Some("input.lines[0].quantity"),
+        ),
+        (
+            "quantity text",
+            input(|i| i["lines"][0]["quantity"] = json!("2")),
+            400,
+            "invalid_field",
+            Some("input.lines[0].quantity"),
+        ),
+        (
+            "quantity huge",
+            input(|i| i["lines"][0]["quantity"] = json!(i64::MAX)),
+            422,
+            "invalid_input",
+            Some("input.lines[0].quantity"),
+        ),
+        (
+            "wrong amount",
+            input(|i| i["lines"][0]["amount_cents"] = json!(1)),
+            422,
+            "invalid_input",
+            Some("input.lines[0].amount_cents"),
+        ),
+        (
+            "negative amount",
+            input(|i| {
+                let sum = json!({"unit_price_cents": 0, "discount_percent": 0, "amount_cents": -1, "quantity": 1, "sku": "x"});
+                i["lines"] = json!([sum]);
+                i["freight_cents"] = json!(0);
+                i["total_cents"] = json!(-1);
+            }),
+            422,
+            "invalid_input",
+            Some("input.lines[0].amount_cents"),
+        ),
+        ("wrong total", input(|i| i["total_cents"] = json!(1)), 422, "invalid_input", Some("input.total_cents")),
+        (
+            "negative freight",
+            input(|i| i["freight_cents"] = json!(-1)),
+            422,
+            "invalid_input",
+            Some("input.freight_cents"),
+        ),
+        (
+            "no such day",
+            input(|i| i["placed_at"] = json!("1996-02-31T00:00:00Z")),
+            400,
+            "invalid_field",
+            Some("input.placed_at"),
+        ),
+        ("currency", input(|i| i["currency"] = json!("usd")), 422, "invalid_input", Some("input.currency")),
+        ("no customer", input(|i| i["customer"]["id"] = json!("")), 422, "invalid_input", Some("input.customer.id")),
+        (
+            "customer an array",
+            input(|i| i["customer"] = json!(["A", "B", "C", "D"])),
+            400,
+            "invalid_field",
+            Some("input.customer"),
+        ),
+        (
+            "line an array",
+            input(|i| i["lines"][0] = json!(["NW-011", "Queso", 12, 1400, 0, 16800])),
+            400,
+            "invalid_field",
+            Some("input.lines[0]"),
+        ),
+    ];
+    for (what, body, status, code, field) in bodies {
+        let answer = api.send(api.post(Some(b"a-key"), body)).await;
+        if what == "endless field name" {
+            assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)), "{what}");
+            assert!(answer.body.to_string().len() < 4096, "{what}: the answer does not repeat what was sent");
+            continue;
+        }
+        check(what, &answer, status, code, field);
+    }
+
+    let keys: [(&str, Option<&[u8]>, &str); 6] = [
+        ("no key", None, "missing_idempotency_key"),
+        ("empty key", Some(b""), "missing_idempotency_key"),
+        ("blank key", Some(b"   "), "missing_idempotency_key"),
+        ("long key", Some(&[b'k'; 201]), "invalid_idempotency_key"),
+        ("tab in key", Some(b"a\tb"), "invalid_idempotency_key"),
+        ("key not ASCII", Some("schlüssel".as_bytes()), "invalid_idempotency_key"),
+    ];
+    for (what, key, code) in keys {
+        let answer = api.send(api.post(key, good.to_string())).await;
+        check(what, &answer, 400, code, Some("Idempotency-Key"));
+    }
+
+    for bytes in [MAX_BODY + 1, 4 * MAX_BODY + 1000] {
+        let body = submission(json!({"text": "x".repeat(bytes)})).to_string();
+        check("too large", &api.send(api.post(Some(b"k"), body)).await, 413, "too_large", None);
+    }
+    let answer = api.send(api.post(Some(b"k"), b"{\"input\": \"\xff\"}".to_vec())).await;
+    check("not UTF-8", &answer, 400, "invalid_json", None);
+    for media_type in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {
+        let request = api.http.post(format!("{}/orders", api.url)).header("content-type", media_type);
+        let answer = api.send(request.header("idempotency-key", "k").body(good.to_string())).await;
+        check(media_type, &answer, 415, "unsupported_media_type", Some("Content-Type"));
+    }
+
+    let calls = api.world.endpoints.counts().since(&before).operations;
+    assert!(calls.is_empty(), "a refusal costs no call: {calls:?}");
+    assert_eq!(api.kept().await, (0, 0, 0));
+}
+
+// B10: other routes, methods and ids are refused in the same form.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_route_method_or_id_is_refused() {
+    let api = Api::start().await;
+    let good_form = "ord_0123456789abcdefghjkmnpqrs";
+    let long = format!("/orders/{}", "x".repeat(5000));
+    let table = [
+        (Method::GET, "/", 404, "no_such_route", None),
+        (Method::POST, "/order", 404, "no_such_route", None),
+        (Method::GET, "/orders/a/b", 404, "no_such_route", None),
+        (Method::GET, "/orders/a/history/b", 404, "no_such_route", None),
+        (Method::GET, "/orders", 405, "method_not_allowed", None),
+        (Method::PUT, "/orders", 405, "method_not_allowed", None),
+        (Method::DELETE, &format!("/orders/{good_form}"), 405, "method_not_allowed", None),
+        (Method::POST, &format!("/orders/{good_form}/history"), 405, "method_not_allowed", None),
+        (Method::GET, "/orders/1", 404, "no_such_order", Some("order_id")),
+        (Method::GET, "/orders/ord_%00", 404, "no_such_order", Some("order_id")),
+        (Method::GET, "/orders/lease%23supervisor", 404, "no_such_order", Some("order_id")),
+        (Method::GET, &long, 404, "no_such_order", Some("order_id")),
+        (
+            Method::GET,
+            &good_form.to_uppercase().replace("ORD_", "/orders/ord_"),
+            404,
+            "no_such_order",
+            Some("order_id"),
+        ),
+        (Method::GET, "/orders/..", 404, "no_such_route", None),
+    ];
+    let before = api.world.endpoints.counts();
+    for (method, path, status, code, field) in table {
+        let answer = api.send(api.http.request(method.clone(), format!("{}{path}", api.url))).await;
+        check(&format!("{method} {path}"), &answer, status, code, field);
+    }
+    assert!(api.world.endpoints.counts().since(&before).operations.is_empty(), "the form of an id costs no call");
+    for path in [format!("/orders/{good_form}"), format!("/orders/{good_form}/history")] {
+        let answer = api.send(api.http.get(format!("{}{path}", api.url))).await;
+        check(&path, &answer, 404, "no_such_order", Some("order_id"));
+    }
+}
+
+// The largest body that is taken is taken, by the store as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_exactly_the_limit_is_accepted() {
+    let api = Api::start().await;
+    let around = json!({"workflow": "noops", "input": {"text": ""}}).to_string().len();
+    let body = json!({"workflow": "noops", "input": {"text": "x".repeat(MAX_BODY - around)}}).to_string();
+    assert_eq!(body.len(), MAX_BODY);
+    let answer = api.send(api.post(Some(b"large"), body)).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    // And it comes through: the input travels in a message of its own to each agent.
+    api.world.settle(&api.world.submit.engine).await;
+    let id = shared::order::Id(answer.body["order_id"].as_str().unwrap().into());
+    assert_eq!(api.world.task(&id).await.process_state(), shared::task::ProcessState::Processed);
+}
+
+// B1, I7 of the protocol: the same key and the same submission are one order and one answer, at once or again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_submission_under_the_same_key_is_one_order() {
+    let api = Api::start().await;
+    let body = order(|_| {}).to_string();
+    let first = api.send(api.post(Some(b"one"), body.clone())).await;
+    assert_eq!(first.status, StatusCode::ACCEPTED.as_u16(), "{first:?}");
+    assert_eq!(first.location.as_deref(), first.body["status_url"].as_str());
+    assert_eq!(api.send(api.post(Some(b"one"), body.clone())).await, first);
+    // The same JSON with its keys in another order and more space means the same.
+    let reordered = format!("{{ \"input\": {}, \"workflow\": \"order\" }}", northwind(0));
+    assert_eq!(api.send(api.post(Some(b"one"), reordered)).await, first);
+    api.world.settle(&api.world.submit.engine).await;
+    assert_eq!(api.send(api.post(Some(b"one"), body)).await, first, "after its end too");
+
+    let body = order(|i| i["order_ref"] = json!("sixteen")).to_string();
+    let answers = join_all((0..16).map(|_| api.send(api.post(Some(b"many"), body.clone())))).await;
+    assert!(answers.iter().all(|answer| answer.status == 202 && *answer == answers[0]), "{answers:?}");
+    let (orders, states, _) = api.kept().await;
+    assert_eq!((orders, states), (2, 3), "two orders; two tasks and a workflow");
+    api.world.settle(&api.world.submit.engine).await;
+    let id = shared::order::Id(answers[0].body["order_id"].as_str().unwrap().into());
+    let task = api.world.task(&id).await;
+    assert!(task.steps.iter().all(|step| step.attempt == 1 && step.is_done()), "{task:#?}");
+}
+
+// B1, I7 of the protocol: a key never stands for two orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_submission_under_the_same_key_is_refused() {
+    let api = Api::start().await;
+    assert_eq!(api.send(api.post(Some(b"key"), order(|_| {}).to_string())).await.status, 202);
+    let noops = json!({"workflow": "noops", "input": {}});
+    assert_eq!(api.send(api.post(Some(b"noops"), noops.to_string())).await.status, 202, "its definition is stored");
+    let before = api.kept().await;
+    let mut other_reference = order(|_| {});
+    other_reference["reference"] = json!("r");
+    let mut other_priority = order(|_| {});
+    other_priority["priority"] = json!("high");
+    let others = [order(|i| i["order_ref"] = json!("other")), noops, other_reference, other_priority];
+    for other in others {
+        let answer = api.send(api.post(Some(b"key"), other.to_string())).await;
+        check("another order", &answer, 422, "idempotency_key_reused", Some("Idempotency-Key"));
+    }
+    let (orders, states, _) = api.kept().await;
+    assert_eq!((orders, states), (before.0, before.1));
+    // Two different orders under one new key at once: one of them wins.
+    let bodies: Vec<_> = (0..8).map(|n| order(|i| i["order_ref"] = json!(format!("{n}"))).to_string()).collect();
+    let answers = join_all(bodies.iter().map(|body| api.send(api.post(Some(b"race"), body.clone())))).await;
+    let accepted = answers.iter().filter(|a| a.status == 202).count();
+    let refused = answers.iter().filter(|a| a.status == 422).count();
+    assert_eq!((accepted, refused), (1, 7), "{answers:?}");
+    assert_eq!(api.kept().await.0, before.0 + 1);
+}
+
+// A4, B1: while the store is away the client is told to send the same again, and doing so makes one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_is_answered_with_try_again() {
+    let api = Api::start().await;
+    let body = order(|_| {}).to_string();
+    assert_eq!(api.send(api.post(Some(b"first"), body.clone())).await.status, 202, "the workflow is stored");
+    api.world.faults("TransactWriteItems", |_, _| Some(Fault::LostAfter));
+    let answer = api.send(api.post(Some(b"again"), body.clone())).await;
+    check("store away", &answer, 503, "unavailable", None);
+    assert!(answer.retry_after.is_some(), "{answer:?}");
+    api.world.no_faults();
+    let answer = api.send(api.post(Some(b"again"), body)).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    assert_eq!(api.kept().await.0, 2);
+}
+
+// F1, F3: the submitter whose first answer was lost still gets the notice that its order was received.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
+    let api = Api::start().await;
+    let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
+    // The first submission dies between the transaction and its messages.
+    api.world.faults("SendMessageBatch", |_, _| Some(Fault::InternalError));
+    assert_eq!(api.send(api.post(Some(b"key"), body.clone())).await.status, 202);
+    api.world.no_faults();
+    assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 0);
+    assert_eq!(api.send(api.post(Some(b"key"), body)).await.status, 202);
+    assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 1);
+}

@@ -1,0 +1,158 @@
+//! Goal: an order costs no more calls, messages and bytes than it is allowed to. Method: orders delivered one message at a
+//! time over the embedded endpoints, which count; and every saved version of a real order, weighed as DynamoDB weighs it.
+
+mod support;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde_json::{Value, json};
+use shared::engine::Observer;
+use shared::task::{ProcessState, Task};
+use std::sync::{Arc, Mutex};
+use stepwarden_aws::{Engine, item};
+use stepwarden_embedded::Counts;
+use support::world::World;
+use support::{northwind, three_noops};
+
+const ORDERS: u64 = 10;
+
+fn recorder() -> (Arc<Mutex<Vec<Task>>>, Observer) {
+    let saved = Arc::new(Mutex::new(Vec::new()));
+    let observer: Observer = {
+        let saved = Arc::clone(&saved);
+        Arc::new(move |task: &Task| saved.lock().unwrap().push(task.clone()))
+    };
+    (saved, observer)
+}
+
+/// What [`ORDERS`] orders cost after a first one, each delivered message by message to the next of `engines`.
+async fn cost(world: &World, engines: &[&Engine]) -> Counts {
+    let mut before = Counts::default();
+    for n in 0..=ORDERS {
+        if n == 1 {
+            before = world.endpoints.counts();
+        }
+        let id =
+            world.accept("noops", &format!("{n}-{}", engines.len()), json!({"n": n, "text": "x".repeat(200)})).await;
+        let mut turn = 0;
+        loop {
+            let scheduled = world.deliver("scheduler", engines[turn % engines.len()]).await;
+            let acted = world.deliver("agent-noop", engines[0]).await;
+            turn += 1;
+            if !scheduled && !acted {
+                break;
+            }
+        }
+        let task = world.task(&id).await;
+        assert_eq!(task.process_state(), ProcessState::Processed);
+        assert_eq!(task.version, 4, "a claim, two advances and the end");
+    }
+    world.endpoints.counts().since(&before)
+}
+
+/// Requests to DynamoDB per order, rounded up. The looks of this test itself are taken off.
+fn calls(counts: &Counts) -> u64 {
+    let all = counts.operations.iter().filter(|(name, _)| name.starts_with("DynamoDB"));
+    (all.map(|(_, o)| o.requests).sum::<u64>() - ORDERS).div_ceil(ORDERS)
+}
+
+fn dynamodb(counts: &Counts, operation: &str) -> u64 {
+    counts.requests(&format!("DynamoDB_20120810.{operation}"))
+}
+
+fn within_budget(what: &str, counts: &Counts) {
+    let writes = dynamodb(counts, "PutItem") + dynamodb(counts, "TransactWriteItems");
+    println!("{what}: {} DynamoDB calls, {} sends per order", calls(counts), counts.messages_sent / ORDERS);
+    assert!(calls(counts) <= 9, "{what}: {counts:#?}");
+    assert!(counts.messages_sent <= 7 * ORDERS, "{what}: {counts:#?}");
+    assert!(writes <= 5 * ORDERS, "{what}: {counts:#?}");
+    for other in ["UpdateItem", "DeleteItem", "Query", "Scan", "BatchWriteItem"] {
+        assert_eq!(dynamodb(counts, other), 0, "{what}: {counts:#?}");
+    }
+}
+
+// J1: nine calls and seven messages at most, five of the calls writes of the base tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_three_step_order_costs_at_most_nine_calls_and_seven_sends() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    let submit = &*world.submit.engine;
+    within_budget("one process", &cost(&world, &[submit]).await);
+    let scheduler = world.engine("scheduler", 1000, None);
+    within_budget("submit and scheduler apart", &cost(&world, &[&scheduler]).await);
+}
+
+// Instances that take turns at one order pay for reading the task and the input again, and for nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_take_turns_cost_at_most_three_calls_more() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    let engines = ["a", "b", "c", "d"].map(|name| world.engine(name, 1000, None));
+    let engines: Vec<_> = engines.iter().collect();
+    let counts = cost(&world, &engines).await;
+    println!("four instances in turn: {} DynamoDB calls per order", calls(&counts));
+    assert!(calls(&counts) <= 12, "{counts:#?}");
+    assert!(counts.messages_sent <= 7 * ORDERS, "{counts:#?}");
+}
+
+// J1: one insert into the due index and one delete: `due` is the same from submission to the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_happy_order_changes_the_due_index_twice() {
+    let (saved, observer) = recorder();
+    let order = include_str!("../workflows/order.toml").to_owned();
+    let world = World::start(&[three_noops("60s"), order], Some(observer)).await;
+    let ids = [world.accept("noops", "a", json!({})).await, world.accept("order", "b", northwind(0)).await];
+    world.settle(&world.submit.engine).await;
+    let saved = saved.lock().unwrap();
+    for id in &ids {
+        let versions: Vec<_> = saved.iter().filter(|task| task.id == *id).collect();
+        let (end, before) = versions.split_last().unwrap();
+        assert_eq!(end.process_state(), ProcessState::Processed);
+        assert_eq!(end.due, None);
+        assert!(before.len() >= 4 && before.iter().all(|v| v.due.is_some() && v.due == before[0].due), "{before:#?}");
+        for version in &versions {
+            let item = item::from_task(version, world.config.retention).unwrap();
+            assert_eq!(item.contains_key("due"), version.due.is_some());
+            assert_eq!(item.contains_key("shard"), version.due.is_some(), "sparse: both or none");
+            assert!(!item.contains_key("attention"), "never in the index of what waits for a person");
+        }
+    }
+}
+
+/// AWS, "DynamoDB item sizes and formats": names and strings in UTF-8 bytes; a number one byte for each two significant
+/// digits and one more.
+fn weight(name: &str, value: &AttributeValue) -> usize {
+    name.len()
+        + match value {
+            AttributeValue::S(text) => text.len(),
+            AttributeValue::N(digits) => digits.trim_matches('0').len().div_ceil(2) + 1,
+            other => panic!("a task has strings and numbers only: {other:?}"),
+        }
+}
+
+// C1, C4: a real order's task stays under 1 KB through its life, so that each of its writes is one unit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_task_of_a_real_order_stays_under_one_kilobyte() {
+    let (saved, observer) = recorder();
+    let world = World::start(&[include_str!("../workflows/order.toml").to_owned()], Some(observer)).await;
+    for n in 0..20 {
+        let input = northwind(n);
+        let body = json!({"reference": input["order_ref"], "reply_queue": "shop", "input": input});
+        let submission = submit::submission::parse(body.to_string().as_bytes()).unwrap();
+        world.submit.accept(submit::http::DEFAULT_TENANT, &format!("demo-{n}"), submission).await.unwrap();
+    }
+    world.settle(&world.submit.engine).await;
+    let saved = saved.lock().unwrap();
+    assert_eq!(saved.iter().filter(|task| task.process_state() == ProcessState::Processed).count(), 20);
+    let weigh = |task: &Task| -> usize {
+        let item = item::from_task(task, world.config.retention).unwrap();
+        item.iter().map(|(name, value)| weight(name, value)).sum()
+    };
+    let heaviest = saved.iter().max_by_key(|task| weigh(task)).unwrap();
+    let item = item::from_task(heaviest, world.config.retention).unwrap();
+    let mut parts: Vec<_> = item.iter().map(|(name, value)| (weight(name, value), name, value)).collect();
+    parts.sort_by(|a, b| b.0.cmp(&a.0));
+    println!("heaviest version: {} bytes (version {})", weigh(heaviest), heaviest.version);
+    let json: Value = serde_json::to_value(heaviest).unwrap();
+    for (name, value) in json.as_object().unwrap() {
+        println!("  {name}: {} bytes", value.to_string().len());
+    }
+    assert!(weigh(heaviest) <= 1024, "{} bytes at version {}: {parts:#?}", weigh(heaviest), heaviest.version);
+}

@@ -1,0 +1,195 @@
+//! Goal: a message that can never be handled is kept aside with its reason, a person is told, its neighbours go on, and
+//! nothing loops. Method: corrupt, foreign and oversized messages for the real handlers, alone and in batches.
+
+mod support;
+
+use serde_json::{Value, json};
+use shared::message::{Effect, SetAside};
+use shared::order::Id;
+use shared::ports::Messenger;
+use shared::task::ProcessState;
+use stepwarden_embedded::Fault;
+use support::world::{World, event};
+use support::{Whole, trip, until};
+
+const FOREIGN: &str = "ord_0123456789abcdefghjkmnpqrs";
+
+fn wake(id: &str) -> String {
+    json!({"type": "wake", "task_id": id, "seen": 0}).to_string()
+}
+
+/// What has been set aside: queue, reason, body.
+async fn set_aside(world: &World) -> Vec<SetAside> {
+    let mut all = Vec::new();
+    loop {
+        let messages = world.receive("set-aside").await;
+        if messages.is_empty() {
+            return all;
+        }
+        all.extend(messages.iter().map(|(_, _, body)| serde_json::from_str::<SetAside>(body).unwrap()));
+    }
+}
+
+// E6, F2: on every queue of a running system; the orders beside it go through.
+#[tokio::test(flavor = "multi_thread")]
+async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted() {
+    let whole = Whole::start(&[trip("trip", "5s", 10, "")]).await;
+    let corrupt = ["{", "\"text\"", "null", "[]", "{}", "{\"type\": \"nonsense\"}"];
+    let foreign = [
+        ("scheduler", wake(FOREIGN)),
+        ("scheduler", json!({"type": "cancel", "task_id": FOREIGN, "by": "x", "reason": "y"}).to_string()),
+        ("scheduler", json!({"type": "reply", "task_id": FOREIGN, "step": "s", "attempt": 1}).to_string()),
+        ("agent-payment", wake(FOREIGN)),
+        ("submissions", wake(FOREIGN)),
+    ];
+    let queues =
+        ["scheduler", "submissions", "agent-inventory", "agent-fraud", "agent-payment", "agent-shipping", "agent-noop"];
+    let all: Vec<(&str, String)> = queues
+        .iter()
+        .flat_map(|queue| corrupt.iter().map(|body| (*queue, (*body).to_owned())))
+        .chain(foreign)
+        .collect();
+    for (queue, body) in &all {
+        let send = whole.clients.sqs.send_message().queue_url(whole.config().queue_url(queue));
+        send.message_body(body).send().await.unwrap();
+    }
+    let ids = whole.submit_many("trip", 5).await;
+    let tasks = whole.ended(&ids).await;
+    assert!(tasks.iter().all(|task| task.process_state() == ProcessState::Processed));
+    until("all set aside", async || (whole.set_aside() == all.len()).then_some(())).await;
+    for queue in queues {
+        until(&format!("{queue} is empty"), async || (whole.queued(queue) == 0).then_some(())).await;
+        assert_eq!(whole.queued(&format!("{queue}-dead")), 0, "set aside, not given up by the platform");
+    }
+    let events = whole.events();
+    assert_eq!(events.len(), all.len());
+    for event in events {
+        assert_eq!(event.detail_type, "Message set aside");
+        let detail: Value = serde_json::from_str(&event.detail).unwrap();
+        assert!(!detail["reason"].as_str().unwrap().is_empty(), "{detail}");
+        assert!(queues.iter().any(|queue| detail["queue"].as_str().unwrap().ends_with(queue)), "{detail}");
+    }
+}
+
+// E6: in one batch, and with the reason and the body beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_record_never_fails_its_neighbours() {
+    let world = World::with_trip().await;
+    let engine = &world.submit.engine;
+    let a = world.accept("trip", "a", json!({"total_cents": 1})).await;
+    let b = world.accept("trip", "b", json!({"total_cents": 1})).await;
+    let future = json!({"type": "reply", "task_id": a, "step": "charge", "attempt": 7, "outcome": "done"}).to_string();
+    let no_step = json!({"type": "reply", "task_id": a, "step": "nope", "attempt": 1, "outcome": "done"}).to_string();
+    let (good_a, good_b, foreign) = (wake(&a.0), wake(&b.0), wake(FOREIGN));
+    let batch =
+        [("1", good_a.as_str()), ("2", "{"), ("3", &foreign), ("4", &future), ("5", &no_step), ("6", good_b.as_str())];
+    let response = world.handle("scheduler", engine, event("scheduler", &batch)).await;
+    assert_eq!(response.batch_item_failures, [], "nothing of it comes again");
+    assert_eq!((world.task(&a).await.version, world.task(&b).await.version), (1, 1));
+    let mut aside = set_aside(&world).await;
+    aside.sort_by(|x, y| x.message_id.cmp(&y.message_id));
+    let ids: Vec<_> = aside.iter().map(|m| m.message_id.as_str()).collect();
+    assert_eq!(ids, ["2", "3", "4", "5"]);
+    assert_eq!(aside[0].body, "{");
+    assert!(aside.iter().all(|m| m.queue == "stepwarden-scheduler" && !m.reason.is_empty()), "{aside:?}");
+    assert!(aside[1].reason.contains("no such task"), "{aside:?}");
+
+    let request = world.receive("agent-fraud").await.remove(0).2;
+    let elsewhere = request.replace("\"agent\":\"fraud\"", "\"agent\":\"unknown\"");
+    let batch = [("1", "{}"), ("2", request.as_str()), ("3", elsewhere.as_str())];
+    let response = world.handle("agent-fraud", engine, event("agent-fraud", &batch)).await;
+    assert_eq!(response.batch_item_failures, []);
+    assert_eq!(set_aside(&world).await.len(), 2);
+    let replies = world.receive("scheduler").await;
+    assert!(replies.iter().any(|(_, _, body)| body.contains("\"done\"")), "{replies:?}");
+}
+
+// E6: a store that fails for one record only fails that record only, and it is handled when it comes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fails_for_one_record_fails_only_that_record() {
+    let world = World::with_trip().await;
+    let engine = &world.submit.engine;
+    let mut ids: Vec<Id> = Vec::new();
+    for key in ["a", "b", "c"] {
+        ids.push(world.accept("trip", key, json!({"total_cents": 1})).await);
+    }
+    let bodies: Vec<_> = ids.iter().map(|id| wake(&id.0)).collect();
+    let batch: Vec<_> = ids.iter().zip(&bodies).map(|(id, body)| (id.0.as_str(), body.as_str())).collect();
+    let unlucky = ids[1].0.clone();
+    world.faults("PutItem", move |_, body| body.contains(&unlucky).then_some(Fault::InternalError));
+    let response = world.handle("scheduler", engine, event("scheduler", &batch)).await;
+    world.no_faults();
+    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
+    assert_eq!(failed, [ids[1].0.as_str()]);
+    let versions = [world.task(&ids[0]).await, world.task(&ids[1]).await, world.task(&ids[2]).await].map(|t| t.version);
+    assert_eq!(versions, [1, 0, 1]);
+    let response = world.handle("scheduler", engine, event("scheduler", &batch[1..2])).await;
+    assert_eq!(response.batch_item_failures, []);
+    assert_eq!(world.task(&ids[1]).await.version, 1);
+    assert_eq!(set_aside(&world).await.len(), 0, "a store that fails is no poison");
+}
+
+// E6: the same for submissions by message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_that_the_store_fails_comes_again_and_its_neighbours_are_accepted() {
+    let world = World::with_trip().await;
+    let body = |key: &str| json!({"idempotency_key": key, "workflow": "trip", "input": {"k": key}}).to_string();
+    let (a, b) = (body("a"), body("b"));
+    let unlucky = Id::derive(submit::http::DEFAULT_TENANT, "b").0;
+    world.faults("TransactWriteItems", move |_, body| body.contains(&unlucky).then_some(Fault::Throttle));
+    let engine = &world.submit.engine;
+    let response = world.handle("submissions", engine, event("submissions", &[("a", &a), ("b", &b)])).await;
+    world.no_faults();
+    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["b"]);
+    assert_eq!(world.items("stepwarden-orders").await, 1);
+    let response = world.handle("submissions", engine, event("submissions", &[("b", &b)])).await;
+    assert_eq!(response.batch_item_failures, []);
+    assert_eq!(world.items("stepwarden-orders").await, 2);
+}
+
+// E6: what cannot be set aside for now comes again, alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_cannot_be_set_aside_now_comes_again() {
+    let world = World::with_trip().await;
+    let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
+    let good = wake(&id.0);
+    world.faults("SendMessageBatch", |_, body| body.contains("set-aside").then_some(Fault::InternalError));
+    let batch = event("scheduler", &[("good", &good), ("bad", "{")]);
+    let response = world.handle("scheduler", &world.submit.engine, batch).await;
+    world.no_faults();
+    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["bad"]);
+    assert_eq!(world.task(&id).await.version, 1);
+}
+
+// E6: whatever its size and content, a message can be set aside: or it would come again until the platform gives it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_any_size_and_content_is_set_aside() {
+    let world = World::with_trip().await;
+    let engine = &world.submit.engine;
+    let most = 1024 * 1024;
+    let bodies = [
+        "\"".repeat(most),
+        "\u{1}".repeat(most),
+        "é".repeat(most / 2),
+        format!("{{\"type\": \"{}\"}}", "x".repeat(most - 20)),
+        format!("{{\"type\": \"wake\", \"task_id\": \"{}\", \"seen\": 0}}", "x".repeat(4000)),
+        format!("{{\"idempotency_key\": \"k\", \"workflow\": \"{}\", \"input\": {{}}}}", "w".repeat(200_000)),
+    ];
+    let mut count = 0;
+    for queue in ["scheduler", "submissions", "agent-payment"] {
+        for (n, body) in bodies.iter().enumerate() {
+            let response = world.handle(queue, engine, event(queue, &[("m", body)])).await;
+            assert_eq!(response.batch_item_failures, [], "message {n} on {queue}");
+            count += 1;
+        }
+    }
+    let aside = set_aside(&world).await;
+    assert_eq!(aside.len(), count);
+    assert!(aside.iter().all(|m| m.reason.len() <= 2000 && !m.body.is_empty()));
+    assert_eq!(world.endpoints.events().page(0, 1000).len(), count);
+    // Directly, too: the adapter takes what the handlers make.
+    let message = SetAside { queue: "q".into(), message_id: "m".into(), reason: "r".into(), body: "b".into() };
+    assert!(world.messenger.send(vec![Effect::SetAside(Box::new(message))]).await[0].is_ok());
+}

@@ -1,0 +1,351 @@
+//! Goal: many schedulers and supervisors on one store do each thing once, and faults of the store's answers cost no more
+//! than a repetition. Method: engines with names and memories of their own over the real adapters, at the same time.
+
+mod support;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use shared::engine::{Engine as Core, Handled, Observer};
+use shared::lease::LeaseStore;
+use shared::message::Request;
+use shared::order::Id;
+use shared::scheduler::Event;
+use shared::task::{ProcessState, Task};
+use shared::time::SignedDuration;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use stepwarden_aws::{DynamoStore, Engine, SqsMessenger};
+use stepwarden_embedded::{Call, Fault, FaultHook, Service};
+use support::world::{QUEUES, World, event};
+use support::{expected, three_noops};
+use tokio::sync::Barrier;
+
+const SCHEDULERS: usize = 16;
+
+/// Every save of every instance: order and version.
+type Saves = Arc<Mutex<Vec<(Id, u64)>>>;
+
+fn recorder(saves: &Saves) -> Observer {
+    let saves = Arc::clone(saves);
+    Arc::new(move |task: &Task| saves.lock().unwrap().push((task.id.clone(), task.version)))
+}
+
+fn instances(world: &World, saves: &Saves, n: usize) -> Vec<Arc<Engine>> {
+    (0..n).map(|k| Arc::new(world.engine(&format!("scheduler-{k}"), 1000, Some(recorder(saves))))).collect()
+}
+
+async fn orders(world: &World, n: usize) -> Vec<Id> {
+    let mut ids = Vec::new();
+    for k in 0..n {
+        ids.push(world.accept("trip", &format!("key-{k}"), json!({"total_cents": 100 + k})).await);
+    }
+    ids
+}
+
+/// One chain of versions from 1 to the last for each order: every version was saved by exactly one instance.
+fn one_chain_each(saves: &Saves, tasks: &[Task]) {
+    let mut chains: BTreeMap<Id, Vec<u64>> = BTreeMap::new();
+    for (id, version) in saves.lock().unwrap().iter() {
+        chains.entry(id.clone()).or_default().push(*version);
+    }
+    for task in tasks {
+        let mut chain = chains.remove(&task.id).unwrap_or_default();
+        chain.sort_unstable();
+        assert_eq!(chain, (1..=task.version).collect::<Vec<_>>(), "{}: {:#?}", task.id, task.log);
+    }
+}
+
+async fn processed(world: &World, ids: &[Id]) -> Vec<Task> {
+    let tasks = join_all(ids.iter().map(|id| world.task(id))).await;
+    for task in &tasks {
+        assert_eq!(task.process_state(), ProcessState::Processed, "{:#?}", task.log);
+    }
+    let report = world.remotes.check(tasks.iter().map(|t| (t.id.0.clone(), expected(t)))).unwrap();
+    assert!(report.is_clean(), "{report}");
+    tasks
+}
+
+fn attempts_are_one(tasks: &[Task]) {
+    for task in tasks {
+        assert!(task.steps.iter().all(|step| step.attempt == 1), "{} was tried twice: {:#?}", task.id, task.log);
+    }
+}
+
+// D1, B7: of sixteen schedulers at once exactly one claims; the others see its claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_sixteen_schedulers_exactly_one_claims() {
+    let world = World::with_trip().await;
+    let saves = Saves::default();
+    let engines = instances(&world, &saves, SCHEDULERS);
+    for id in orders(&world, 8).await {
+        let start = Arc::new(Barrier::new(SCHEDULERS));
+        let claims = engines.iter().map(|engine| {
+            let (engine, start, id) = (Arc::clone(engine), Arc::clone(&start), id.clone());
+            tokio::spawn(async move {
+                // All have read the task before any of them claims.
+                engine.handle(vec![(id.clone(), Event::AlertSent { version: 9 })]).await.remove(0).unwrap();
+                start.wait().await;
+                engine.handle(vec![(id, Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap()
+            })
+        });
+        let answers: Vec<Handled> = join_all(claims).await.into_iter().map(Result::unwrap).collect();
+        let won: Vec<_> = answers.iter().filter(|a| matches!(a, Handled::Applied(_))).collect();
+        assert_eq!(won.len(), 1, "{answers:#?}");
+        let task = world.task(&id).await;
+        assert_eq!(task.version, 1);
+        let winner = task.locked_by().unwrap().to_owned();
+        assert!(task.steps.iter().filter_map(|s| s.locked_by()).all(|by| by == winner), "one winner for both steps");
+    }
+    // The losers may have sent the requests once more, but always the stored ones.
+    let mut seen: BTreeMap<String, (u32, String)> = BTreeMap::new();
+    for queue in ["agent-inventory", "agent-fraud"] {
+        loop {
+            let messages = world.receive(queue).await;
+            if messages.is_empty() {
+                break;
+            }
+            for (_, _, body) in messages {
+                let request: Request = serde_json::from_str(&body).unwrap();
+                let told = (request.attempt, request.complete_by.to_string());
+                assert_eq!(seen.entry(request.idempotency_key).or_insert_with(|| told.clone()), &told);
+            }
+        }
+    }
+    assert_eq!(seen.len(), 16, "two steps of eight orders");
+}
+
+// B7, D1, D2, E5: every message is given to three of sixteen schedulers at once, and counts once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn messages_delivered_to_three_schedulers_at_once_count_once() {
+    let world = World::with_trip().await;
+    let saves = Saves::default();
+    let engines = instances(&world, &saves, SCHEDULERS);
+    let ids = orders(&world, 12).await;
+    let mut turn = 0;
+    loop {
+        let mut is_moving = false;
+        for queue in QUEUES {
+            let messages = world.receive(queue).await;
+            if messages.is_empty() {
+                continue;
+            }
+            is_moving = true;
+            let bodies: Vec<_> = messages.iter().map(|(id, _, body)| (id.as_str(), body.as_str())).collect();
+            let copies = if queue == "scheduler" { 3 } else { 1 };
+            let handled = (0..copies).map(|k| {
+                let engine: &Core<DynamoStore, SqsMessenger> = &engines[(turn + k * 5) % SCHEDULERS];
+                world.handle(queue, engine, event(queue, &bodies))
+            });
+            for response in join_all(handled).await {
+                assert_eq!(response.batch_item_failures, []);
+            }
+            turn += 1;
+            for (_, receipt, _) in &messages {
+                let delete = world.clients.sqs.delete_message().queue_url(world.url(queue));
+                delete.receipt_handle(receipt).send().await.unwrap();
+            }
+        }
+        if !is_moving {
+            break;
+        }
+    }
+    let tasks = processed(&world, &ids).await;
+    attempts_are_one(&tasks);
+    one_chain_each(&saves, &tasks);
+}
+
+// D4, I1, I3 of the protocol: supervisors at the same time count each expired attempt once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_supervisors_count_each_expiry_once() {
+    let world = World::with_trip().await;
+    let saves = Saves::default();
+    let engines = instances(&world, &saves, 8);
+    let ids = orders(&world, 10).await;
+    while world.deliver("scheduler", &engines[0]).await {}
+    world.pass(SignedDuration::from_secs(120));
+    let settings = supervisor::Settings { shards: 1, lease_life: SignedDuration::from_secs(60) };
+    let sweeps = engines.iter().map(|engine| {
+        let engine = Arc::clone(engine);
+        tokio::spawn(async move { supervisor::handler(&engine, settings).await.unwrap() })
+    });
+    let sweeps: Vec<_> = join_all(sweeps).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(sweeps.iter().map(|sweep| sweep.expired).sum::<usize>(), 20, "two steps of ten orders: {sweeps:?}");
+    assert!(sweeps.iter().any(|sweep| !sweep.stood_by), "{sweeps:?}");
+    let tasks = join_all(ids.iter().map(|id| world.task(id))).await;
+    for task in &tasks {
+        assert_eq!(task.failure_count(), 2, "{:#?}", task.log);
+    }
+    one_chain_each(&saves, &tasks);
+}
+
+// I1, I2: while one supervisor holds the lease the others stand by and touch nothing; then one of them takes over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_supervisor_without_the_lease_stands_by() {
+    let world = World::with_trip().await;
+    let engine = world.engine("second", 1000, None);
+    let id = orders(&world, 1).await.remove(0);
+    world.deliver("scheduler", &engine).await;
+    world.pass(SignedDuration::from_secs(120));
+    let life = SignedDuration::from_secs(60);
+    let settings = supervisor::Settings { shards: 1, lease_life: life };
+    let lease = engine.store.acquire(supervisor::LEASE, "first", world.now(), life).await.unwrap().unwrap();
+    let before = world.task(&id).await;
+    let sweep = supervisor::handler(&engine, settings).await.unwrap();
+    assert!(sweep.stood_by && sweep.looked_at == 0, "{sweep:?}");
+    assert_eq!(world.task(&id).await, before);
+    engine.store.release(&lease).await.unwrap();
+    let sweep = supervisor::handler(&engine, settings).await.unwrap();
+    assert_eq!((sweep.stood_by, sweep.expired), (false, 2));
+    assert!(world.task(&id).await.lease_token > lease.token, "the token rises with the holder");
+}
+
+// The protocol's second idea: the answer to every single write is lost once, and each is recognised as our own.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_whose_answers_were_lost_are_recognised_as_our_own() {
+    // One step after another: with two replies at once, the second may be saved over the first before the first asks again.
+    let world = World::start(&[three_noops("60s").replace("noops", "trip")], None).await;
+    let saves = Saves::default();
+    let engine = world.engine("scheduler", 1000, Some(recorder(&saves)));
+    orders(&world, 1).await;
+    let before = world.endpoints.counts();
+    // The definition is stored by now: each TransactWriteItems is lost once, then answered.
+    world.faults("TransactWriteItems", |n, _| (n % 2 == 0).then_some(Fault::LostAfter));
+    let ids = orders(&world, 6).await;
+    assert_eq!(world.items("stepwarden-orders").await, 6);
+    world.no_faults();
+    // All saves are of tasks: the first call is lost, its repetition meets its own condition.
+    let lost: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let told = Arc::clone(&lost);
+    world.faults("PutItem", move |_, body| {
+        let mut lost = told.lock().unwrap();
+        let times = lost.entry(body.to_owned()).or_default();
+        *times += 1;
+        (*times == 1).then_some(Fault::LostAfter)
+    });
+    world.settle(&engine).await;
+    world.no_faults();
+    assert!(lost.lock().unwrap().values().all(|&times| times == 2), "each write is sent twice");
+    let tasks = join_all(ids.iter().map(|id| world.task(id))).await;
+    assert!(tasks.iter().all(|task| task.process_state() == ProcessState::Processed));
+    attempts_are_one(&tasks);
+    one_chain_each(&saves, &tasks);
+    // A Wake, three requests and three replies for each order; the first one got a second Wake when it was accepted again.
+    let sent = world.endpoints.counts().since(&before).messages_sent;
+    assert_eq!(sent, 6 * 7, "nothing was sent twice");
+}
+
+// The trap: a write that meets a transaction on its item is tried again, not given up and not decided anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_meet_a_transaction_are_tried_again() {
+    let world = World::with_trip().await;
+    orders(&world, 1).await;
+    for operation in ["PutItem", "TransactWriteItems"] {
+        let tries: Mutex<BTreeMap<String, u64>> = Mutex::default();
+        world.faults(operation, move |_, body| {
+            // The SDK gives each transaction a token of its own, so that the key is the order in it.
+            let body: Value = serde_json::from_str(body).unwrap();
+            let key = if body["TransactItems"].is_null() { &body } else { &body["TransactItems"] };
+            let mut tries = tries.lock().unwrap();
+            let times = tries.entry(key.to_string()).or_default();
+            *times += 1;
+            (*times <= 2).then_some(Fault::TransactionConflict)
+        });
+        let ids = orders(&world, if operation == "PutItem" { 3 } else { 6 }).await;
+        world.settle(&world.submit.engine).await;
+        world.no_faults();
+        attempts_are_one(&processed(&world, &ids).await);
+    }
+}
+
+// A4, D9, D10, I2 of the protocol: one call in eight goes wrong in some way, to store and queues, and every order ends right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
+    let seed: u64 = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261);
+    println!("SEED={seed}");
+    let world = World::with_trip().await;
+    let saves = Saves::default();
+    let engines = instances(&world, &saves, 3);
+    let ids = orders(&world, 8).await;
+    let calls = AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+        let mut z = calls.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let is_write = matches!(call.operation, "PutItem" | "UpdateItem");
+        match z % 40 {
+            0 => Some(Fault::Throttle),
+            1 => Some(Fault::InternalError),
+            2 => Some(Fault::LostBefore),
+            3 => Some(Fault::LostAfter),
+            4 if is_write && call.service == Service::DynamoDb => Some(Fault::TransactionConflict),
+            _ => None,
+        }
+    });
+    world.endpoints.set_fault_hook(Some(hook));
+    let settings = supervisor::Settings { shards: 1, lease_life: SignedDuration::from_secs(5) };
+    for round in 0.. {
+        assert!(round < 50, "no end after {round} rounds, SEED={seed}");
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            for (n, queue) in QUEUES.iter().enumerate() {
+                let engine = &engines[(round + n) % engines.len()];
+                // A receive may fail as well.
+                let delivered =
+                    tokio::time::timeout(std::time::Duration::from_secs(30), try_deliver(&world, queue, engine));
+                is_moving |= delivered.await.unwrap();
+            }
+        }
+        let mut open = 0;
+        for id in &ids {
+            let task = loop {
+                if let Ok(Some(task)) = shared::ports::StateStore::load(&engines[0].store, id).await {
+                    break task;
+                }
+            };
+            open += usize::from(!task.process_state().is_final());
+        }
+        if open == 0 {
+            break;
+        }
+        world.pass(SignedDuration::from_secs(61));
+        let _ = supervisor::handler(&engines[round % engines.len()], settings).await;
+    }
+    world.no_faults();
+    let tasks = processed(&world, &ids).await;
+    for task in &tasks {
+        let mut own: Vec<u64> =
+            saves.lock().unwrap().iter().filter(|(id, _)| *id == task.id).map(|(_, version)| *version).collect();
+        own.sort_unstable();
+        own.dedup();
+        // A write whose answers were all lost is known to nobody; no version is known to two.
+        assert_eq!(own.len(), saves.lock().unwrap().iter().filter(|(id, _)| *id == task.id).count(), "SEED={seed}");
+    }
+}
+
+/// As [`World::deliver`], over a queue whose receive may fail.
+async fn try_deliver(world: &World, queue: &str, engine: &Engine) -> bool {
+    let receive = world.clients.sqs.receive_message().queue_url(world.url(queue)).max_number_of_messages(10);
+    let Ok(answer) = receive.wait_time_seconds(0).visibility_timeout(1).send().await else { return true };
+    let messages = answer.messages.unwrap_or_default();
+    if messages.is_empty() {
+        return support::queued(&world.endpoints, queue) > 0 && {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            true
+        };
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let bodies: Vec<_> = messages.iter().map(|m| (text(&m.message_id), text(&m.body))).collect();
+    let borrowed: Vec<_> = bodies.iter().map(|(id, body)| (id.as_str(), body.as_str())).collect();
+    let response = world.handle(queue, engine, event(queue, &borrowed)).await;
+    for message in &messages {
+        let id = text(&message.message_id);
+        if !response.batch_item_failures.iter().any(|f| f.item_identifier == id) {
+            let delete = world.clients.sqs.delete_message().queue_url(world.url(queue));
+            let _ = delete.receipt_handle(text(&message.receipt_handle)).send().await;
+        }
+    }
+    true
+}

@@ -1,0 +1,213 @@
+//! The handlers, adapters and endpoints without pumps and without a supervisor's clock: a test delivers every message
+//! itself, so that it can count what one order costs and say which instance gets which message.
+
+use super::{trip, workflow};
+use agent::{Runtime, Settings, agents, breaker};
+use aws_lambda_events::event::sqs::SqsEvent;
+use serde_json::{Value, json};
+use shared::engine::Observer;
+use shared::order::Id;
+use shared::ports::StateStore;
+use shared::task::Task;
+use shared::time::{SignedDuration, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use stepwarden_aws::batch::Response;
+use stepwarden_aws::{Clients, Config, DynamoStore, Engine, SqsMessenger, observed_engine, schema};
+use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
+use stepwarden_remotes::Remotes;
+use submit::Submit;
+
+/// Queues whose messages move an order on.
+pub const QUEUES: [&str; 7] =
+    ["submissions", "scheduler", "agent-inventory", "agent-fraud", "agent-payment", "agent-shipping", "agent-noop"];
+
+pub struct World {
+    pub endpoints: Endpoints,
+    pub clients: Clients,
+    pub config: Config,
+    pub submit: Arc<Submit<DynamoStore, SqsMessenger>>,
+    pub runtime: Runtime,
+    pub messenger: SqsMessenger,
+    pub remotes: Remotes,
+    /// Added to the wall clock by all engines and agents of this world.
+    offset_ms: Arc<AtomicI64>,
+}
+
+impl World {
+    /// A world with these workflows; `observer` sees every save of the submitting engine.
+    pub async fn start(workflows: &[String], observer: Option<Observer>) -> Self {
+        let endpoints = Endpoints::open(&stepwarden_embedded::Options::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let mut config = Config {
+            orders_table: "stepwarden-orders".into(),
+            state_table: "stepwarden-state".into(),
+            queue_prefix: String::new(),
+            event_bus: "default".into(),
+            reply_queues: vec!["shop".into()],
+            agents: agents::NAMES.map(str::to_owned).to_vec(),
+            shards: 1,
+            order_buckets: 1,
+            clock_skew: SignedDuration::from_millis(50),
+            retention: SignedDuration::from_hours(24),
+            cache: 1000,
+            instance: "submit".into(),
+        };
+        config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();
+        let remotes = Remotes::open(None).unwrap();
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = remotes.clone();
+        tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
+        let offset_ms = Arc::new(AtomicI64::new(0));
+        let clock = clock(&offset_ms);
+        let engine = Arc::new(observed_engine(&config, &clients, Arc::clone(&clock), observer));
+        let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
+        let submit = Arc::new(Submit {
+            engine,
+            workflows,
+            reply_queues: config.reply_queues.clone(),
+            shards: 1,
+            queue_tenant: submit::http::DEFAULT_TENANT.into(),
+        });
+        let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
+        let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}")), settings, clock);
+        let messenger = SqsMessenger::new(&clients, &config);
+        Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms }
+    }
+
+    /// A world with a workflow in the shape of the reference whose deadlines are far away.
+    pub async fn with_trip() -> Self {
+        Self::start(&[trip("trip", "60s", 200, "")], None).await
+    }
+
+    /// Another instance: its own name, its own memory.
+    pub fn engine(&self, instance: &str, cache: usize, observer: Option<Observer>) -> Engine {
+        let config = Config { instance: instance.into(), cache, ..self.config.clone() };
+        observed_engine(&config, &self.clients, clock(&self.offset_ms), observer)
+    }
+
+    /// Lets time pass for all engines and agents.
+    pub fn pass(&self, by: SignedDuration) {
+        self.offset_ms.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (clock(&self.offset_ms))()
+    }
+
+    /// Submits in this process.
+    pub async fn accept(&self, workflow: &str, key: &str, input: Value) -> Id {
+        let body = json!({"workflow": workflow, "input": input}).to_string();
+        let submission = submit::submission::parse(body.as_bytes()).unwrap();
+        self.submit.accept(submit::http::DEFAULT_TENANT, key, submission).await.unwrap()
+    }
+
+    pub async fn task(&self, id: &Id) -> Task {
+        self.submit.engine.store.load(id).await.unwrap().unwrap()
+    }
+
+    pub fn url(&self, queue: &str) -> String {
+        self.config.queue_url(queue)
+    }
+
+    pub async fn send(&self, queue: &str, body: &str) {
+        self.clients.sqs.send_message().queue_url(self.url(queue)).message_body(body).send().await.unwrap();
+    }
+
+    /// Up to ten messages of a queue: id, receipt, body.
+    pub async fn receive(&self, queue: &str) -> Vec<(String, String, String)> {
+        let receive = self.clients.sqs.receive_message().queue_url(self.url(queue)).max_number_of_messages(10);
+        let messages = receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default();
+        let text = |text: Option<String>| text.unwrap_or_default();
+        messages.into_iter().map(|m| (text(m.message_id), text(m.receipt_handle), text(m.body))).collect()
+    }
+
+    /// Hands one batch of a queue to its function; false if there was none. What failed is visible again at once.
+    pub async fn deliver(&self, queue: &str, engine: &Engine) -> bool {
+        let messages = self.receive(queue).await;
+        if messages.is_empty() {
+            return false;
+        }
+        let bodies: Vec<_> = messages.iter().map(|(id, _, body)| (id.as_str(), body.as_str())).collect();
+        let response = self.handle(queue, engine, event(queue, &bodies)).await;
+        for (id, receipt, _) in &messages {
+            let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == *id);
+            let (sqs, url) = (&self.clients.sqs, self.url(queue));
+            // A fault of the endpoint may meet these calls too: the message then comes again, as in life.
+            if failed {
+                let change = sqs.change_message_visibility().queue_url(url).receipt_handle(receipt);
+                let _ = change.visibility_timeout(0).send().await;
+            } else {
+                let _ = sqs.delete_message().queue_url(url).receipt_handle(receipt).send().await;
+            }
+        }
+        true
+    }
+
+    /// The function of a queue on one batch.
+    pub async fn handle(&self, queue: &str, engine: &Engine, event: SqsEvent) -> Response {
+        match queue {
+            "submissions" => submit::queue_handler(&*self.submit, event).await,
+            "scheduler" => scheduler::handler(engine, event).await,
+            _ => agent::handler(&self.runtime, &self.messenger, event).await,
+        }
+    }
+
+    /// Delivers until no message is visible in any queue.
+    pub async fn settle(&self, engine: &Engine) {
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            for queue in QUEUES {
+                is_moving |= self.deliver(queue, engine).await;
+            }
+        }
+    }
+
+    /// Injects faults. The hook is told the number of the call, from 0, among those of `operation`.
+    pub fn faults(&self, operation: &'static str, fault: impl Fn(u64, &str) -> Option<Fault> + Send + Sync + 'static) {
+        let calls = std::sync::atomic::AtomicU64::new(0);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            if call.operation != operation {
+                return None;
+            }
+            let number = calls.fetch_add(1, Ordering::SeqCst);
+            fault(number, std::str::from_utf8(call.body).unwrap_or_default())
+        });
+        self.endpoints.set_fault_hook(Some(hook));
+    }
+
+    pub fn no_faults(&self) {
+        self.endpoints.set_fault_hook(None);
+    }
+
+    /// Items in a table.
+    pub async fn items(&self, table: &str) -> usize {
+        let answer = self.clients.dynamodb.scan().table_name(table).send().await.unwrap();
+        answer.items().len()
+    }
+}
+
+fn clock(offset_ms: &Arc<AtomicI64>) -> shared::engine::Clock {
+    let offset_ms = Arc::clone(offset_ms);
+    Arc::new(move || {
+        let offset = SignedDuration::from_millis(offset_ms.load(Ordering::SeqCst));
+        shared::time::plus(Timestamp::now(), offset)
+    })
+}
+
+/// A batch as Lambda hands it over: message ids and bodies.
+pub fn event(queue: &str, messages: &[(&str, &str)]) -> SqsEvent {
+    let records: Vec<_> = messages
+        .iter()
+        .map(|(id, body)| {
+            json!({
+                "messageId": id, "receiptHandle": "r", "body": body, "md5OfBody": "", "attributes": {},
+                "messageAttributes": {}, "eventSource": "aws:sqs", "awsRegion": "local",
+                "eventSourceARN": format!("arn:aws:sqs:local:000000000000:stepwarden-{queue}"),
+            })
+        })
+        .collect();
+    serde_json::from_value(json!({ "Records": records })).unwrap()
+}
