@@ -107,5 +107,5 @@ async fn acquire<S: StateStore + LeaseStore, M: Messenger>(
     engine: &Engine<S, M>,
     settings: Settings,
 ) -> Result<Option<Lease>, Error> {
-    engine.store.acquire(LEASE, engine.instance(), engine.now(), settings.lease_life).await
+    engine.store.acquire(LEASE, engine.instance(), engine.now(), settings.lease_life, engine.skew()).await
 }

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::item::{self, Item, corrupt, n, s};
+use crate::lease_store::DynamoLeases;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
@@ -29,7 +30,7 @@ pub struct DynamoStore {
     pub(crate) state_table: String,
     pub(crate) order_buckets: u16,
     pub(crate) retention: SignedDuration,
-    pub(crate) skew: SignedDuration,
+    pub(crate) leases: DynamoLeases,
 }
 
 impl DynamoStore {
@@ -37,12 +38,12 @@ impl DynamoStore {
     #[must_use]
     pub fn new(client: Client, config: &Config) -> Self {
         Self {
+            leases: DynamoLeases::new(client.clone(), &config.state_table),
             client,
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
             order_buckets: config.order_buckets,
             retention: config.retention,
-            skew: config.clock_skew,
         }
     }
 
