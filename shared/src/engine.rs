@@ -106,6 +106,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         crate::time::millis((self.config.clock)())
     }
 
+    /// How far apart the clocks of two instances may be.
+    pub fn skew(&self) -> SignedDuration {
+        self.config.skew
+    }
+
+    /// Where the time comes from.
+    pub fn clock(&self) -> Clock {
+        Arc::clone(&self.config.clock)
+    }
+
     /// Name of this instance.
     pub fn instance(&self) -> &str {
         &self.config.instance

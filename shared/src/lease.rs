@@ -35,25 +35,138 @@ impl Lease {
         let token = match current {
             None => 1,
             Some(lease) if lease.holder == holder && now < lease.expires => lease.token,
-            Some(lease) if lease.holder.is_empty() || plus(lease.expires, skew) <= now => lease.token + 1,
+            Some(lease) if lease.is_free() || plus(lease.expires, skew) <= now => lease.token + 1,
             Some(_) => return None,
         };
         Some(Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: plus(now, life) })
     }
+
+    /// The lease after `holder` took it whatever its record says of time: for those who watched it stand still, unrenewed,
+    /// for a full life on their own clock.
+    #[must_use]
+    pub fn succeed(current: Option<&Self>, name: &str, holder: &str, now: Timestamp, life: SignedDuration) -> Self {
+        let token = current.map_or(1, |lease| lease.token + 1);
+        Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: plus(now, life) }
+    }
+
+    /// The lease after its holder renewed it. The record always changes, even under a clock that stands still: those who
+    /// watch it must see that its holder lives.
+    #[must_use]
+    pub fn renewed(&self, now: Timestamp, life: SignedDuration) -> Self {
+        let expires = plus(now, life);
+        let expires = if expires == self.expires { plus(expires, SignedDuration::from_millis(1)) } else { expires };
+        Self { expires, ..self.clone() }
+    }
+
+    /// The lease after its holder gave it back.
+    #[must_use]
+    pub fn released(&self) -> Self {
+        Self { holder: String::new(), ..self.clone() }
+    }
+
+    /// Nobody holds it, whatever the time.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.holder.is_empty()
+    }
+
+    /// The same holder under the same token, whenever it expires.
+    #[must_use]
+    pub fn is_same_tenure(&self, other: &Self) -> bool {
+        (self.holder.as_str(), self.token) == (other.holder.as_str(), other.token)
+    }
 }
 
-/// Where leases are kept, on items used for nothing else.
+/// Where leases are kept, on items used for nothing else: a register that is read and replaced under a condition. The
+/// protocol on top of it is here, the same for every store.
 pub trait LeaseStore: Send + Sync {
-    /// Takes or renews the lease for `holder`; `None` while another one holds it or has just taken it.
+    /// The record as the last write left it (a consistent read).
+    fn read(&self, name: &str) -> impl Future<Output = Result<Option<Lease>, Error>> + Send;
+
+    /// Puts `lease` in place of `seen` (`None`: no record), if exactly that is still there. `false`: it is not, or the
+    /// answer to this very write was lost and the client tried it again; only a read tells.
+    fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Takes the lease for `holder`; `None` while another one holds it or has just taken it. See [`Lease::take`].
     fn acquire(
         &self,
         name: &str,
         holder: &str,
         now: Timestamp,
         life: SignedDuration,
-    ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send;
-    /// Gives it back early, if it is still the one held. The token stays.
-    fn release(&self, lease: &Lease) -> impl Future<Output = Result<(), Error>> + Send;
+        skew: SignedDuration,
+    ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
+        async move {
+            let current = self.read(name).await?;
+            match Lease::take(current.as_ref(), name, holder, now, life, skew) {
+                Some(lease) => self.put(lease, current.as_ref()).await,
+                None => Ok(None),
+            }
+        }
+    }
+
+    /// Writes `lease` in place of `seen`; `None` when another one was faster.
+    fn put(&self, lease: Lease, seen: Option<&Lease>) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
+        async move {
+            if self.replace(&lease, seen).await? {
+                return Ok(Some(lease));
+            }
+            Ok(self.read(&lease.name).await?.filter(|stored| *stored == lease))
+        }
+    }
+
+    /// Holds the lease for longer. `None` when it is held no more: somebody else took it, or it was released.
+    fn renew(
+        &self,
+        lease: &Lease,
+        now: Timestamp,
+        life: SignedDuration,
+    ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
+        async move {
+            let mut seen = lease.clone();
+            // The second round is for a renewal of one's own whose answer never came.
+            for _ in 0..2 {
+                let next = seen.renewed(now, life);
+                if self.replace(&next, Some(&seen)).await? {
+                    return Ok(Some(next));
+                }
+                match self.read(&lease.name).await? {
+                    Some(stored) if stored == next => return Ok(Some(next)),
+                    Some(stored) if stored.is_same_tenure(lease) => seen = stored,
+                    Some(_) | None => return Ok(None),
+                }
+            }
+            Err(Error::Unavailable {
+                what: format!("lease {}", lease.name),
+                source: "its record keeps changing".into(),
+            })
+        }
+    }
+
+    /// Gives it back early, if it is still held. The token stays.
+    fn release(&self, lease: &Lease) -> impl Future<Output = Result<(), Error>> + Send {
+        async move {
+            if self.replace(&lease.released(), Some(lease)).await? {
+                return Ok(());
+            }
+            // A renewal whose answer never came may have changed the record.
+            match self.read(&lease.name).await? {
+                Some(stored) if stored.is_same_tenure(lease) => {
+                    self.replace(&stored.released(), Some(&stored)).await.map(drop)
+                }
+                Some(_) | None => Ok(()),
+            }
+        }
+    }
+}
+
+impl<T: LeaseStore> LeaseStore for std::sync::Arc<T> {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+        (**self).read(name).await
+    }
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+        (**self).replace(lease, seen).await
+    }
 }
 
 #[cfg(test)]
@@ -84,7 +197,18 @@ mod tests {
         // One's own lease that ran out is a new one: somebody may have led in between.
         assert_eq!(take(Some(&b), "b", 26), None);
         assert_eq!(take(Some(&b), "b", 27).unwrap().token, 3);
-        let released = Lease { holder: String::new(), ..b };
-        assert_eq!(take(Some(&released), "c", 17).unwrap().token, 3);
+        assert_eq!(take(Some(&b.released()), "c", 17).unwrap().token, 3);
+    }
+
+    // I2: a renewal keeps holder and token, and always changes the record.
+    #[test]
+    fn a_renewal_under_a_clock_that_stands_still_changes_the_record() {
+        let a = take(None, "a", 0).unwrap();
+        assert_eq!(a.renewed(at(4), LIFE).expires, at(14));
+        let again = a.renewed(at(0), LIFE);
+        assert_ne!(again, a);
+        assert!(again.is_same_tenure(&a));
+        assert_eq!(Lease::succeed(Some(&again), "sweep", "b", at(1), LIFE).token, 2);
+        assert_eq!(Lease::succeed(None, "sweep", "b", at(1), LIFE).token, 1);
     }
 }

@@ -100,6 +100,18 @@ pub trait StateStore: Send + Sync {
     fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
 }
 
+/// The tasks that stopped and wait for a person: a sparse index, which no task that goes well is ever in.
+pub trait AttentionIndex: Send + Sync {
+    /// Up to `limit` of them, longest there first, from `cursor` on. The index lags; the record is the truth.
+    fn attention(&self, limit: u32, cursor: Option<&str>) -> impl Future<Output = Result<DuePage, Error>> + Send;
+}
+
+impl<T: AttentionIndex> AttentionIndex for std::sync::Arc<T> {
+    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        (**self).attention(limit, cursor).await
+    }
+}
+
 /// How messages leave.
 pub trait Messenger: Send + Sync {
     /// Sends all of them, in as few requests as the services allow. One answer for each, in order: a failed one never

@@ -1,35 +1,58 @@
-//! The supervisor: sweeps the due index under a lease, and requests recovery of what is overdue.
+//! The supervisor: sweeps the due index under leases, and requests recovery of what is overdue.
 //!
 //! All decisions are in [`shared::supervisor`]. It may send to the scheduler's queue, put events, and nothing else: it has
 //! no right on agents' queues and knows no remote service.
+//!
+//! The due index is divided into groups of shards, each led under a lease of its own, so that several supervisors work at
+//! once. **No lease, no sweep**: while the lease store is away nothing is recovered here, and an alarm says so. The leases
+//! live in the state table, so a supervisor without them could write nothing anyway. Two leaders at once do no harm: every
+//! write is conditional, and carries the lease's token, of which a task refuses an older one.
 
+use leader::{Hold, Lease, LeaseStore};
 use serde::Serialize;
 use shared::engine::Engine;
-use shared::lease::{Lease, LeaseStore};
 use shared::ports::{Error, Messenger, StateStore};
-use shared::time::SignedDuration;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
 /// Tasks looked at side by side, and the size of a page of the due index.
 const PAGE: u32 = 100;
 /// Most pages per shard and sweep; the rest is left to the next sweep, so that one sweep always ends.
 const MAX_PAGES: usize = 100;
-/// Name of the lease.
-pub const LEASE: &str = "supervisor";
 
 /// How a supervisor sweeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Parts of the due index.
     pub shards: u16,
-    /// Life of the lease; renewed after every page.
-    pub lease_life: SignedDuration,
+    /// Groups of shards, each under a lease of its own: shard `n` belongs to group `n % groups`. All supervisors must have
+    /// the same number; with another one two of them may sweep one shard, which costs and harms nothing.
+    pub groups: u16,
+    /// Most groups that one supervisor leads at once; the rest is left to others.
+    pub lead_at_most: u16,
+    /// Life of a lease; it is renewed after half of it.
+    pub lease_life: Duration,
+}
+
+impl Settings {
+    /// One group, led as a whole.
+    #[must_use]
+    pub fn new(shards: u16, lease_life: Duration) -> Self {
+        Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life }
+    }
+
+    fn shards_of(self, group: u16) -> impl Iterator<Item = u16> {
+        (group..self.shards).step_by(usize::from(self.groups.max(1)))
+    }
 }
 
 /// What a sweep found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sweep {
-    /// Another supervisor holds the lease: nothing was done.
+    /// No lease of any group was to be had: other supervisors hold them, and nothing was done.
     pub stood_by: bool,
+    /// Groups swept.
+    pub groups: usize,
     /// Tasks in the due index.
     pub looked_at: usize,
     /// Attempts that had expired.
@@ -38,7 +61,168 @@ pub struct Sweep {
     pub failed: usize,
 }
 
-/// One sweep over all shards, if this instance holds or gets the lease.
+impl Sweep {
+    fn add(&mut self, other: Self) {
+        self.groups += other.groups;
+        self.looked_at += other.looked_at;
+        self.expired += other.expired;
+        self.failed += other.failed;
+    }
+}
+
+/// Name of a group's lease.
+#[must_use]
+pub fn lease_name(group: u16) -> String {
+    format!("supervisor-{group}")
+}
+
+/// A supervisor that keeps its leases from one sweep to the next, so that a sweep that finds nothing costs one query for
+/// each shard.
+pub struct Supervisor<'a, S, M> {
+    engine: &'a Engine<S, M>,
+    settings: Settings,
+    holds: Vec<Hold>,
+    /// Where the next sweep begins, so that several supervisors do not all go for the same group first.
+    first: usize,
+}
+
+impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
+    /// A supervisor that leads nothing yet.
+    #[must_use]
+    pub fn new(engine: &'a Engine<S, M>, settings: Settings) -> Self {
+        let groups = settings.groups.clamp(1, settings.shards.max(1));
+        let settings = Settings { groups, ..settings };
+        let skew = Duration::try_from(engine.skew()).unwrap_or_default();
+        let hold = |group| {
+            let leads = leader::Settings::new(lease_name(group), engine.instance(), settings.lease_life);
+            Hold::new(leader::Settings { skew, clock: engine.clock(), ..leads })
+        };
+        let holds = (0..groups).map(hold).collect();
+        let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
+        Self { engine, settings, holds, first: first % usize::from(groups) }
+    }
+
+    /// One sweep over all groups this supervisor leads or comes to lead.
+    ///
+    /// # Errors
+    /// The lease store's or the due index's: then nothing leads that group for now. The other groups are swept all the
+    /// same, and the next sweep tries again.
+    pub async fn sweep(&mut self) -> Result<Sweep, Error> {
+        let groups = self.holds.len();
+        let (mut total, mut problem) = (Sweep::default(), None);
+        // Those led already come first: only what is left of `lead_at_most` may be contended for.
+        let mut order: Vec<usize> = (0..groups).map(|n| (self.first + n) % groups).collect();
+        order.sort_by_key(|&group| !self.holds[group].is_live());
+        for group in order {
+            if total.groups >= usize::from(self.settings.lead_at_most) {
+                break;
+            }
+            match self.sweep_group(group).await {
+                Ok(swept) => total.add(swept),
+                Err(error) => problem = Some(error),
+            }
+        }
+        if total.looked_at > 0 {
+            tracing::info!(
+                looked_at = total.looked_at,
+                expired = total.expired,
+                failed = total.failed,
+                "swept the due index"
+            );
+        }
+        total.stood_by = total.groups == 0;
+        problem.map_or(Ok(total), Err)
+    }
+
+    async fn sweep_group(&mut self, group: usize) -> Result<Sweep, Error> {
+        let mut sweep = Sweep::default();
+        let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
+        sweep.groups = 1;
+        for shard in self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most")) {
+            match self.sweep_shard(group, shard, lease, &mut sweep).await? {
+                Some(still) => lease = still,
+                None => break,
+            }
+        }
+        Ok(sweep)
+    }
+
+    /// Sweeps one shard; `None` when the lease was lost on the way.
+    async fn sweep_shard(
+        &mut self,
+        group: usize,
+        shard: u16,
+        mut lease: Lease,
+        sweep: &mut Sweep,
+    ) -> Result<Option<Lease>, Error> {
+        let mut cursor: Option<String> = None;
+        // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
+        let now = self.engine.now();
+        for _ in 0..MAX_PAGES {
+            let page = self.engine.store.due(shard, now, PAGE, cursor.as_deref()).await?;
+            sweep.looked_at += page.ids.len();
+            for answer in self.engine.recover(&page.ids, &lease).await {
+                match answer {
+                    Ok(expired) => sweep.expired += expired,
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "a due task stays for the next sweep");
+                        sweep.failed += 1;
+                    }
+                }
+            }
+            match self.holds[group].lead(&self.engine.store).await? {
+                Some(still) if still.token == lease.token => lease = still,
+                Some(_) | None => return Ok(None),
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(Some(lease))
+    }
+
+    /// Gives all leases back. One that cannot be given back expires by itself.
+    pub async fn release(&mut self) {
+        for hold in &mut self.holds {
+            if let Err(error) = hold.release(&self.engine.store).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a lease could not be given back");
+            }
+        }
+    }
+
+    /// Sweeps every `every` until `until`, at least once, then gives the leases back: many sweeps in one invocation of a
+    /// function that is started once a minute at most, and frozen between invocations.
+    ///
+    /// # Errors
+    /// The last sweep's. A sweep that fails before the last one is logged, and the next one tries again.
+    pub async fn patrol(&mut self, every: Duration, until: Instant) -> Result<Sweep, Error> {
+        let mut total = Sweep::default();
+        let mut next = Instant::now();
+        let last = loop {
+            let swept = self.sweep().await;
+            next = (next + every).max(Instant::now());
+            let is_last = every.is_zero() || next >= until;
+            match swept {
+                Ok(swept) => total.add(swept),
+                Err(error) if is_last => break Err(error),
+                // One alarm line for the operator; what is due stays due.
+                Err(error) => {
+                    tracing::error!(error = &error as &dyn std::error::Error, alarm = "no_sweep", "a sweep failed");
+                }
+            }
+            if is_last {
+                break Ok(());
+            }
+            sleep_until(next).await;
+        };
+        self.release().await;
+        total.stood_by = total.groups == 0;
+        last.map(|()| total)
+    }
+}
+
+/// One sweep over everything that can be led, and the leases given back: what one invocation does.
 ///
 /// # Errors
 /// The lease store's or the due index's: then nothing leads for now, and the next sweep tries again.
@@ -46,66 +230,5 @@ pub async fn handler<S: StateStore + LeaseStore, M: Messenger>(
     engine: &Engine<S, M>,
     settings: Settings,
 ) -> Result<Sweep, Error> {
-    let Some(mut lease) = acquire(engine, settings).await? else {
-        return Ok(Sweep { stood_by: true, ..Sweep::default() });
-    };
-    let mut sweep = Sweep::default();
-    for shard in 0..settings.shards {
-        match sweep_shard(engine, settings, shard, lease, &mut sweep).await? {
-            Some(still) => lease = still,
-            None => return Ok(sweep),
-        }
-    }
-    if sweep.looked_at > 0 {
-        tracing::info!(
-            looked_at = sweep.looked_at,
-            expired = sweep.expired,
-            failed = sweep.failed,
-            "swept the due index"
-        );
-    }
-    engine.store.release(&lease).await?;
-    Ok(sweep)
-}
-
-/// Sweeps one shard; `None` when the lease was lost on the way.
-async fn sweep_shard<S: StateStore + LeaseStore, M: Messenger>(
-    engine: &Engine<S, M>,
-    settings: Settings,
-    shard: u16,
-    mut lease: Lease,
-    sweep: &mut Sweep,
-) -> Result<Option<Lease>, Error> {
-    let mut cursor: Option<String> = None;
-    // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
-    let now = engine.now();
-    for _ in 0..MAX_PAGES {
-        let page = engine.store.due(shard, now, PAGE, cursor.as_deref()).await?;
-        sweep.looked_at += page.ids.len();
-        for answer in engine.recover(&page.ids, &lease).await {
-            match answer {
-                Ok(expired) => sweep.expired += expired,
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a due task stays for the next sweep");
-                    sweep.failed += 1;
-                }
-            }
-        }
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-        match acquire(engine, settings).await? {
-            Some(renewed) if renewed.token == lease.token => lease = renewed,
-            Some(_) | None => return Ok(None),
-        }
-    }
-    Ok(Some(lease))
-}
-
-async fn acquire<S: StateStore + LeaseStore, M: Messenger>(
-    engine: &Engine<S, M>,
-    settings: Settings,
-) -> Result<Option<Lease>, Error> {
-    engine.store.acquire(LEASE, engine.instance(), engine.now(), settings.lease_life).await
+    Supervisor::new(engine, settings).patrol(Duration::ZERO, Instant::now()).await
 }

@@ -1,22 +1,36 @@
 //! The supervisor as a Lambda function, started by an EventBridge schedule.
 
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use shared::time::SignedDuration;
+use std::time::{Duration, SystemTime};
+use stepwarden_aws::config::number;
 use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
-use supervisor::Settings;
+use supervisor::{Settings, Supervisor};
+use tokio::time::Instant;
 
-/// Longer than any function may run, so that a slow sweep keeps its lease.
-const LEASE_LIFE: SignedDuration = SignedDuration::from_secs(60);
+/// A supervisor that died is followed after this long; one that is slow renews it.
+const LEASE_LIFE: Duration = Duration::from_secs(60);
+/// What the last sweep of an invocation, and giving the leases back, may take.
+const LAST_SWEEP: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    let lookup = |name: &str| std::env::var(name).ok();
+    // EventBridge starts it once a minute at most; within the minute it sweeps again by itself. 0: one sweep.
+    let every = Duration::from_millis(number(lookup, "SWEEP_EVERY_MS", 0, 0, 3_600_000)?);
+    let sweep_for = Duration::from_millis(number(lookup, "SWEEP_FOR_MS", 50_000, 0, 900_000)?);
+    let settings = Settings {
+        groups: number(lookup, "SUPERVISOR_GROUPS", 1, 1, 256)?,
+        lead_at_most: number(lookup, "SUPERVISOR_LEADS_AT_MOST", 256, 1, 256)?,
+        ..Settings::new(config.shards, LEASE_LIFE)
+    };
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
     let engine = &engine;
-    let settings = Settings { shards: config.shards, lease_life: LEASE_LIFE };
-    run(service_fn(move |_: LambdaEvent<serde::de::IgnoredAny>| async move {
-        Ok::<_, Error>(Box::pin(supervisor::handler(engine, settings)).await?)
+    run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
+        let left = event.context.deadline().duration_since(SystemTime::now()).unwrap_or_default();
+        let until = Instant::now() + sweep_for.min(left.saturating_sub(LAST_SWEEP));
+        Ok::<_, Error>(Box::pin(Supervisor::new(engine, settings).patrol(every, until)).await?)
     }))
     .await
 }

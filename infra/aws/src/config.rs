@@ -86,7 +86,11 @@ impl Config {
     }
 }
 
-fn number<T: FromStr + PartialOrd + std::fmt::Display>(
+/// The whole number in variable `name`, or `default` if it is not set.
+///
+/// # Errors
+/// It is no whole number from `least` to `most`.
+pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
     lookup: impl Fn(&str) -> Option<String>,
     name: &'static str,
     default: T,

@@ -1,22 +1,52 @@
-//! The lease on a DynamoDB item, used for nothing else.
+//! Leases on DynamoDB items, used for nothing else.
 
-use crate::item::{Item, n, number, s, text, time};
+use crate::item::{n, number, s, text, time};
 use crate::state_store::{DynamoStore, unavailable};
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use shared::lease::{Lease, LeaseStore};
 use shared::ports::Error;
-use shared::time::{SignedDuration, Timestamp};
+
+/// Leases in any table whose partition key is the string `pk`, with no other part of Stepwarden around.
+///
+/// Item: `pk` (`lease#` and the name), `holder` (empty when free), `token`, `expires` (UTC, milliseconds). No time to live:
+/// the token must outlive its holders.
+#[derive(Clone, Debug)]
+pub struct DynamoLeases {
+    client: Client,
+    table: String,
+}
+
+impl DynamoLeases {
+    /// The leases in `table`.
+    #[must_use]
+    pub fn new(client: Client, table: impl Into<String>) -> Self {
+        Self { client, table: table.into() }
+    }
+}
 
 fn key(name: &str) -> String {
     format!("lease#{name}")
 }
 
-impl DynamoStore {
-    async fn write_lease(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+impl LeaseStore for DynamoLeases {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+        let what = format!("lease {name}");
+        let request = self.client.get_item().table_name(&self.table).key("pk", s(key(name))).consistent_read(true);
+        let Some(item) = request.send().await.map_err(|e| unavailable(&what, e))?.item else { return Ok(None) };
+        Ok(Some(Lease {
+            name: name.to_owned(),
+            holder: text(&item, "holder", &what)?.to_owned(),
+            token: number(&item, "token", &what)?,
+            expires: time(&item, "expires", &what)?,
+        }))
+    }
+
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
         let put = self
             .client
             .put_item()
-            .table_name(&self.state_table)
+            .table_name(&self.table)
             .item("pk", s(key(&lease.name)))
             .item("holder", s(&lease.holder))
             .item("token", n(lease.token))
@@ -38,43 +68,14 @@ impl DynamoStore {
             Err(e) => Err(unavailable(&format!("lease {}", lease.name), e)),
         }
     }
-
-    async fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
-        let what = format!("lease {name}");
-        let request =
-            self.client.get_item().table_name(&self.state_table).key("pk", s(key(name))).consistent_read(true);
-        let answer = request.send().await.map_err(|e| unavailable(&what, e))?;
-        let read = |item: Item| {
-            Ok(Lease {
-                name: name.to_owned(),
-                holder: text(&item, "holder", &what)?.to_owned(),
-                token: number(&item, "token", &what)?,
-                expires: time(&item, "expires", &what)?,
-            })
-        };
-        answer.item.map(read).transpose()
-    }
 }
 
 impl LeaseStore for DynamoStore {
-    async fn acquire(
-        &self,
-        name: &str,
-        holder: &str,
-        now: Timestamp,
-        life: SignedDuration,
-    ) -> Result<Option<Lease>, Error> {
-        let current = self.read_lease(name).await?;
-        let Some(lease) = Lease::take(current.as_ref(), name, holder, now, life, self.skew) else { return Ok(None) };
-        if self.write_lease(&lease, current.as_ref()).await? {
-            return Ok(Some(lease));
-        }
-        // Somebody else was faster, or the answer to this very write was lost and the SDK tried it again.
-        Ok(self.read_lease(name).await?.filter(|stored| *stored == lease))
+    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+        self.leases.read(name).await
     }
 
-    async fn release(&self, lease: &Lease) -> Result<(), Error> {
-        let free = Lease { holder: String::new(), ..lease.clone() };
-        self.write_lease(&free, Some(lease)).await.map(drop)
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+        self.leases.replace(lease, seen).await
     }
 }

@@ -15,6 +15,7 @@ pub mod telemetry;
 
 pub use clients::Clients;
 pub use config::Config;
+pub use lease_store::DynamoLeases;
 pub use messenger::SqsMessenger;
 pub use state_store::DynamoStore;
 

@@ -2,13 +2,14 @@
 
 use crate::config::Config;
 use crate::item::{self, Item, corrupt, n, s};
+use crate::lease_store::DynamoLeases;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem};
 use shared::order::{Id, Order};
-use shared::ports::{Created, DuePage, Error, Saved, StateStore};
+use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
@@ -29,7 +30,7 @@ pub struct DynamoStore {
     pub(crate) state_table: String,
     pub(crate) order_buckets: u16,
     pub(crate) retention: SignedDuration,
-    pub(crate) skew: SignedDuration,
+    pub(crate) leases: DynamoLeases,
 }
 
 impl DynamoStore {
@@ -37,12 +38,12 @@ impl DynamoStore {
     #[must_use]
     pub fn new(client: Client, config: &Config) -> Self {
         Self {
+            leases: DynamoLeases::new(client.clone(), &config.state_table),
             client,
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
             order_buckets: config.order_buckets,
             retention: config.retention,
-            skew: config.clock_skew,
         }
     }
 
@@ -211,6 +212,28 @@ impl StateStore for DynamoStore {
         let Some(item) = self.get(&self.state_table, key, &what).await? else { return Ok(None) };
         let json = item::text(&item, "workflow", &what)?;
         serde_json::from_str(json).map(Some).map_err(|e| corrupt(&what, e.to_string()))
+    }
+}
+
+impl AttentionIndex for DynamoStore {
+    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        let what = "the index of tasks that wait for a person".to_owned();
+        let answer = self
+            .client
+            .query()
+            .table_name(&self.state_table)
+            .index_name(ATTENTION_INDEX)
+            .key_condition_expression("attention = :error")
+            .expression_attribute_values(":error", s("Error"))
+            .limit(i32::try_from(limit).unwrap_or(i32::MAX))
+            .set_exclusive_start_key(cursor.map(|c| from_cursor(c, &what)).transpose()?)
+            .send()
+            .await
+            .map_err(|e| unavailable(&what, e))?;
+        let ids: Result<_, Error> =
+            answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", &what)?.to_owned()))).collect();
+        let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
+        Ok(DuePage { ids: ids?, next: next.map(|key| to_cursor(&key)) })
     }
 }
 

@@ -17,6 +17,7 @@ use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
 use submit::workflows::Workflows;
+use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,8 +30,8 @@ const VISIBILITY_TIMEOUT_S: u32 = 180;
 const SKEW: SignedDuration = SignedDuration::from_millis(50);
 /// How often the supervisor sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// Life of the supervisor's lease: at most this long nobody sweeps after a kill.
-const LEASE_LIFE: SignedDuration = SignedDuration::from_secs(2);
+/// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
+const LEASE_LIFE: Duration = Duration::from_secs(2);
 /// Batches under way at once, per queue.
 const CONCURRENCY: usize = 64;
 
@@ -279,18 +280,23 @@ fn start_pumps(
 
 /// The supervisor's schedule.
 async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bool>) {
-    let settings = supervisor::Settings { shards, lease_life: LEASE_LIFE };
+    let mut supervisor = Supervisor::new(&engine, supervisor::Settings::new(shards, LEASE_LIFE));
     let mut tick = tokio::time::interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = stopped.wait_for(|stop| *stop) => return,
+            _ = stopped.wait_for(|stop| *stop) => break,
             _ = tick.tick() => {}
         }
-        if let Err(error) = supervisor::handler(&engine, settings).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed; the next one tries again");
+        if let Err(error) = supervisor.sweep().await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                alarm = "no_sweep",
+                "a sweep failed; the next one tries again"
+            );
         }
     }
+    supervisor.release().await;
 }
 
 async fn bind(port: u16, offset: u16) -> Result<TcpListener> {

@@ -1,0 +1,249 @@
+//! Goal: supervisors share the work under leases, cost little when idle, and do no harm without a leader or with two.
+//! Method: the real supervisor and store over the embedded endpoints, messages dropped, the wall clock a number.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use shared::engine::{self, Engine};
+use shared::lease::LeaseStore;
+use shared::message::{Effect, Outcome, Reply};
+use shared::order::{Id, Order};
+use shared::ports::{Error, Messenger, Saved, StateStore};
+use shared::scheduler::{Event, Turn};
+use shared::supervisor::{Verdict, supervise};
+use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use stepwarden_aws::{Clients, Config, DynamoStore, schema};
+use stepwarden_embedded::{Endpoints, Fault};
+use supervisor::{Settings, Supervisor, handler, lease_name};
+use tokio::time::Instant;
+
+const SKEW: SignedDuration = SignedDuration::from_secs(1);
+const LIFE: Duration = Duration::from_secs(60);
+const ONE: &str = r#"
+name = "one"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 3, backoff = ["1s"] }
+"#;
+
+/// Nothing arrives: only the record counts.
+struct Dropped;
+
+impl Messenger for Dropped {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        effects.iter().map(|_| Ok(())).collect()
+    }
+}
+
+type Instance = Engine<DynamoStore, Dropped>;
+
+struct World {
+    endpoints: Endpoints,
+    store: DynamoStore,
+    now: Arc<AtomicI64>,
+    workflow: Workflow,
+}
+
+impl World {
+    async fn new() -> Self {
+        let endpoints = Endpoints::open(&Default::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let names =
+            [("ORDERS_TABLE", "orders"), ("STATE_TABLE", "state"), ("QUEUE_PREFIX", "q-"), ("EVENT_BUS", "default")];
+        let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        let config = Config::from_lookup(lookup).unwrap();
+        schema::create(&clients, &config, "q-", 30).await.unwrap();
+        let workflow = parse("one.toml", ONE, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let store = DynamoStore::new(clients.dynamodb, &config);
+        Self { endpoints, store, now: Arc::new(AtomicI64::new(1_800_000_000_000)), workflow }
+    }
+
+    /// An instance whose wall clock is `ahead_ms` ahead.
+    fn instance(&self, name: &str, ahead_ms: i64) -> Instance {
+        let now = Arc::clone(&self.now);
+        let clock: engine::Clock = Arc::new(move || {
+            Timestamp::from_millisecond(now.load(Ordering::Relaxed) + ahead_ms).expect("within the calendar")
+        });
+        let config = engine::Config { instance: name.into(), skew: SKEW, cache: 1, clock, observer: None };
+        Engine::new(self.store.clone(), Dropped, config)
+    }
+
+    fn pass(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// `n` orders, spread over `shards`, each with its step at an agent that stays silent.
+    async fn claimed(&self, n: usize, shards: u16) -> Vec<Id> {
+        let door = self.instance("door", 0);
+        door.use_workflow(&self.workflow).await.unwrap();
+        let mut ids = Vec::new();
+        for n in 0..n {
+            let id = Id::derive("acme", &n.to_string());
+            let submission = Submission {
+                id: id.clone(),
+                tenant: "acme".into(),
+                reference: None,
+                reply_queue: None,
+                priority: Priority::Normal,
+                shard: u16::try_from(n).unwrap() % shards,
+            };
+            let task = Task::new(submission, &self.workflow, door.now());
+            let order = Order {
+                id: id.clone(),
+                tenant: "acme".into(),
+                idempotency_key: n.to_string(),
+                hash: String::new(),
+                created_at: task.created_at,
+                input: json!({ "n": n }),
+            };
+            door.create(&order, &task).await.unwrap();
+            ids.push(id);
+        }
+        self.wake(&door, &ids).await;
+        ids
+    }
+
+    async fn wake(&self, engine: &Instance, ids: &[Id]) {
+        let wakes = ids.iter().map(|id| (id.clone(), Event::Wake { seen: 0, hops: 0 })).collect();
+        engine.handle(wakes).await.into_iter().for_each(|handled| drop(handled.unwrap()));
+    }
+
+    async fn task(&self, id: &Id) -> Task {
+        self.store.load(id).await.unwrap().unwrap()
+    }
+
+    async fn failures(&self, ids: &[Id]) -> Vec<u32> {
+        let mut all = Vec::new();
+        for id in ids {
+            all.push(self.task(id).await.failure_count());
+        }
+        all
+    }
+}
+
+// J1, I2: a lease kept between sweeps makes an idle one cost a query for each shard and nothing else.
+#[tokio::test]
+async fn an_idle_sweep_costs_one_query_for_each_shard() {
+    let world = World::new().await;
+    let engine = world.instance("v", 0);
+    let mut supervisor = Supervisor::new(&engine, Settings::new(2, LIFE));
+    supervisor.sweep().await.unwrap();
+    let before = world.endpoints.counts();
+    for _ in 0..10 {
+        assert!(!supervisor.sweep().await.unwrap().stood_by);
+    }
+    let cost = world.endpoints.counts().since(&before);
+    assert_eq!(cost.requests("DynamoDB_20120810.Query"), 20);
+    assert_eq!(cost.operations.len(), 1, "{:?}", cost.operations);
+    supervisor.release().await;
+    assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
+}
+
+// I6, B7: no supervisor is a bottleneck: each leads some groups, and together they recover everything.
+#[tokio::test]
+async fn several_supervisors_work_at_once_each_on_its_groups() {
+    let world = World::new().await;
+    let ids = world.claimed(16, 4).await;
+    world.pass(12_000);
+    let settings = Settings { groups: 2, lead_at_most: 1, ..Settings::new(4, LIFE) };
+    let (a, b) = (world.instance("v1", 0), world.instance("v2", 0));
+    let (mut a, mut b) = (Supervisor::new(&a, settings), Supervisor::new(&b, settings));
+    let (by_a, by_b) = tokio::join!(a.sweep(), b.sweep());
+    let (by_a, by_b) = (by_a.unwrap(), by_b.unwrap());
+    assert_eq!((by_a.groups, by_b.groups), (1, 1));
+    assert_eq!((by_a.expired, by_b.expired), (8, 8));
+    assert_eq!(world.failures(&ids).await, [1; 16]);
+    // One that dies is followed: its lease, given back here, is taken by the other within its bound.
+    a.release().await;
+    let c = world.instance("v3", 0);
+    let mut c = Supervisor::new(&c, settings);
+    assert_eq!(c.sweep().await.unwrap().groups, 1);
+    assert_eq!(b.sweep().await.unwrap().groups, 1);
+    let d = world.instance("v4", 0);
+    assert!(handler(&d, settings).await.unwrap().stood_by);
+}
+
+// I5: no lease, no sweep. Nothing is lost: what was due is recovered when the store is back.
+#[tokio::test]
+async fn with_the_lease_store_away_nobody_sweeps_and_nothing_is_lost() {
+    let world = World::new().await;
+    let ids = world.claimed(3, 1).await;
+    world.pass(12_000);
+    let engine = world.instance("v", 0);
+    world.endpoints.set_fault_hook(Some(Arc::new(|call| {
+        let is_lease = String::from_utf8_lossy(call.body).contains("lease#");
+        is_lease.then_some(Fault::InternalError)
+    })));
+    let before = world.endpoints.counts();
+    handler(&engine, Settings::new(1, LIFE)).await.unwrap_err();
+    assert_eq!(world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query"), 0);
+    assert_eq!(world.failures(&ids).await, [0; 3]);
+    world.endpoints.set_fault_hook(None);
+    assert_eq!(handler(&engine, Settings::new(1, LIFE)).await.unwrap().expired, 3);
+}
+
+// I5, D4: two leaders at once, because one's clock runs an hour ahead: every failure counts once, the older leader's
+// writes are refused, and every order ends well.
+#[tokio::test]
+async fn two_leaders_at_once_do_no_harm() {
+    let world = World::new().await;
+    let ids = world.claimed(40, 1).await;
+    let (right, ahead) = (world.instance("right", 0), world.instance("ahead", 3_600_000));
+    let settings = Settings::new(1, LIFE);
+    let (mut first, mut second) = (Supervisor::new(&right, settings), Supervisor::new(&ahead, settings));
+    assert_eq!(first.sweep().await.unwrap().expired, 0);
+    world.pass(12_000);
+    let (a, b) = tokio::join!(first.sweep(), second.sweep());
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!(world.store.read(&lease_name(0)).await.unwrap().unwrap().token, 2, "the lease changed hands");
+    assert_eq!(a.groups, 1, "the first one still believes that it leads");
+    assert_eq!(a.expired + b.expired, 40, "{a:?} {b:?}");
+    assert_eq!(world.failures(&ids).await, [1; 40]);
+
+    // The same order under both tokens, the older one last: only the token tells, for the version is the same.
+    world.pass(3_600_000);
+    let scheduler = world.instance("s", 0);
+    world.wake(&scheduler, &ids).await;
+    world.pass(12_000);
+    let task = world.task(&ids[0]).await;
+    let turn = Turn { workflow: &world.workflow, now: right.now(), instance: "right", skew: SKEW };
+    let Verdict::Recover { task: next, .. } = supervise(&task, 1, &turn) else { panic!("{task:?}") };
+    world.store.rearm(&task, task.due, 2).await.unwrap();
+    let refused = world.store.save(&next, task.version).await.unwrap();
+    assert!(matches!(refused, Saved::Conflict(Some(current)) if current.version == task.version));
+    assert_eq!(world.failures(&ids[..1]).await, [1]);
+    let older = leader::Lease { name: lease_name(0), holder: "right".into(), token: 1, expires: right.now() };
+    assert_eq!(right.recover(&ids[..1], &older).await.remove(0).unwrap(), 0);
+    assert_eq!(second.sweep().await.unwrap().expired, 40);
+    assert_eq!(world.failures(&ids).await, [2; 40]);
+
+    world.pass(3_700_000);
+    world.wake(&scheduler, &ids).await;
+    for id in &ids {
+        let attempt = world.task(id).await.steps[0].attempt;
+        let outcome = Outcome::Done { output: json!(null) };
+        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, outcome };
+        scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
+        assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
+    }
+}
+
+// J1: sweeps below a minute inside one invocation; the leases are given back before it ends.
+#[tokio::test]
+async fn one_invocation_sweeps_until_shortly_before_its_end() {
+    let world = World::new().await;
+    let engine = world.instance("v", 0);
+    let before = world.endpoints.counts();
+    let begun = Instant::now();
+    let until = begun + Duration::from_millis(500);
+    Supervisor::new(&engine, Settings::new(1, LIFE)).patrol(Duration::from_millis(100), until).await.unwrap();
+    let queries = world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query");
+    assert!((2..=5).contains(&queries), "{queries}");
+    assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
+}

@@ -1,0 +1,105 @@
+//! A lease for work that comes in ticks: held between them, renewed at half its life.
+
+use crate::settings::{Note, Settings, signed};
+use crate::wait::{Held, Outage, Watch, silent};
+use shared::lease::{Lease, LeaseStore};
+use shared::ports::Error;
+use tokio::time::{Instant, timeout};
+
+/// A lease that is asked for before every piece of work. It renews nothing by itself: a holder that does not ask any more
+/// loses the lease after its life, so a process that hangs or is frozen never goes on leading.
+pub struct Hold {
+    settings: Settings,
+    holder: String,
+    held: Option<Held>,
+    outage: Outage,
+    watch: Watch,
+}
+
+impl Hold {
+    /// A lease not held yet. [`Settings::renew_every`] is not used: it is due at half the life.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let holder = settings.new_holder();
+        Self { settings, holder, held: None, outage: Outage::default(), watch: Watch::default() }
+    }
+
+    /// The lease, if this process holds it, gets it now, or could renew it; costs nothing in the first half of its life.
+    /// `None`: another one leads.
+    ///
+    /// # Errors
+    /// The store's, when no lease is alive: then there is no leader here. A fault met while the lease is alive is ridden
+    /// out.
+    pub async fn lead<S: LeaseStore>(&mut self, store: &S) -> Result<Option<Lease>, Error> {
+        if let Some(held) = self.held.take() {
+            let begun = Instant::now();
+            let age = begun.saturating_duration_since(held.begun);
+            if age < self.settings.life / 2 {
+                return Ok(Some(self.held.insert(held).lease.clone()));
+            }
+            let stop_after = self.settings.life.saturating_sub(self.settings.wind_down);
+            if age < stop_after {
+                let renewal = store.renew(&held.lease, self.settings.now(), signed(self.settings.life));
+                match timeout(stop_after - age, renewal).await.unwrap_or_else(|_| Err(silent(&self.settings))) {
+                    Ok(Some(lease)) => {
+                        self.outage.over(&self.settings);
+                        self.settings.note(Note::Renewed);
+                        return Ok(Some(self.held.insert(Held { lease, begun }).lease.clone()));
+                    }
+                    Ok(None) => self.end("taken"),
+                    Err(error) if held.begun.elapsed() < stop_after => {
+                        self.outage.met(&self.settings, &error);
+                        return Ok(Some(self.held.insert(held).lease.clone()));
+                    }
+                    Err(error) => {
+                        self.end("not renewed in time");
+                        self.outage.no_leader(&self.settings, &error);
+                        return Err(error);
+                    }
+                }
+            } else {
+                self.end("not renewed in time");
+            }
+        }
+        let look = self.watch.look(store, &self.settings, &self.holder);
+        let taken = timeout(self.settings.life / 2, look).await;
+        match taken.unwrap_or_else(|_| Err(silent(&self.settings))) {
+            Ok(None) => {
+                self.outage.over(&self.settings);
+                Ok(None)
+            }
+            Ok(Some(held)) => {
+                self.outage.over(&self.settings);
+                self.settings.note(Note::Elected { token: held.lease.token });
+                Ok(Some(self.held.insert(held).lease.clone()))
+            }
+            Err(error) => {
+                self.outage.met(&self.settings, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The lease is held and lives, by this process's own clock.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.begun.elapsed() < self.settings.life)
+    }
+
+    /// Gives the lease back, if it is held.
+    ///
+    /// # Errors
+    /// The store's; the lease then expires by itself.
+    pub async fn release<S: LeaseStore>(&mut self, store: &S) -> Result<(), Error> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        self.end("given back");
+        store.release(&held.lease).await
+    }
+
+    /// A lease that ended is another tenure's the next time: under a new holder's name its token is never used again.
+    fn end(&mut self, why: &str) {
+        tracing::debug!(lease = self.settings.name, "leads no more: {why}");
+        self.holder = self.settings.new_holder();
+        self.settings.note(Note::Ended);
+    }
+}

@@ -1,0 +1,23 @@
+//! Leader election on a lease, usable alone: run work while leader, with a fencing token.
+//!
+//! [`run_while_leader`] waits for the lease, runs the work, renews the lease while the work makes progress, cancels the work
+//! before the lease can end, and gives the lease back when the work has returned. [`Hold`] is the same lease for work that
+//! comes in ticks: held between them, renewed at half its life.
+//!
+//! It decides nothing about the work. Whatever is done under a lease must be safe with no leader and with two, because
+//! clocks drift and processes pause: let every write carry [`Leadership::token`], and refuse an older one.
+//!
+//! Where leases are kept is any [`LeaseStore`]: a register that is read and replaced under a condition. `stepwarden-aws`
+//! has one on DynamoDB, [`memory::MemoryLeases`] is one in this process.
+
+mod hold;
+pub mod memory;
+mod run;
+mod settings;
+mod wait;
+
+pub use hold::Hold;
+pub use run::{Cause, Ended, Leadership, run_while_leader};
+pub use settings::{Clock, Note, Settings, TakeOver};
+pub use shared::lease::{Lease, LeaseStore};
+pub use tokio_util::sync::CancellationToken;

@@ -1,0 +1,145 @@
+//! Waiting for a lease: jittered polling, by the record's own time or by watching it stand still.
+
+use crate::settings::{Note, Settings, TakeOver, signed};
+use shared::lease::{Lease, LeaseStore};
+use shared::ports::Error;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A lease as its holder knows it. It lives until `begun` plus its life on this process's monotonic clock: `begun` was read
+/// before the wall clock that went into the record.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) lease: Lease,
+    pub(crate) begun: Instant,
+}
+
+/// Polls until the lease is this contender's.
+pub(crate) async fn for_lease<S: LeaseStore>(store: &S, settings: &Settings, holder: &str) -> Held {
+    let mut watch = Watch::default();
+    let mut outage = Outage::default();
+    loop {
+        // A store that is silent must not hold up the next look for longer than one renewal takes its time.
+        match timeout(settings.renew_every, watch.look(store, settings, holder))
+            .await
+            .unwrap_or_else(|_| Err(silent(settings)))
+        {
+            Ok(found) => {
+                outage.over(settings);
+                if let Some(held) = found {
+                    return held;
+                }
+            }
+            Err(error) => outage.met(settings, &error),
+        }
+        sleep(Settings::jittered(settings.poll_every)).await;
+    }
+}
+
+pub(crate) fn silent(settings: &Settings) -> Error {
+    Error::Unavailable { what: format!("lease {}", settings.name), source: "no answer in time".into() }
+}
+
+/// What a contender remembers between two looks: the foreign record last seen, and since when it has stood still.
+#[derive(Default)]
+pub(crate) struct Watch(Option<(Lease, Instant)>);
+
+impl Watch {
+    /// Takes the lease if it may be taken.
+    pub(crate) async fn look<S: LeaseStore>(
+        &mut self,
+        store: &S,
+        settings: &Settings,
+        holder: &str,
+    ) -> Result<Option<Held>, Error> {
+        let begun = Instant::now();
+        let (name, now) = (settings.name.as_str(), settings.now());
+        let (life, skew) = (signed(settings.life), signed(settings.skew));
+        let taken = match settings.take_over {
+            TakeOver::ByWallClock => store.acquire(name, holder, now, life, skew).await?,
+            TakeOver::ByWatching => {
+                let current = store.read(name).await?;
+                match &current {
+                    // One's own: a write whose answer never came.
+                    Some(lease) if lease.holder == holder => store.renew(lease, now, life).await?,
+                    Some(lease) if !lease.is_free() && !self.stood_still(lease, settings) => None,
+                    Some(_) | None => {
+                        let next = Lease::succeed(current.as_ref(), name, holder, now, life);
+                        store.put(next, current.as_ref()).await?
+                    }
+                }
+            }
+        };
+        Ok(taken.map(|lease| Held { lease, begun }))
+    }
+
+    /// The record has not changed for a full life, plus the skew, on this process's clock. Its holder was to stop within a
+    /// life of its last write, which came before the first look at it.
+    fn stood_still(&mut self, lease: &Lease, settings: &Settings) -> bool {
+        match &self.0 {
+            Some((seen, since)) if seen == lease => since.elapsed() >= settings.life + settings.skew,
+            Some(_) | None => {
+                self.0 = Some((lease.clone(), Instant::now()));
+                false
+            }
+        }
+    }
+}
+
+/// A time in which the store does not answer.
+#[derive(Default)]
+pub(crate) struct Outage {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Outage {
+    /// Once the store has been away for a full life no lease can be alive.
+    pub(crate) fn met(&mut self, settings: &Settings, error: &Error) {
+        settings.note(Note::StoreFault);
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < settings.life {
+            tracing::warn!(lease = settings.name, "the lease store did not answer, trying again: {}", chain(error));
+        } else {
+            self.no_leader(settings, error);
+        }
+    }
+
+    pub(crate) fn no_leader(&mut self, settings: &Settings, error: &Error) {
+        self.since.get_or_insert_with(Instant::now);
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::error!(
+                lease = settings.name,
+                alarm = "no_leader",
+                "nobody leads `{}`: the lease store is away: {}",
+                settings.name,
+                chain(error)
+            );
+            settings.note(Note::NoLeader);
+        }
+    }
+
+    pub(crate) fn over(&mut self, settings: &Settings) {
+        if std::mem::take(self).is_told {
+            tracing::info!(lease = settings.name, "the lease store is back");
+            settings.note(Note::StoreBack);
+        }
+    }
+}
+
+/// The error and its causes.
+pub(crate) fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// The wait after a failed renewal: at most a quarter of the time between renewals.
+pub(crate) fn pause(settings: &Settings, failures: u32) -> Duration {
+    let bound = (settings.renew_every / 16).saturating_mul(1 << failures.min(2));
+    Settings::jittered(bound.max(Duration::from_millis(1)))
+}

@@ -1,0 +1,228 @@
+//! Storing work, and looking at what was given up.
+
+use crate::policy::Policy;
+use serde_json::Value;
+use shared::engine::{self, Clock, Engine, Handled};
+use shared::message::Effect;
+use shared::order::{Id, Order, canonical_hash};
+use shared::ports::{AttentionIndex, Created, Error, Messenger, StateStore};
+use shared::scheduler::Event;
+use shared::step::State;
+use shared::task::{Priority, Submission, Task};
+use shared::time::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Longest name of a handler.
+const MAX_HANDLER: usize = 64;
+
+/// How a queue is laid out. The same for all programs that use it.
+#[derive(Clone)]
+pub struct Settings {
+    /// Parts of the due index.
+    pub shards: u16,
+    /// How far apart the clocks of two instances may be.
+    pub skew: SignedDuration,
+    /// What the tasks of handlers without a policy of their own are pinned to.
+    pub policy: Policy,
+    /// Policies by handler.
+    pub policies: BTreeMap<String, Policy>,
+    /// Whose work it is, for people.
+    pub tenant: String,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            shards: 4,
+            skew: SignedDuration::from_secs(1),
+            policy: Policy::default(),
+            policies: BTreeMap::new(),
+            tenant: "retry".into(),
+            clock: Arc::new(Timestamp::now),
+        }
+    }
+}
+
+/// One unit of work.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// The handler that does it: 1 to 64 of `A-Z a-z 0-9 _ . -`.
+    pub handler: String,
+    /// What it gets.
+    pub params: Value,
+    /// The same key for the same handler stores it once; `None`: a new one every time.
+    pub key: Option<String>,
+    /// Not run before this time; `None`: at once.
+    pub not_before: Option<Timestamp>,
+    /// Part of the due index; `None`: spread evenly.
+    pub shard: Option<u16>,
+    /// How urgent it is, for people.
+    pub priority: Priority,
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It is stored.
+    New(Id),
+    /// It was stored before, under the same key.
+    Known(Id),
+}
+
+/// Requests to run something leave the engine here: to the worker in this process, if there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Local(pub(crate) Arc<Mutex<Option<UnboundedSender<Effect>>>>);
+
+impl Messenger for Local {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let worker = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a worker here the due index brings it to another one.
+        let send = |effect| worker.as_ref().map_or((), |worker| drop(worker.send(effect)));
+        effects.into_iter().map(|effect| Ok(send(effect))).collect()
+    }
+}
+
+/// A retry queue over any state store.
+pub struct RetryQueue<S> {
+    pub(crate) engine: Arc<Engine<S, Local>>,
+    pub(crate) local: Local,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl<S> Clone for RetryQueue<S> {
+    fn clone(&self) -> Self {
+        Self { engine: Arc::clone(&self.engine), local: self.local.clone(), settings: Arc::clone(&self.settings) }
+    }
+}
+
+impl<S: StateStore> RetryQueue<S> {
+    /// The queue in `store`.
+    #[must_use]
+    pub fn new(store: S, settings: Settings) -> Self {
+        let local = Local::default();
+        let config = engine::Config {
+            instance: format!("retry-{:016x}", fastrand::u64(..)),
+            skew: settings.skew,
+            cache: 1000,
+            clock: Arc::clone(&settings.clock),
+            observer: None,
+        };
+        Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }
+    }
+
+    /// Stores one unit of work, to be run at once and retried until it is done.
+    ///
+    /// # Errors
+    /// The store's. It may then be stored or not: with a key of its own ([`Entry::key`]) it can be stored again.
+    ///
+    /// # Panics
+    /// If the handler's name is not one.
+    pub async fn enqueue(&self, handler: &str, params: Value) -> Result<Id, Error> {
+        let entry = Entry { handler: handler.to_owned(), params, ..Entry::default() };
+        match self.enqueue_entry(entry).await? {
+            Enqueued::New(id) | Enqueued::Known(id) => Ok(id),
+        }
+    }
+
+    /// The same with a key, a time, a shard.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Panics
+    /// If the handler's name is not one.
+    pub async fn enqueue_entry(&self, entry: Entry) -> Result<Enqueued, Error> {
+        let Entry { handler, params, key, not_before, shard, priority } = entry;
+        assert!(is_handler(&handler), "`{handler}` is no name of a handler: 1 to 64 of A-Z a-z 0-9 _ . -");
+        let workflow = self.policy(&handler).workflow(&handler);
+        self.engine.use_workflow(&workflow).await?;
+        let is_keyed = key.is_some();
+        let key = key.unwrap_or_else(|| format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)));
+        let now = self.engine.now();
+        let id = id(&handler, &self.settings.tenant, &key);
+        let shard = shard.unwrap_or_else(|| {
+            u16::try_from(id.spread() % u32::from(self.settings.shards.max(1))).expect("less than a u16")
+        });
+        let tenant = self.settings.tenant.clone();
+        let submission =
+            Submission { id: id.clone(), tenant: tenant.clone(), reference: None, reply_queue: None, priority, shard };
+        let mut task = Task::new(submission, &workflow, now);
+        // No Wake is on its way: the due index itself brings it to a worker, at its time.
+        let not_before = not_before.map(shared::time::millis);
+        task.steps[0].state = State::Pending { not_before };
+        task.due = Some(not_before.unwrap_or(now).max(now));
+        let hash = canonical_hash(&params);
+        let order = Order { id: id.clone(), tenant, idempotency_key: key, hash, created_at: now, input: params };
+        Ok(match self.engine.create(&order, &task).await? {
+            Created::Exists if is_keyed => Enqueued::Known(id),
+            // A key nobody else has: the answer to this very write was lost, and the client tried it again.
+            Created::New | Created::Exists => Enqueued::New(id),
+        })
+    }
+
+    /// The record of one unit of work, live or in history.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn get(&self, id: &Id) -> Result<Option<Task>, Error> {
+        self.engine.store.load(id).await
+    }
+
+    /// Makes one of the history live again, with all its retries ahead of it. `false`: it is not in history, or has moved on
+    /// since `seen` was read.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn again(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
+        let event = Event::Resubmit { by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) };
+        let handled = self.engine.handle(vec![(seen.id.clone(), event)]).await.pop();
+        match handled.expect("one answer for one event")? {
+            Handled::Applied(task) => {
+                self.engine.store.rearm(&task, Some(self.engine.now()), task.lease_token).await?;
+                Ok(true)
+            }
+            Handled::Kept(..) | Handled::NoSuchTask => Ok(false),
+        }
+    }
+
+    pub(crate) fn policy(&self, handler: &str) -> &Policy {
+        self.settings.policies.get(handler).unwrap_or(&self.settings.policy)
+    }
+}
+
+impl<S: StateStore + AttentionIndex> RetryQueue<S> {
+    /// Up to `limit` tasks of the history, longest there first, and where to go on.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn history(&self, limit: u32, cursor: Option<&str>) -> Result<(Vec<Task>, Option<String>), Error> {
+        let page = self.engine.store.attention(limit, cursor).await?;
+        let mut tasks = Vec::new();
+        for id in page.ids.iter().filter(|id| handler_of(id).is_some()) {
+            // The index lags: what has gone live again is not shown.
+            let task = self.engine.store.load(id).await?;
+            tasks.extend(task.filter(|t| t.process_state() == shared::task::ProcessState::Error));
+        }
+        Ok((tasks, page.next))
+    }
+}
+
+/// `retry:HANDLER:` and the digits of the derived id: the handler can be told from the key, without reading the record.
+fn id(handler: &str, tenant: &str, key: &str) -> Id {
+    let derived = Id::derive(tenant, &format!("{handler}\n{key}"));
+    Id(format!("retry:{handler}:{}", derived.0.trim_start_matches("ord_")))
+}
+
+/// The handler named in an id, if it is one of a retry queue.
+pub(crate) fn handler_of(id: &Id) -> Option<&str> {
+    id.0.strip_prefix("retry:")?.split_once(':').map(|(handler, _)| handler)
+}
+
+fn is_handler(name: &str) -> bool {
+    let is_good = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    !name.is_empty() && name.len() <= MAX_HANDLER && name.bytes().all(is_good)
+}
