@@ -149,14 +149,20 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// is owed and sent by the sweep.
     pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
         let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();
-        let outcome = |handled| match handled {
-            Handled::Applied(task) => Outcome::Applied(task.version),
-            Handled::Kept(Kept::Refused(why), _) => Outcome::NotAllowed { why },
-            Handled::Kept(Kept::Moved, task) => Outcome::Moved { version: task.version },
-            Handled::Kept(_, task) => Outcome::Repeated(task.version),
-            Handled::NoSuchTask => Outcome::NotFound,
-        };
         self.handle(events).await.into_iter().map(|answer| answer.map(outcome)).collect()
+    }
+
+    /// What [`Engine::act`] would answer for `task` as it was read; nothing is saved or sent.
+    ///
+    /// # Errors
+    /// The store's, for the workflow.
+    pub async fn would(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
+        let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
+        let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
+        Ok(outcome(match decision {
+            Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
+            Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
+        }))
     }
 
     /// The agents that are paused, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
@@ -407,6 +413,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
             lock(&self.inputs).put(id.clone(), input.clone());
         }
+    }
+}
+
+fn outcome(handled: Handled) -> Outcome {
+    match handled {
+        Handled::Applied(task) => Outcome::Applied(task.version),
+        Handled::Kept(Kept::Refused(why), _) => Outcome::NotAllowed { why },
+        Handled::Kept(Kept::Moved, task) => Outcome::Moved { version: task.version },
+        Handled::Kept(_, task) => Outcome::Repeated(task.version),
+        Handled::NoSuchTask => Outcome::NotFound,
     }
 }
 

@@ -7,7 +7,7 @@ use shared::message::{Effect, SetAside};
 use shared::ports::Messenger;
 
 /// Longest body kept with a message set aside, in bytes: room for the reason below SQS's limit.
-const MAX_BODY: usize = 900 * 1024;
+pub(crate) const MAX_BODY: usize = 900 * 1024;
 
 /// A record of an `SqsEvent`, as far as a handler needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]

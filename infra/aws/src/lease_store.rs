@@ -39,7 +39,11 @@ impl DynamoStore {
         }
     }
 
-    async fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
+    /// The lease as it stands, for people to look at.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
         let what = format!("lease {name}");
         let request =
             self.client.get_item().table_name(&self.state_table).key("pk", s(key(name))).consistent_read(true);
