@@ -190,6 +190,7 @@ async fn a_message_of_any_size_and_content_is_set_aside() {
     assert!(aside.iter().all(|m| m.reason.len() <= 2000 && !m.body.is_empty()));
     assert_eq!(world.endpoints.events().page(0, 1000).len(), count);
     // Directly, too: the adapter takes what the handlers make.
-    let message = SetAside { queue: "q".into(), message_id: "m".into(), reason: "r".into(), body: "b".into() };
+    let message =
+        SetAside { queue: "q".into(), message_id: "m".into(), reason: "r".into(), body: "b".into(), is_cut: false };
     assert!(world.messenger.send(vec![Effect::SetAside(Box::new(message))]).await[0].is_ok());
 }

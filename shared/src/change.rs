@@ -50,8 +50,13 @@ impl<'a> Change<'a> {
     }
 
     /// Records what a person did.
-    pub(crate) fn note_act(&mut self, kind: Kind, by: &str, reason: &str) {
-        self.log(kind, None, Some(format!("{by}: {reason}")));
+    pub(crate) fn note_act(&mut self, kind: Kind, step: Option<usize>, by: &str, reason: &str) {
+        self.log(kind, step, Some(format!("{by}: {reason}")));
+    }
+
+    /// Tells the submitter.
+    pub(crate) fn tell(&mut self, kind: NoticeKind, step: Option<usize>) {
+        self.notice = Some((kind, step));
     }
 
     /// Claims everything that can be claimed now, and ends the task when nothing is left to do.
@@ -59,21 +64,36 @@ impl<'a> Change<'a> {
         match self.task.phase {
             Phase::Forward => {
                 self.claim_ready(Direction::Do);
-                if self.task.steps.iter().all(crate::step::Step::is_done) {
-                    self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
-                }
+                self.finish();
             }
+            // A pause holds up the beginning of an undo too.
+            Phase::Undoing if self.task.paused_at.is_some() && !self.task.is_undo_begun() => {}
             Phase::Undoing => {
                 if self.task.undo_from(self.turn.skew).is_some_and(|from| self.turn.now < from) {
                     return;
                 }
                 self.decide_undo();
                 self.claim_ready(Direction::Undo);
+                // Where nothing was ever done, the undo ends before it begins.
                 if !self.task.steps.iter().any(crate::step::Step::owes_undo) {
                     self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
                 }
             }
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
+        }
+    }
+
+    /// Ends the task if nothing is left to do or to undo. Claims nothing.
+    pub(crate) fn finish(&mut self) {
+        let steps = &self.task.steps;
+        match self.task.phase {
+            Phase::Forward if steps.iter().all(crate::step::Step::is_done) => {
+                self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
+            }
+            Phase::Undoing if self.task.is_undo_begun() && !steps.iter().any(crate::step::Step::owes_undo) => {
+                self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
+            }
+            Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
         }
     }
 
@@ -92,7 +112,7 @@ impl<'a> Change<'a> {
         let ready: Vec<usize> = self
             .task
             .waiting(self.turn.workflow)
-            .filter(|(_, from)| from.is_none_or(|t| t <= now))
+            .filter(|(i, from)| from.is_none_or(|t| t <= now) && !is_withheld(*i, direction, self.turn))
             .map(|(i, _)| i)
             .collect();
         for index in ready {
@@ -285,6 +305,8 @@ impl<'a> Change<'a> {
     fn stop(&mut self, phase: Phase, index: usize, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
+        // Whoever resubmits it means it to go on.
+        self.task.paused_at = None;
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
         self.task.alert = Some(Alert {
@@ -304,6 +326,7 @@ impl<'a> Change<'a> {
 
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
         self.task.phase = phase;
+        self.task.paused_at = None;
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
         self.log(kind, None, None);
@@ -312,7 +335,7 @@ impl<'a> Change<'a> {
     }
 
     /// Continues a stopped task in the direction that failed, with every failed step reset.
-    pub(crate) fn resume(&mut self, by: &str, reason: &str) {
+    pub(crate) fn resubmit(&mut self, by: &str, reason: &str) {
         for step in &mut self.task.steps {
             match step.state {
                 State::Failed => step.state = State::Pending { not_before: None },
@@ -328,6 +351,12 @@ impl<'a> Change<'a> {
             step.failures = 0;
             step.undo_failures = 0;
         }
+        self.go_on();
+        self.note_act(Kind::Resubmitted, None, by, reason);
+    }
+
+    /// A stopped task goes on in the direction that failed.
+    fn go_on(&mut self) {
         self.task.phase = match self.task.phase {
             Phase::Error => Phase::Forward,
             Phase::UndoError => Phase::Undoing,
@@ -337,7 +366,43 @@ impl<'a> Change<'a> {
         self.task.alert = None;
         self.task.notice_owed = false;
         self.task.reason = None;
-        self.note_act(Kind::Resubmitted, by, reason);
+        self.wake = true;
+    }
+
+    /// After a person settled a step: a stopped task goes on once no step is left that failed.
+    pub(crate) fn go_on_if_nothing_failed(&mut self) {
+        let failed = |s: &crate::step::Step| matches!(s.state, State::Failed | State::UndoFailed);
+        match self.task.phase {
+            Phase::Error | Phase::UndoError if !self.task.steps.iter().any(failed) => self.go_on(),
+            Phase::Error | Phase::UndoError => {}
+            Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => self.wake = true,
+        }
+    }
+
+    /// The final notice of an end that an operator brought about stays due until it is out: no message comes again for it.
+    pub(crate) fn owe_final_notice(&mut self) {
+        let ended = matches!(self.task.phase, Phase::Processed | Phase::Undone);
+        if ended && self.task.turned_at == self.task.version {
+            self.task.notice_owed = self.task.reply_queue.is_some();
+        }
+    }
+
+    /// The task claims again. An attempt whose `complete_by` passed during the pause goes back without a failure.
+    pub(crate) fn unpause(&mut self) {
+        self.task.paused_at = None;
+        for index in 0..self.task.steps.len() {
+            let Some((direction, by)) = self.task.steps[index].claim() else { continue };
+            if self.turn.now < by {
+                continue;
+            }
+            // As late as after any expiry: only then is its agent silent, whatever its clock says.
+            let not_before = Some(plus(by, self.turn.skew)).filter(|&t| t > self.turn.now);
+            self.task.steps[index].state = match direction {
+                Direction::Do => State::Pending { not_before },
+                Direction::Undo => State::UndoPending { not_before },
+            };
+            self.log(Kind::Expired, Some(index), Some("no answer before or during the pause; not counted".into()));
+        }
         self.wake = true;
     }
 
@@ -429,9 +494,25 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
     })))
 }
 
-/// A Wake for the next time something can be claimed, if that is soon enough for a delayed message.
+/// The agent of step `index` in this direction is paused.
+fn is_withheld(index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
+    turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent))
+}
+
+/// The next time at which something can be claimed from an agent that is not paused, `None` if nothing waits.
+pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
+    if turn.agents.paused.is_empty() || task.phase == Phase::Undoing && !task.is_undo_begun() {
+        return task.next_claim(turn.workflow, turn.now, turn.skew);
+    }
+    let direction = if task.phase == Phase::Undoing { Direction::Undo } else { Direction::Do };
+    let open = task.waiting(turn.workflow).filter(|(i, _)| !is_withheld(*i, direction, turn));
+    open.map(|(_, from)| from.unwrap_or(turn.now)).min()
+}
+
+/// A Wake for the next time something can be claimed, if that is soon enough for a delayed message. None for what waits for
+/// a paused agent: the sweep looks after it.
 pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
-    let at = task.next_claim(turn.workflow, turn.now, turn.skew)?;
+    let at = next_claim(task, turn)?;
     let delay = until(turn.now, at);
     let wake = Wake { task_id: task.id.clone(), seen: task.version, hops };
     (delay <= MAX_DELAY).then_some(Effect::Wake(wake, delay))
@@ -525,6 +606,12 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::AlertSent => "operator_alerted",
         Kind::Cancelled => "cancelled",
         Kind::Resubmitted => "resubmitted",
+        Kind::Skipped => "skipped",
+        Kind::MarkedDone => "marked_done",
+        Kind::RetriedNow => "retried_now",
+        Kind::UndoAsked => "undo_asked",
+        Kind::Paused => "paused",
+        Kind::Resumed => "resumed",
     }
 }
 

@@ -3,8 +3,10 @@
 //! The message that triggered the work is the outbox. If the process dies anywhere here, the queue delivers the message
 //! again and the decision re-sends what may not have gone out. A version conflict means: decide again on what is there.
 
+use crate::agents::Agents;
 use crate::lease::Lease;
 use crate::message::Effect;
+use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
@@ -24,6 +26,9 @@ use std::sync::{Arc, Mutex};
 const MAX_ROUNDS: usize = 20;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
+
+/// How long an instance goes by what it read about paused agents.
+pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -78,6 +83,8 @@ pub struct Engine<S, M> {
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Value>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
+    /// The paused agents, and when they were read.
+    agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
 }
 
 /// An event with its effects, decided and saved but not yet sent.
@@ -97,6 +104,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
             workflows: Mutex::new(HashMap::new()),
+            agents: Mutex::new(None),
             config,
         }
     }
@@ -142,6 +150,47 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
         let decided = join_all(events.iter().map(|(id, event)| Box::pin(self.decide(id, event)))).await;
         self.send_all(decided).await
+    }
+
+    /// Does what operators ask, side by side. One outcome for each act, in order.
+    ///
+    /// # Errors
+    /// The store's, or a queue's: the act may then be recorded or not, and asking the same again tells. What it did not send
+    /// is owed and sent by the sweep.
+    pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
+        let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();
+        self.handle(events).await.into_iter().map(|answer| answer.map(outcome)).collect()
+    }
+
+    /// What [`Engine::act`] would answer for `task` as it was read; nothing is saved or sent.
+    ///
+    /// # Errors
+    /// The store's, for the workflow.
+    pub async fn would(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
+        let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
+        let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
+        Ok(outcome(match decision {
+            Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
+            Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
+        }))
+    }
+
+    /// The agents that are paused, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
+    async fn agents(&self) -> Arc<Agents> {
+        let now = self.now();
+        let known = lock(&self.agents).clone();
+        if let Some((read, agents)) = &known
+            && read.duration_until(now).abs() < AGENTS_FOR
+        {
+            return Arc::clone(agents);
+        }
+        let agents = match (self.store.agents().await, known) {
+            (Ok(agents), _) => Arc::new(agents),
+            (Err(_), Some((_, agents))) => agents,
+            (Err(_), None) => return Arc::default(),
+        };
+        *lock(&self.agents) = Some((now, Arc::clone(&agents)));
+        agents
     }
 
     /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order: the number of expired attempts.
@@ -197,6 +246,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     async fn decide(&self, id: &Id, event: &Event) -> Result<Decided, Error> {
         let mut known = lock(&self.tasks).get(id).cloned();
         let mut is_fresh = false;
+        let agents = self.agents().await;
         for _ in 0..MAX_ROUNDS {
             let task = match known.take() {
                 Some(task) => task,
@@ -209,7 +259,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match schedule(&task, event, &self.turn(&workflow)) {
+            match schedule(&task, event, &self.turn(&workflow, &agents)) {
                 Decision::Save { task: next, effects } => match self.try_save(next, task.version).await? {
                     Ok(saved) => return Ok(Decided { handled: Handled::Applied(saved), effects }),
                     Err(current) => {
@@ -232,6 +282,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     async fn judge(&self, id: &Id, token: u64) -> Result<(usize, Decided), Error> {
         let mut known: Option<Arc<Task>> = None;
+        let agents = self.agents().await;
         for _ in 0..MAX_ROUNDS {
             let task = match known.take() {
                 Some(task) => task,
@@ -241,7 +292,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match supervise(&task, token, &self.turn(&workflow)) {
+            match supervise(&task, token, &self.turn(&workflow, &agents)) {
                 Verdict::Recover { task: next, effects, expired } => match self.try_save(next, task.version).await? {
                     Ok(saved) => return Ok((expired, Decided { handled: Handled::Applied(saved), effects })),
                     Err(current) => known = current,
@@ -344,8 +395,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(order.input)
     }
 
-    fn turn<'a>(&'a self, workflow: &'a Workflow) -> Turn<'a> {
-        Turn { workflow, now: self.now(), instance: &self.config.instance, skew: self.config.skew }
+    fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
+        Turn { workflow, now: self.now(), instance: &self.config.instance, skew: self.config.skew, agents }
     }
 
     fn stamp(&self) -> String {
@@ -372,6 +423,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
             lock(&self.inputs).put(id.clone(), input.clone());
         }
+    }
+}
+
+fn outcome(handled: Handled) -> Outcome {
+    match handled {
+        Handled::Applied(task) => Outcome::Applied(task.version),
+        Handled::Kept(Kept::Refused(why), _) => Outcome::NotAllowed { why },
+        Handled::Kept(Kept::Moved, task) => Outcome::Moved { version: task.version },
+        Handled::Kept(_, task) => Outcome::Repeated(task.version),
+        Handled::NoSuchTask => Outcome::NotFound,
     }
 }
 

@@ -64,6 +64,24 @@ pub enum Kind {
     /// An operator resubmitted the task.
     #[serde(rename = "or")]
     Resubmitted,
+    /// An operator left a step, or its undo, out.
+    #[serde(rename = "os")]
+    Skipped,
+    /// An operator did a step, or its undo, by hand.
+    #[serde(rename = "om")]
+    MarkedDone,
+    /// An operator ended the wait of a step.
+    #[serde(rename = "on")]
+    RetriedNow,
+    /// An operator asked for the undo.
+    #[serde(rename = "ou")]
+    UndoAsked,
+    /// An operator paused the task.
+    #[serde(rename = "op")]
+    Paused,
+    /// An operator resumed the task.
+    #[serde(rename = "og")]
+    Resumed,
 }
 
 /// One entry.

@@ -8,11 +8,13 @@
 //! Words (the pattern's own): a *task* is one run of a *workflow*, a named list of *steps*; an *agent* does one step at one
 //! remote service; `complete_by` is the time after which only the *supervisor* touches a step.
 
+pub mod agents;
 mod change;
 pub mod engine;
 pub mod history;
 pub mod lease;
 pub mod message;
+pub mod operator;
 pub mod order;
 pub mod ports;
 pub mod retry;

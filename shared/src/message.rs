@@ -246,8 +246,11 @@ pub struct SetAside {
     pub message_id: String,
     /// Why it cannot be handled.
     pub reason: String,
-    /// Its body, unchanged.
+    /// Its body; unchanged, unless `is_cut`.
     pub body: String,
+    /// The body was too long to be kept whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
 }
 
 /// Something to send after a save.

@@ -3,6 +3,7 @@
 //! One adapter implements them on AWS; fakes implement them for model and simulation; one contract suite holds all of them
 //! to the same answers.
 
+use crate::agents::Agents;
 use crate::message::Effect;
 use crate::order::{Id, Order};
 use crate::task::Task;
@@ -98,6 +99,10 @@ pub trait StateStore: Send + Sync {
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
     fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
+    /// The agents that operators have paused. A store without operators has none.
+    fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
+        async { Ok(Agents::default()) }
+    }
 }
 
 /// The tasks that stopped and wait for a person: a sparse index, which no task that goes well is ever in.
@@ -143,6 +148,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
         (**self).workflow(hash).await
+    }
+    async fn agents(&self) -> Result<Agents, Error> {
+        (**self).agents().await
     }
 }
 

@@ -4,9 +4,10 @@
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have gone out.
 
+use crate::agents::Agents;
 use crate::change::{self, Change, Miss};
-use crate::history::Kind;
 use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
+use crate::operator::{self, Act, Refusal, What};
 use crate::step::{Direction, State};
 use crate::task::{Phase, Task};
 use crate::time::{SignedDuration, Timestamp};
@@ -24,6 +25,8 @@ pub struct Turn<'a> {
     pub instance: &'a str,
     /// How far apart the clocks of two instances may be.
     pub skew: SignedDuration,
+    /// Which agents are paused: their steps are not claimed.
+    pub agents: &'a Agents,
 }
 
 /// What happened to a task.
@@ -54,6 +57,8 @@ pub enum Event {
         /// The version the operator looked at; another one means that the task has moved on.
         seen: Option<u64>,
     },
+    /// An operator does something to it.
+    Act(Act),
     /// The alert that arose at this version is out.
     AlertSent {
         /// [`crate::task::Alert::version`].
@@ -102,6 +107,8 @@ pub enum Kept {
     NotAllowed,
     /// The operator looked at an older version.
     Moved,
+    /// The operator's act does not fit the task's state.
+    Refused(Refusal),
 }
 
 /// The scheduler's decision on one event.
@@ -110,8 +117,13 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
-        Event::Cancel { by, reason } => on_cancel(task, by, reason, turn),
-        Event::Resubmit { by, reason, seen } => on_resubmit(task, by, reason, *seen, turn),
+        Event::Cancel { by, reason } => not_allowed(operator::cancel(task, by, reason, turn)),
+        Event::Resubmit { by, reason, seen } => {
+            let what = What::Resubmit { step: None, input: None };
+            let act = Act { what, by: by.clone(), reason: reason.clone(), seen: *seen };
+            not_allowed(operator::act(task, &act, turn))
+        }
+        Event::Act(act) => operator::act(task, act, turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
                 return keep(Kept::Repeated);
@@ -131,6 +143,14 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     }
 }
 
+/// For a message nobody waits for an answer to, why does not matter.
+fn not_allowed(decision: Decision) -> Decision {
+    match decision {
+        Decision::Keep { why: Kept::Refused(_), effects } => Decision::Keep { why: Kept::NotAllowed, effects },
+        other @ (Decision::Save { .. } | Decision::Keep { .. }) => other,
+    }
+}
+
 fn keep(why: Kept) -> Decision {
     Decision::Keep { why, effects: Vec::new() }
 }
@@ -142,7 +162,7 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     if task.turned_at > seen {
         again.extend(change::turn_notice(task, turn.workflow));
     }
-    if task.next_claim(turn.workflow, turn.now, turn.skew).is_none_or(|from| from > turn.now) {
+    if change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {
             again.extend(change::wake(task, turn, hops + 1));
         }
@@ -241,44 +261,6 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
         effects.extend(change::wake(task, turn, 0));
     }
     Decision::Keep { why: Kept::Repeated, effects }
-}
-
-fn on_cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
-    match task.phase {
-        Phase::Forward => {}
-        Phase::Error if !task.is_undo_begun() => {}
-        // A repeated cancel: the Wake and the notice of the first one may not have gone out.
-        Phase::Undoing | Phase::Undone => {
-            let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
-            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(wake).collect();
-            return Decision::Keep { why: Kept::Repeated, effects };
-        }
-        Phase::Processed | Phase::Error | Phase::UndoError => return keep(Kept::NotAllowed),
-    }
-    let mut change = Change::begin(task, turn);
-    if change.irreversible().is_some() {
-        return keep(Kept::NotAllowed);
-    }
-    change.note_act(Kind::Cancelled, by, reason);
-    change.turn_to_undo(format!("cancelled by {by}: {reason}"));
-    // Nothing was ever handed out: there is nothing to wait for.
-    if change.task.forward_by.is_none() {
-        change.advance();
-    }
-    change.save()
-}
-
-fn on_resubmit(task: &Task, by: &str, reason: &str, seen: Option<u64>, turn: &Turn<'_>) -> Decision {
-    match task.phase {
-        Phase::Error | Phase::UndoError => {}
-        Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => return keep(Kept::NotAllowed),
-    }
-    if seen.is_some_and(|version| version != task.version) {
-        return keep(Kept::Moved);
-    }
-    let mut change = Change::begin(task, turn);
-    change.resume(by, reason);
-    change.save()
 }
 
 /// Requests once more for the steps still with an agent that `may_be_lost` picks, as they were claimed.

@@ -38,7 +38,8 @@ pub enum State {
     Processed,
     /// Failed for good: a permanent error, or the threshold of failures.
     Failed,
-    /// Left out by an operator; counts as done for the steps after it, and there is nothing to undo.
+    /// Left out by an operator; counts as done for the steps after it. If it was tried, what it did is unknown, and an undo
+    /// of the task covers it.
     Skipped,
     /// To be undone.
     UndoPending {
@@ -180,12 +181,11 @@ impl Step {
         }
     }
 
-    /// The forward work may have reached the remote service: it was handed out at least once and not left out.
+    /// The forward work may have reached the remote service: it was handed out at least once.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self.state {
-            State::Pending { .. } => self.attempt > 0,
-            State::Skipped => false,
+            State::Pending { .. } | State::Skipped => self.attempt > 0,
             State::Processing { .. }
             | State::Processed
             | State::Failed

@@ -3,6 +3,7 @@
 //! It knows no business operation and sends nothing to agents: all it does is to count the failure, give the step back
 //! (or turn the task to undo, or stop it and alert), and wake a scheduler.
 
+use crate::agents::MAX_WITHHELD;
 use crate::change::{self, Change, Miss};
 use crate::message::Effect;
 use crate::scheduler::{Decision, Kept, Turn};
@@ -43,7 +44,8 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     let expired: Vec<_> = (task.steps.iter().enumerate())
         .filter_map(|(i, step)| step.claim().map(|(direction, by)| (i, direction, by)))
-        .filter(|(_, _, by)| change::is_past(*by, turn))
+        // A paused task's deadlines wait for it to be resumed.
+        .filter(|(_, _, by)| task.paused_at.is_none() && change::is_past(*by, turn))
         .collect();
     if expired.is_empty() {
         return look_again(task, turn);
@@ -76,9 +78,15 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         };
     };
     let next = match task.phase {
-        Phase::Forward | Phase::Undoing => task.next_claim(turn.workflow, turn.now, turn.skew),
+        Phase::Forward | Phase::Undoing => change::next_claim(task, turn),
         Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
     };
+    let age = task.updated_at.duration_until(turn.now);
+    if wanted <= turn.now && next.is_none() {
+        // All that could be claimed waits for a paused agent: nothing to send, and nothing to count.
+        let due = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
+        return Verdict::Rearm { due: Some(task.complete_by().map_or(due, |by| by.min(due))), effects };
+    }
     if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
         let due = wanted.max(turn.now);
         return if task.due == Some(due) {
@@ -94,7 +102,6 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         effects.extend(change::turn_notice(task, turn.workflow));
     }
     effects.extend(change::wake(task, turn, 0));
-    let age = task.updated_at.duration_until(turn.now);
     let patience = age.clamp(grace(turn.workflow), MAX_REARM);
     let due = plus(turn.now, patience);
     let due = task.complete_by().map_or(due, |by| by.min(due));

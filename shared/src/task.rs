@@ -156,6 +156,9 @@ pub struct Task {
     /// The latest `complete_by` ever handed out for forward work: no forward call starts after it (UTC, milliseconds).
     #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub forward_by: Option<Timestamp>,
+    /// Since when an operator has it paused: only an open task is (UTC, milliseconds).
+    #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub paused_at: Option<Timestamp>,
     /// Why the task failed, was cancelled, or stopped.
     #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -225,6 +228,7 @@ impl Task {
             reply_queue: submission.reply_queue,
             priority: submission.priority,
             forward_by: None,
+            paused_at: None,
             reason: None,
             alert: None,
             notice_owed: false,
@@ -298,20 +302,27 @@ impl Task {
         true
     }
 
-    /// Steps that wait only for time: position and the time from which they can be claimed (`None`: at once).
+    /// Steps that wait only for time: position and the time from which they can be claimed (`None`: at once). While the
+    /// task is paused there are none.
     pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
-        self.steps.iter().enumerate().filter_map(move |(i, step)| match (self.phase, &step.state) {
-            (Phase::Forward, State::Pending { not_before }) if self.is_open(i, workflow) => Some((i, *not_before)),
-            (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
-                Some((i, *not_before))
+        let runs = self.paused_at.is_none();
+        self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
+            match (self.phase, &step.state) {
+                (Phase::Forward, State::Pending { not_before }) if self.is_open(i, workflow) => Some((i, *not_before)),
+                (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
+                    Some((i, *not_before))
+                }
+                _ => None,
             }
-            _ => None,
         })
     }
 
     /// The next time at which something can be claimed, `None` if nothing waits. A time at or before `now` means at once.
     #[must_use]
     pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
+        if self.paused_at.is_some() {
+            return None;
+        }
         if self.phase == Phase::Undoing && !self.is_undo_begun() {
             return Some(self.undo_from(skew).unwrap_or(now));
         }
@@ -322,7 +333,8 @@ impl Task {
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then_some(self.updated_at);
-        let expiry = self.complete_by().map(|by| plus(by, skew));
+        // While the task is paused its deadlines wait too: no supervisor has anything to do.
+        let expiry = self.complete_by().filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew));
         let next = match self.phase {
             Phase::Forward | Phase::Undoing => self.next_claim(workflow, self.updated_at, skew),
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,

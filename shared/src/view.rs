@@ -23,6 +23,9 @@ pub struct Status {
     pub state: ProcessState,
     /// Why it failed, was cancelled, or stopped.
     pub reason: Option<String>,
+    /// Since when an operator has it paused (UTC, milliseconds).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<Timestamp>,
     /// The submitter's own reference.
     pub reference: Option<String>,
     /// Whose order it is.
@@ -85,6 +88,7 @@ pub fn status(task: &Task, workflow: &Workflow) -> Status {
         workflow_hash: task.workflow_hash.to_string(),
         state: task.process_state(),
         reason: task.reason.clone(),
+        paused_at: task.paused_at,
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),
         priority: task.priority,

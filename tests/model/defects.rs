@@ -85,6 +85,7 @@ impl Defect {
 /// The scheduler's decision, with `defect`.
 pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     let Some(defect) = defect else { return shared::scheduler::schedule(task, event, turn) };
+    let attempts: Vec<u32> = task.steps.iter().map(|s| s.attempt).collect();
     let (mut task, mut event, mut turn) = (task.clone(), event.clone(), *turn);
     let workflow = turn.workflow.clone();
     let mut bent = workflow.clone();
@@ -101,7 +102,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::UnknownIsNotUndone, Event::Wake { .. }) if task.phase == Phase::Undoing && !task.is_undo_begun() => {
             let unknown = |s: &State| matches!(s, State::Pending { .. } | State::Processing { .. });
             if task.undo_from(turn.skew).is_none_or(|from| from <= turn.now) {
-                task.steps.iter_mut().filter(|s| unknown(&s.state)).for_each(|s| s.state = State::Skipped);
+                for step in task.steps.iter_mut().filter(|s| unknown(&s.state)) {
+                    (step.state, step.attempt) = (State::Pending { not_before: None }, 0);
+                }
             }
         }
         (Defect::UndoDoesNotWait, _) => task.forward_by = None,
@@ -162,6 +165,11 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 task.due = first.or(task.due);
             } else if task.due.is_some() {
                 task.due = before.due.or(task.due);
+            }
+        }
+        (Decision::Save { task: next, .. }, Defect::UnknownIsNotUndone, Event::Wake { .. }) => {
+            for (is, attempt) in next.steps.iter_mut().zip(attempts) {
+                is.attempt = is.attempt.max(attempt);
             }
         }
         (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,

@@ -176,7 +176,7 @@ impl World {
     }
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
-        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW }
+        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW, agents: &shared::agents::ALL_RUN }
     }
 
     fn event(&self, task: &Task, msg: Msg) -> Option<Event> {

@@ -2,13 +2,14 @@
 
 pub mod http;
 pub mod input;
-pub mod problem;
 mod queue;
 pub mod submission;
 pub mod workflows;
 
 use shared::engine::Engine;
 use std::sync::Arc;
+
+pub use stepwarden_aws::problem;
 
 pub use queue::handler as queue_handler;
 

@@ -94,11 +94,13 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     let ids: Vec<String> = messages.iter().map(|(record, _)| record.message_id.clone()).collect();
     let effects = messages.into_iter().map(|(record, reason)| {
         tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside: {}", shared::history::shorten(&reason, MAX_REASON));
+        let kept = escaped_prefix(&record.body, MAX_BODY);
         Effect::SetAside(Box::new(SetAside {
             queue: record.queue,
             message_id: record.message_id,
             reason: shared::history::shorten(&reason, MAX_REASON),
-            body: shared::history::shorten(&record.body, escaped_prefix(&record.body, MAX_BODY)),
+            body: shared::history::shorten(&record.body, kept),
+            is_cut: kept < record.body.len(),
         }))
     });
     for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {

@@ -21,6 +21,11 @@ pub(crate) fn n(number: impl ToString) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
+/// Value of `attention` for tasks in Error.
+pub const ATTENTION_ERROR: &str = "Error";
+/// Value of `attention` for tasks that an operator paused: they are in no other index.
+pub const ATTENTION_PAUSED: &str = "Paused";
+
 /// The TASK item. `ttl` is set when the task has ended for good and owes nothing.
 ///
 /// # Errors
@@ -55,7 +60,9 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     }
     // A sparse index of what waits for a person: no order that goes well is ever written to it.
     if state == shared::task::ProcessState::Error {
-        put("attention", Some(s("Error")));
+        put("attention", Some(s(ATTENTION_ERROR)));
+    } else if task.paused_at.is_some() {
+        put("attention", Some(s(ATTENTION_PAUSED)));
     }
     Ok(item)
 }
@@ -96,7 +103,7 @@ pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, Strin
     (bucket_name(created_at, bucket), format!("{:013}#{id}", created_at.as_millisecond()))
 }
 
-fn bucket_name(at: Timestamp, bucket: u32) -> String {
+pub(crate) fn bucket_name(at: Timestamp, bucket: u32) -> String {
     let date = at.to_zoned(jiff::tz::TimeZone::UTC);
     format!("{:04}-{:02}#{bucket:03}", date.year(), date.month())
 }

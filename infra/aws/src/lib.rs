@@ -6,9 +6,14 @@
 pub mod batch;
 pub mod clients;
 pub mod config;
+pub mod control;
+pub mod http;
 pub mod item;
 pub mod lease_store;
+pub mod list;
 pub mod messenger;
+pub mod problem;
+pub mod redrive;
 pub mod schema;
 pub mod state_store;
 pub mod telemetry;

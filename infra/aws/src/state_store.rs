@@ -8,6 +8,7 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem};
+use shared::agents::Agents;
 use shared::order::{Id, Order};
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::task::Task;
@@ -47,7 +48,7 @@ impl DynamoStore {
         }
     }
 
-    async fn get(&self, table: &str, key: Item, what: &str) -> Result<Option<Item>, Error> {
+    pub(crate) async fn get(&self, table: &str, key: Item, what: &str) -> Result<Option<Item>, Error> {
         let answer = self.client.get_item().table_name(table).set_key(Some(key)).consistent_read(true).send().await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
@@ -213,6 +214,10 @@ impl StateStore for DynamoStore {
         let json = item::text(&item, "workflow", &what)?;
         serde_json::from_str(json).map(Some).map_err(|e| corrupt(&what, e.to_string()))
     }
+
+    async fn agents(&self) -> Result<Agents, Error> {
+        self.read_agents().await
+    }
 }
 
 impl AttentionIndex for DynamoStore {
@@ -265,7 +270,7 @@ impl<E: std::error::Error> IntoSource for Box<aws_sdk_dynamodb::error::DisplayEr
     }
 }
 
-fn to_cursor(key: &Item) -> String {
+pub(crate) fn to_cursor(key: &Item) -> String {
     let plain: std::collections::BTreeMap<&str, (&str, &str)> = key
         .iter()
         .filter_map(|(name, value)| match value {
@@ -277,7 +282,7 @@ fn to_cursor(key: &Item) -> String {
     serde_json::to_string(&plain).expect("strings only")
 }
 
-fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
+pub(crate) fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
     let plain: std::collections::BTreeMap<String, (String, String)> =
         serde_json::from_str(cursor).map_err(|e| corrupt(what, format!("cursor: {e}")))?;
     Ok(plain.into_iter().map(|(name, (kind, text))| (name, if kind == "N" { n(text) } else { s(text) })).collect())

@@ -3,12 +3,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::agents::Agents;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::scheduler::{Decision, Event, Kept, Turn, schedule};
 use shared::step::{Direction, State};
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Priority, Submission, Task};
+use shared::task::{Phase, Priority, Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 
@@ -83,6 +84,7 @@ pub struct Bench {
     pub expired: usize,
     /// Every value `due` has had, in milliseconds since the task was created.
     pub dues: Vec<Option<i64>>,
+    pub agents: Agents,
 }
 
 impl Bench {
@@ -98,6 +100,7 @@ impl Bench {
             effects: Vec::new(),
             expired: 0,
             dues: Vec::new(),
+            agents: Agents::default(),
         };
         bench.note_due();
         bench
@@ -118,7 +121,13 @@ impl Bench {
     }
 
     pub fn decide(&self, event: &Event) -> Decision {
-        let turn = Turn { workflow: &self.workflow, now: at(self.now), instance: self.instance, skew: SKEW };
+        let turn = Turn {
+            workflow: &self.workflow,
+            now: at(self.now),
+            instance: self.instance,
+            skew: SKEW,
+            agents: &self.agents,
+        };
         schedule(&self.task, event, &turn)
     }
 
@@ -172,7 +181,8 @@ impl Bench {
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
-        let turn = Turn { workflow: &self.workflow, now: at(self.now), instance: "v1", skew: SKEW };
+        let turn =
+            Turn { workflow: &self.workflow, now: at(self.now), instance: "v1", skew: SKEW, agents: &self.agents };
         self.expired = 0;
         match supervise(&self.task, token, &turn) {
             Verdict::Recover { task, effects, expired } => {
@@ -206,7 +216,11 @@ impl Bench {
         self.note_due();
         let task = &self.task;
         assert_eq!(task.locked_by().is_none(), task.complete_by().is_none());
-        if !task.process_state().is_final() {
+        assert!(
+            task.paused_at.is_none() || matches!(task.phase, Phase::Forward | Phase::Undoing),
+            "only what is open is paused"
+        );
+        if !task.process_state().is_final() && task.paused_at.is_none() {
             assert!(task.due.is_some(), "an open task is in the due index: {task:?}");
         }
         if task.alert.is_some() || task.notice_owed {

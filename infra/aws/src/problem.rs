@@ -72,6 +72,16 @@ codes! {
     unsupported_media_type = "unsupported_media_type", 415, "The body is not declared as JSON";
     /// No such order.
     no_such_order = "no_such_order", 404, "There is no such order";
+    /// The operator looked at an older version of the order.
+    order_moved = "order_moved", 409, "The order has moved on";
+    /// The act does not fit the order's state.
+    not_allowed = "not_allowed", 409, "The order's state does not allow this";
+    /// No such agent.
+    no_such_agent = "no_such_agent", 404, "There is no such agent";
+    /// No such queue.
+    no_such_queue = "no_such_queue", 404, "There is no such queue";
+    /// Too much work waits already; later is better.
+    overloaded = "overloaded", 429, "Too much work is waiting";
     /// No such route.
     no_such_route = "no_such_route", 404, "There is no such route";
     /// The route takes other methods.

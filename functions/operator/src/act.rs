@@ -1,0 +1,163 @@
+//! One act on one order.
+
+use crate::Operator;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::operator::{Act, Outcome, What};
+use shared::order::Id;
+use shared::ports::Error;
+use stepwarden_aws::problem::{self, Problem};
+
+/// Longest name and reason, in bytes: together they fit an entry of the history.
+pub const MAX_BY: usize = 100;
+/// Longest reason, in bytes.
+pub const MAX_REASON: usize = 180;
+
+/// The body of an act.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Body {
+    /// Who, where no token says so.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// Which step, where it matters and more than one comes into question.
+    pub step: Option<String>,
+    /// For `resubmit`: in place of the order's input, for that step.
+    pub input: Option<Value>,
+    /// For `mark-done`: what the agent would have returned.
+    pub output: Option<Value>,
+    /// The version the person looked at.
+    pub if_version: Option<u64>,
+}
+
+/// The names of the acts, as in the routes.
+pub const NAMES: [&str; 8] = ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume"];
+
+/// The act called `name` with what `body` gives to it.
+///
+/// # Errors
+/// A field that this act does not take. `None` for another name.
+pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
+    let step = || body.step.clone();
+    let (what, takes_step) = match name {
+        "resubmit" => (What::Resubmit { step: step(), input: body.input.clone() }, true),
+        "skip" => (What::Skip { step: step() }, true),
+        "mark-done" => (What::MarkDone { step: step(), output: body.output.clone().unwrap_or_default() }, true),
+        "retry-now" => (What::RetryNow { step: step() }, true),
+        "cancel" => (What::Cancel, false),
+        "undo" => (What::Undo, false),
+        "pause" => (What::Pause, false),
+        "resume" => (What::Resume, false),
+        _ => return None,
+    };
+    let stray = [
+        ("step", body.step.is_some() && !takes_step),
+        ("input", body.input.is_some() && name != "resubmit"),
+        ("output", body.output.is_some() && name != "mark-done"),
+    ];
+    let stray = stray.into_iter().find(|(_, is_stray)| *is_stray);
+    Some(match stray {
+        Some((field, _)) => Err(problem::invalid_field(field, format!("`{name}` takes no `{field}`; leave it out"))),
+        None => Ok(what),
+    })
+}
+
+/// Who and why, checked: the token's subject goes before the body's name.
+///
+/// # Errors
+/// One of them is missing or too long.
+pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>) -> Result<(String, String), Problem> {
+    let text = |field: &'static str, text: Option<&str>, most: usize| {
+        let text = text.map(str::trim).filter(|text| !text.is_empty());
+        let text = text.ok_or_else(|| problem::invalid_field(field, "is missing; it goes into the order's history"))?;
+        if text.len() > most {
+            return Err(problem::invalid_field(field, format!("must have at most {most} bytes")));
+        }
+        Ok(text.to_owned())
+    };
+    let by = match subject {
+        Some(subject) => shared::history::shorten(subject, MAX_BY),
+        None => text("by", by, MAX_BY)?,
+    };
+    Ok((by, text("reason", reason, MAX_REASON)?))
+}
+
+/// What became of an act on one order, as people and programs see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// The order.
+    pub order_id: Id,
+    /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found` or `unavailable`; `would_apply` in a dry run.
+    pub outcome: &'static str,
+    /// The order's version now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Answer {
+    /// The answer that `outcome` is.
+    #[must_use]
+    pub fn new(order_id: Id, outcome: Result<Outcome, Error>) -> Self {
+        let (outcome, version, why) = match outcome {
+            Ok(Outcome::Applied(version)) => ("applied", Some(version), None),
+            Ok(Outcome::Repeated(version)) => ("repeated", Some(version), None),
+            Ok(Outcome::NotAllowed { why }) => ("not_allowed", None, Some(why.to_string())),
+            Ok(Outcome::Moved { version }) => {
+                ("moved", Some(version), Some("the order has moved on since it was looked at".into()))
+            }
+            Ok(Outcome::NotFound) => ("not_found", None, None),
+            Err(error) => {
+                ("unavailable", None, Some(format!("{error}; the act may be recorded; look before repeating it")))
+            }
+        };
+        Self { order_id, outcome, version, why }
+    }
+
+    /// Whether the order is as the person wants it.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        matches!(self.outcome, "applied" | "repeated" | "would_apply")
+    }
+}
+
+impl Operator {
+    /// Does one act.
+    pub async fn act(&self, id: Id, act: Act) -> Result<Outcome, Error> {
+        tracing::info!(task.id = %id, operator = %act.by, "asked to {}", verb(&act.what));
+        let mut all = self.engine.act(vec![(id, act)]).await;
+        all.pop().expect("one answer for one act")
+    }
+}
+
+fn verb(what: &What) -> &'static str {
+    match what {
+        What::Resubmit { .. } => "resubmit",
+        What::Skip { .. } => "skip a step",
+        What::MarkDone { .. } => "mark a step done",
+        What::RetryNow { .. } => "retry now",
+        What::Cancel => "cancel",
+        What::Undo => "undo",
+        What::Pause => "pause",
+        What::Resume => "resume",
+    }
+}
+
+/// The store's or a queue's error as a problem.
+#[must_use]
+pub fn unavailable(error: &Error) -> Problem {
+    tracing::error!(error = error as &dyn std::error::Error, "store or queues did not do their part");
+    match error {
+        Error::TooLarge { bytes, limit, .. } => {
+            problem::too_large(None, format!("the order would take {bytes} bytes, at most {limit} can be kept"))
+        }
+        Error::Corrupt { what, why } if what == "the cursor" => problem::invalid_field("cursor", why.clone()),
+        Error::Unavailable { .. } | Error::Corrupt { .. } => {
+            let detail = "store or queues did not answer; what was asked may be done or not, so look and ask again";
+            problem::unavailable(None, detail).retry_after(2)
+        }
+    }
+}

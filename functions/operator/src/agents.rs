@@ -1,0 +1,55 @@
+//! Agents: which there are, how much waits for them, and pausing them.
+
+use crate::{Operator, act};
+use futures::future::try_join_all;
+use serde::Serialize;
+use shared::agents::Pause;
+use stepwarden_aws::config::queue;
+use stepwarden_aws::problem::{self, Problem};
+
+/// An agent as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Agent {
+    /// Its name.
+    pub name: String,
+    /// Who paused it, why and since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Pause>,
+    /// Requests that wait in its queue, about.
+    pub waiting: u64,
+    /// Requests that were received too often, about.
+    pub dead: u64,
+}
+
+impl Operator {
+    /// All agents.
+    ///
+    /// # Errors
+    /// The store's or SQS's.
+    pub async fn agents(&self) -> Result<Vec<Agent>, Problem> {
+        let mut paused = self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?.paused;
+        let one = |name: &String| {
+            let (name, paused, queue) = (name.clone(), paused.remove(name), queue::agent(name));
+            async move {
+                let waiting = self.redriver.waiting(&queue).await?;
+                let dead = self.redriver.waiting(&queue::dead(&queue)).await?;
+                Ok(Agent { name, paused, waiting, dead })
+            }
+        };
+        try_join_all(self.agents.iter().map(one)).await.map_err(|e| act::unavailable(&e))
+    }
+
+    /// Pauses the agent called `name`, or resumes it. Schedulers follow within [`shared::engine::AGENTS_FOR`].
+    ///
+    /// # Errors
+    /// There is no such agent, or the store's.
+    pub async fn set_agent(&self, name: &str, paused: bool, by: String, reason: String) -> Result<(), Problem> {
+        if !self.agents.iter().any(|known| known == name) {
+            let detail = format!("`{name}` is not one of {}", self.agents.join(", "));
+            return Err(problem::no_such_agent(None, detail));
+        }
+        tracing::info!(agent = name, operator = %by, paused, "changed whether an agent takes work: {reason}");
+        let pause = paused.then(|| Pause { by, reason, since: self.engine.now() });
+        self.engine.store.set_agent(name, pause.as_ref()).await.map_err(|e| act::unavailable(&e))
+    }
+}

@@ -1,0 +1,167 @@
+//! One act on many orders: by filter, at a bounded rate, with a result for each, and an end when too many fail.
+//!
+//! Each order is acted on at the version it was listed at, so one that has moved on meanwhile is left alone. A call ends
+//! after [`MAX_TIME`] at the latest and says where to go on.
+
+use crate::act::{self, Answer, Body};
+use crate::list::Wanted;
+use crate::{Operator, query};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::operator::{Act, Outcome};
+use std::time::Duration;
+use stepwarden_aws::list::MAX_PAGE;
+use stepwarden_aws::problem::{self, Problem};
+use tokio::time::Instant;
+
+/// Most orders of one call.
+pub const MAX_ORDERS: usize = 1000;
+/// Most acts a second.
+pub const MAX_RATE: u32 = 100;
+/// Longest time of one call: well below API Gateway's 30 s.
+pub const MAX_TIME: Duration = Duration::from_secs(20);
+/// Most pages looked at in one call, so that a filter that finds little ends too.
+const MAX_PAGES: usize = 20;
+
+fn default_limit() -> usize {
+    100
+}
+
+fn default_rate() -> u32 {
+    10
+}
+
+fn default_abort() -> usize {
+    10
+}
+
+/// What is wanted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bulk {
+    /// Name of the act, as in the routes.
+    pub action: String,
+    /// Which orders.
+    pub filter: Wanted,
+    /// Who, where no token says so.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// For `resubmit`.
+    pub input: Option<Value>,
+    /// For `mark-done`.
+    pub output: Option<Value>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Acts a second.
+    #[serde(default = "default_rate")]
+    pub rate_per_s: u32,
+    /// Most orders acted on.
+    #[serde(default = "default_limit")]
+    pub limit: usize,
+    /// So many orders that were not as wanted end the call.
+    #[serde(default = "default_abort")]
+    pub abort_after_failures: usize,
+    /// Where an earlier call ended.
+    pub cursor: Option<String>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Orders that are as wanted now.
+    pub good: usize,
+    /// Orders that are not.
+    pub failed: usize,
+    /// Too many failed.
+    pub aborted: bool,
+    /// One for each order, in the order of the list.
+    pub results: Vec<Answer>,
+    /// Where to go on, if there may be more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+impl Operator {
+    /// Does it, or says what it would do.
+    ///
+    /// # Errors
+    /// A field that cannot be, or the store's before anything was done. Later ones are results.
+    pub async fn bulk(&self, bulk: &Bulk, subject: Option<&str>) -> Result<Report, Problem> {
+        let (by, reason) = act::who_and_why(subject, bulk.by.as_deref(), bulk.reason.as_deref())?;
+        let body = Body {
+            step: bulk.filter.step.clone().filter(|_| takes_step(&bulk.action)),
+            input: bulk.input.clone(),
+            output: bulk.output.clone(),
+            ..Body::default()
+        };
+        let what = act::what(&bulk.action, &body).unwrap_or_else(|| {
+            Err(problem::invalid_field("action", format!("must be one of {}", act::NAMES.join(", "))))
+        })?;
+        if bulk.filter.is_everything() {
+            return Err(problem::invalid_field("filter", "would fit every order; narrow it down"));
+        }
+        query::number("limit", &bulk.limit.to_string(), MAX_ORDERS)?;
+        query::number("rate_per_s", &bulk.rate_per_s.to_string(), MAX_RATE as usize)?;
+        query::number("abort_after_failures", &bulk.abort_after_failures.to_string(), MAX_ORDERS)?;
+        let filter = bulk.filter.filter()?;
+        let mut pace = tokio::time::interval(Duration::from_secs(1) / bulk.rate_per_s);
+        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let end = Instant::now() + MAX_TIME;
+        let mut report = Report { dry_run: bulk.dry_run, next: bulk.cursor.clone(), ..Report::default() };
+        for _ in 0..MAX_PAGES {
+            let page = self.engine.store.list(&filter, self.engine.now(), MAX_PAGE, report.next.as_deref()).await;
+            let page = match page {
+                Ok(page) => page,
+                Err(error) if report.results.is_empty() => return Err(act::unavailable(&error)),
+                // What was done is worth more to the person than the error; the cursor says where to go on.
+                Err(_) => return Ok(report),
+            };
+            for task in &page.tasks {
+                let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| act::unavailable(&e))?;
+                if bulk.filter.fits(task, &workflow) {
+                    if report.results.len() == bulk.limit || report.aborted || Instant::now() >= end {
+                        return Ok(report);
+                    }
+                    let one =
+                        Act { what: what.clone(), by: by.clone(), reason: reason.clone(), seen: Some(task.version) };
+                    let answer = if bulk.dry_run {
+                        would(task.id.clone(), self.engine.would(task, &one).await)
+                    } else {
+                        pace.tick().await;
+                        Answer::new(task.id.clone(), self.act(task.id.clone(), one).await)
+                    };
+                    if answer.is_good() {
+                        report.good += 1
+                    } else {
+                        report.failed += 1
+                    }
+                    report.results.push(answer);
+                    report.aborted = report.failed >= bulk.abort_after_failures;
+                }
+                report.next = Some(self.engine.store.cursor_after(&filter, task));
+            }
+            report.next = page.next;
+            if report.next.is_none() || report.aborted {
+                return Ok(report);
+            }
+        }
+        Ok(report)
+    }
+}
+
+fn would(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Error>) -> Answer {
+    let answer = Answer::new(id, outcome);
+    match answer.outcome {
+        // The version it would have is not its version.
+        "applied" => Answer { outcome: "would_apply", version: None, ..answer },
+        _ => answer,
+    }
+}
+
+fn takes_step(action: &str) -> bool {
+    matches!(action, "resubmit" | "skip" | "mark-done" | "retry-now")
+}

@@ -1,0 +1,137 @@
+//! The operator routes of the HTTP API, as API Gateway hands them over (payload format 2.0).
+
+use crate::act::{self, Body};
+use crate::{Operator, list, query};
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use shared::operator::{Act, Outcome};
+use shared::order::Id;
+use stepwarden_aws::http::{body, check_media_type, claim, json_answer, refuse};
+use stepwarden_aws::problem::{self, Problem};
+
+/// Largest body, in bytes: an edited input and what is around it.
+pub const MAX_BODY: usize = 64 * 1024;
+
+/// Whether a request is for this function; every other one is for submission.
+#[must_use]
+pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
+    let parts = parts(event);
+    match parts.as_slice() {
+        ["orders"] => event.request_context.http.method == "GET",
+        ["orders", _, "actions", ..] | ["bulk" | "agents" | "queues" | "leases", ..] => true,
+        _ => false,
+    }
+}
+
+/// Answers one request.
+pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
+    match route(operator, &event).await {
+        Ok(answer) => answer,
+        Err(problem) => refuse(&problem),
+    }
+}
+
+fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
+    event.raw_path.as_deref().unwrap_or("/").split('/').filter(|part| !part.is_empty()).collect()
+}
+
+async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
+    let method = event.request_context.http.method.as_str();
+    let parts = parts(event);
+    match (method, parts.as_slice()) {
+        ("GET", ["orders"]) => {
+            let query = query::read(event, &list::PARAMETERS)?;
+            Ok(json_answer(200, &operator.list(&query).await?, &[]))
+        }
+        ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
+        ("POST", ["bulk"]) => {
+            let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
+            Ok(json_answer(200, &report, &[]))
+        }
+        ("GET", ["agents"]) => Ok(json_answer(200, &json!({"agents": operator.agents().await?}), &[])),
+        ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
+            let body: Why = parse(event)?;
+            let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+            operator.set_agent(name, *verb == "pause", by, reason).await?;
+            let within = shared::engine::AGENTS_FOR.as_secs();
+            Ok(json_answer(200, &json!({"agent": name, "paused": *verb == "pause", "within_s": within}), &[]))
+        }
+        ("POST", ["queues", name, "redrive"]) => {
+            let body: crate::queues::Redrive = parse(event)?;
+            let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+            Ok(json_answer(200, &operator.redrive(name, &body, &by, &reason).await?, &[]))
+        }
+        ("GET", ["leases"]) => Ok(json_answer(200, &json!({"leases": operator.leases().await?}), &[])),
+        (_, ["orders" | "agents" | "leases"]) => Err(problem::method_not_allowed(None, "this route takes GET")),
+        (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
+            Err(problem::method_not_allowed(None, "this route takes POST"))
+        }
+        _ => {
+            let path = event.raw_path.as_deref().unwrap_or("/");
+            Err(problem::no_such_route(None, format!("{method} {path} is not a route; GET /orders lists orders")))
+        }
+    }
+}
+
+async fn post_act(
+    operator: &Operator,
+    event: &ApiGatewayV2httpRequest,
+    id: &str,
+    name: &str,
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    let body: Body = parse(event)?;
+    let what = act::what(name, &body).unwrap_or_else(|| {
+        let detail = format!("there is no act `{name}`; write one of {}", act::NAMES.join(", "));
+        Err(problem::no_such_route(None, detail))
+    })?;
+    let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+    let id = Id::parse(id).ok_or_else(none)?;
+    let act = Act { what, by, reason, seen: body.if_version };
+    let answer = |outcome: &str, version: u64| {
+        let etag = format!("\"{version}\"");
+        json_answer(200, &json!({"order_id": id, "outcome": outcome, "version": version}), &[("etag", &etag)])
+    };
+    match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
+        Outcome::Applied(version) => Ok(answer("applied", version)),
+        Outcome::Repeated(version) => Ok(answer("repeated", version)),
+        Outcome::NotAllowed { why } => Err(problem::not_allowed(None, why.to_string())),
+        Outcome::Moved { version } => {
+            let detail = format!("the order is at version {version}; look at it again and decide anew");
+            Err(problem::order_moved("if_version", detail))
+        }
+        Outcome::NotFound => Err(none()),
+    }
+}
+
+/// Who and why, and nothing else.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Why {
+    by: Option<String>,
+    reason: Option<String>,
+}
+
+fn parse<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest) -> Result<T, Problem> {
+    check_media_type(event)?;
+    let body = body(event)?;
+    if body.len() > MAX_BODY {
+        let detail = format!("the body has {} bytes, at most {MAX_BODY} are taken", body.len());
+        return Err(problem::too_large(None, detail));
+    }
+    let deserializer = &mut serde_json::Deserializer::from_slice(&body);
+    let parsed: Result<T, _> = serde_path_to_error::deserialize(&mut *deserializer);
+    let parsed = parsed.map_err(|e| {
+        let path = e.path().to_string();
+        let inner = e.into_inner();
+        if inner.is_data() {
+            problem::invalid_field(None, inner.to_string()).at(if path == "." { "body".into() } else { path })
+        } else {
+            problem::invalid_json(None, format!("{inner}; send one JSON object"))
+        }
+    })?;
+    deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    Ok(parsed)
+}

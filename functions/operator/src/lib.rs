@@ -1,0 +1,36 @@
+//! The operator function: what a person does to orders, agents and queues, over HTTP; and the lists they look at.
+//!
+//! All decisions about an order are in [`shared::operator`]; here is the way from an HTTP event to the engine and back,
+//! one order at a time or many. API, command line and console call the same functions. It has no right on agents' queues.
+
+pub mod act;
+pub mod agents;
+pub mod bulk;
+pub mod http;
+pub mod list;
+mod query;
+pub mod queues;
+
+use std::sync::Arc;
+use stepwarden_aws::redrive::Redriver;
+use stepwarden_aws::{Clients, Config, Engine};
+
+/// What the operator function needs.
+pub struct Operator {
+    /// The engine over store and queues.
+    pub engine: Arc<Engine>,
+    /// Moves poison messages.
+    pub redriver: Redriver,
+    /// Names of all agents.
+    pub agents: Vec<String>,
+    /// Names of the leases to show.
+    pub leases: Vec<String>,
+}
+
+impl Operator {
+    /// An operator of the system that `config` names.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, clients: &Clients, config: &Config, leases: Vec<String>) -> Self {
+        Self { engine, redriver: Redriver::new(clients, config), agents: config.agents.clone(), leases }
+    }
+}

@@ -1,0 +1,197 @@
+//! Lists of orders, one line each.
+
+use crate::{Operator, act, query};
+use serde::{Deserialize, Serialize};
+use shared::order::Id;
+use shared::step::{Direction, State};
+use shared::task::{ProcessState, Task};
+use shared::time::Timestamp;
+use shared::workflow::Workflow;
+use std::collections::BTreeMap;
+use stepwarden_aws::list::{Filter, MAX_PAGE};
+use stepwarden_aws::problem::Problem;
+
+/// Orders on a page where nothing else is asked.
+const PAGE: usize = 50;
+/// What `GET /orders` takes.
+pub const PARAMETERS: [&str; 8] = ["state", "workflow", "tenant", "from", "to", "cursor", "limit", "step"];
+
+/// One order in a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The order.
+    pub order_id: Id,
+    /// Its workflow's name.
+    pub workflow: String,
+    /// Where it stands.
+    pub state: ProcessState,
+    /// Since when an operator has it paused (UTC, milliseconds).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<Timestamp>,
+    /// Why it failed, was cancelled, or stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whose order it is.
+    pub tenant: String,
+    /// The submitter's own reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// For `if_version`.
+    pub version: u64,
+    /// The pattern's FailureCount.
+    pub failure_count: u32,
+    /// When it was accepted (UTC, milliseconds).
+    pub created_at: Timestamp,
+    /// When it last changed (UTC, milliseconds).
+    pub updated_at: Timestamp,
+    /// Steps that failed, or wait after a failure.
+    pub trouble: Vec<Trouble>,
+}
+
+/// A step in trouble.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// Its name.
+    pub step: String,
+    /// The agent that could not do it.
+    pub agent: String,
+    /// Whether it is its undo.
+    pub undo: bool,
+    /// The last error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rows {
+    /// Newest first. A page may be empty and still have a next one.
+    pub orders: Vec<Row>,
+    /// For `cursor`; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Which orders: a filter of the store's, and one of steps.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wanted {
+    /// A state's name, or `Paused`.
+    pub state: Option<String>,
+    /// Workflow.
+    pub workflow: Option<String>,
+    /// Tenant.
+    pub tenant: Option<String>,
+    /// Agent of a step in trouble.
+    pub agent: Option<String>,
+    /// Name of a step in trouble.
+    pub step: Option<String>,
+    /// Accepted at or after (UTC).
+    pub from: Option<Timestamp>,
+    /// Accepted before (UTC).
+    pub to: Option<Timestamp>,
+}
+
+impl Wanted {
+    /// Nothing narrows it down.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        let texts = [&self.state, &self.workflow, &self.tenant, &self.agent, &self.step];
+        texts.iter().all(|text| text.is_none()) && self.from.is_none() && self.to.is_none()
+    }
+
+    /// The store's part of it.
+    ///
+    /// # Errors
+    /// There is no such state.
+    pub fn filter(&self) -> Result<Filter, Problem> {
+        let (state, paused) = self.state.as_deref().map_or(Ok((None, false)), query::state)?;
+        let (workflow, tenant) = (self.workflow.clone(), self.tenant.clone());
+        Ok(Filter { state, paused, workflow, tenant, from: self.from, to: self.to })
+    }
+
+    /// Whether a step in trouble is the one wanted.
+    #[must_use]
+    pub fn fits(&self, task: &Task, workflow: &Workflow) -> bool {
+        if self.step.is_none() && self.agent.is_none() {
+            return true;
+        }
+        trouble(task, workflow).iter().any(|one| {
+            self.step.as_ref().is_none_or(|step| one.step == *step)
+                && self.agent.as_ref().is_none_or(|agent| one.agent == *agent)
+        })
+    }
+}
+
+/// The steps of `task` that failed, or wait after a failure.
+#[must_use]
+pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
+    let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
+        let direction = match step.state {
+            State::Failed => Direction::Do,
+            State::Pending { .. } if step.failures > 0 => Direction::Do,
+            State::UndoFailed => Direction::Undo,
+            State::UndoPending { .. } if step.undo_failures > 0 => Direction::Undo,
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Processed
+            | State::Skipped
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone => return None,
+        };
+        let agent = spec.work(direction)?.agent.to_owned();
+        let undo = direction == Direction::Undo;
+        Some(Trouble { step: spec.name.clone(), agent, undo, error: step.error.clone() })
+    };
+    task.steps.iter().zip(&workflow.steps).filter_map(one).collect()
+}
+
+impl Operator {
+    /// The page that the query asks for.
+    ///
+    /// # Errors
+    /// A parameter that cannot be, or the store's.
+    pub async fn list(&self, query: &BTreeMap<String, String>) -> Result<Rows, Problem> {
+        let text = |name: &str| query.get(name).cloned();
+        let time = |name: &'static str| query.get(name).map(|text| query::time(name, text)).transpose();
+        let wanted = Wanted {
+            state: text("state"),
+            workflow: text("workflow"),
+            tenant: text("tenant"),
+            agent: None,
+            step: text("step"),
+            from: time("from")?,
+            to: time("to")?,
+        };
+        let limit = query.get("limit").map_or(Ok(PAGE), |text| query::number("limit", text, MAX_PAGE))?;
+        let cursor = query.get("cursor").map(String::as_str);
+        let (now, filter) = (self.engine.now(), wanted.filter()?);
+        let page = self.engine.store.list(&filter, now, limit, cursor).await.map_err(|e| act::unavailable(&e))?;
+        let mut orders = Vec::with_capacity(page.tasks.len());
+        for task in &page.tasks {
+            let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| act::unavailable(&e))?;
+            if wanted.fits(task, &workflow) {
+                orders.push(row(task, &workflow));
+            }
+        }
+        Ok(Rows { orders, next: page.next })
+    }
+}
+
+fn row(task: &Task, workflow: &Workflow) -> Row {
+    Row {
+        order_id: task.id.clone(),
+        workflow: task.workflow.clone(),
+        state: task.process_state(),
+        paused_at: task.paused_at,
+        reason: task.reason.clone(),
+        tenant: task.tenant.clone(),
+        reference: task.reference.clone(),
+        version: task.version,
+        failure_count: task.failure_count(),
+        created_at: task.created_at,
+        updated_at: task.updated_at,
+        trouble: trouble(task, workflow),
+    }
+}

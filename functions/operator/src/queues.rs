@@ -1,0 +1,89 @@
+//! Poison messages and leases.
+
+use crate::{Operator, act};
+use serde::{Deserialize, Serialize};
+use shared::lease::LeaseStore;
+use shared::time::Timestamp;
+use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::redrive::{MAX_MOVED, MAX_RATE, Moved, Wish};
+
+/// Messages moved where no limit is given.
+const LIMIT: usize = 100;
+
+/// The body of a redrive.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Redrive {
+    /// Who, where no token says so.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// Most messages moved.
+    pub limit: Option<usize>,
+    /// All of a dead-letter queue, by a move task that goes on after the call.
+    pub all: bool,
+    /// Messages a second of that task.
+    pub rate_per_s: Option<i32>,
+    /// Only look.
+    pub dry_run: bool,
+}
+
+/// A lease as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeaseRow {
+    /// What is led.
+    pub name: String,
+    /// The instance that leads; absent if nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Rises with every change of hands.
+    pub token: u64,
+    /// Until when (UTC, milliseconds).
+    pub expires: Timestamp,
+}
+
+impl Operator {
+    /// Moves poison messages of the queue called `name` back.
+    ///
+    /// # Errors
+    /// There is no such queue, a number is out of bounds, or SQS's.
+    pub async fn redrive(&self, name: &str, wish: &Redrive, by: &str, reason: &str) -> Result<Moved, Problem> {
+        let known = self.redriver.queues();
+        if !known.iter().any(|queue| queue == name) {
+            return Err(problem::no_such_queue(None, format!("`{name}` is not one of {}", known.join(", "))));
+        }
+        let limit = wish.limit.unwrap_or(LIMIT);
+        if !(1..=MAX_MOVED).contains(&limit) {
+            return Err(problem::invalid_field("limit", format!("must be a whole number from 1 to {MAX_MOVED}")));
+        }
+        let rate_per_s = wish.rate_per_s.unwrap_or(50);
+        if !(1..=MAX_RATE).contains(&rate_per_s) {
+            return Err(problem::invalid_field("rate_per_s", format!("must be a whole number from 1 to {MAX_RATE}")));
+        }
+        if wish.all && name == stepwarden_aws::config::queue::SET_ASIDE {
+            return Err(problem::invalid_field("all", "is for dead letters; messages set aside are moved by `limit`"));
+        }
+        tracing::info!(queue = name, operator = by, "asked to move messages back: {reason}");
+        let wish = Wish { limit: (!wish.all).then_some(limit), rate_per_s, dry_run: wish.dry_run };
+        self.redriver.redrive(name, wish).await.map_err(|e| act::unavailable(&e))
+    }
+
+    /// The leases as they stand; one that was never taken is left out.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn leases(&self) -> Result<Vec<LeaseRow>, Problem> {
+        let now = self.engine.now();
+        let mut rows = Vec::new();
+        for name in &self.leases {
+            let lease = self.engine.store.read(name).await.map_err(|e| act::unavailable(&e))?;
+            rows.extend(lease.map(|lease| LeaseRow {
+                name: lease.name,
+                holder: Some(lease.holder).filter(|holder| !holder.is_empty() && now < lease.expires),
+                token: lease.token,
+                expires: lease.expires,
+            }));
+        }
+        Ok(rows)
+    }
+}

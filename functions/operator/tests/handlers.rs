@@ -1,0 +1,558 @@
+//! The operator routes over the embedded endpoints: JSON in as API Gateway sends it, JSON out. // B9
+//!
+//! Method: tables, queues and bus in memory, through the SDK; orders are driven by the engine's own events, so every state
+//! is one that the system really reaches. The clock is a number.
+
+use operator::Operator;
+use serde_json::{Value, json};
+use shared::engine::{Clock, Handled};
+use shared::message::{Outcome, Reply};
+use shared::order::{Id, Order};
+use shared::scheduler::Event;
+use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use stepwarden_aws::config::queue;
+use stepwarden_aws::{Clients, Config, engine, schema};
+use stepwarden_embedded::{Call, Endpoints, Fault, Options};
+
+const WORKFLOW: &str = r#"
+name = "sample"
+on_failure = "error"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 2, backoff = ["5m"] }
+undo = { agent = "x" }
+[[step]]
+name = "b"
+agent = "y"
+after = ["a"]
+timeout = "10s"
+"#;
+
+/// 21 November 2026, 09:00 UTC.
+const START: i64 = 1_795_251_600_000;
+
+struct World {
+    operator: Operator,
+    clients: Clients,
+    config: Config,
+    endpoints: Endpoints,
+    workflow: Workflow,
+    now: Arc<AtomicI64>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let endpoints = Endpoints::open(&Options::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let settings = [
+            ("ORDERS_TABLE", "orders"),
+            ("STATE_TABLE", "state"),
+            ("QUEUE_PREFIX", "to be made"),
+            ("EVENT_BUS", "default"),
+            ("REPLY_QUEUES", "shop"),
+            ("AGENTS", "x,y"),
+            ("ORDER_BUCKETS", "3"),
+        ];
+        let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        let mut config = Config::from_lookup(lookup).unwrap();
+        config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
+        let now = Arc::new(AtomicI64::new(START));
+        let clock: Clock = {
+            let now = Arc::clone(&now);
+            Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
+        };
+        let engine = Arc::new(engine(&config, &clients, clock));
+        let workflow = parse("sample.toml", WORKFLOW, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+        engine.use_workflow(&workflow).await.unwrap();
+        let operator = Operator::new(engine, &clients, &config, vec!["supervisor".into()]);
+        Self { operator, clients, config, endpoints, workflow, now }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.operator.engine.now()
+    }
+
+    fn later(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    async fn submit(&self, key: &str, tenant: &str) -> Id {
+        let id = Id::derive(tenant, key);
+        let submission = Submission {
+            id: id.clone(),
+            tenant: tenant.into(),
+            reference: Some(key.into()),
+            reply_queue: Some("shop".into()),
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let task = Task::new(submission, &self.workflow, self.now());
+        let order = Order {
+            id: id.clone(),
+            tenant: tenant.into(),
+            idempotency_key: key.into(),
+            hash: String::new(),
+            created_at: self.now(),
+            input: json!({"n": 1}),
+        };
+        self.operator.engine.create(&order, &task).await.unwrap();
+        id
+    }
+
+    async fn event(&self, id: &Id, event: Event) -> Handled {
+        self.operator.engine.handle(vec![(id.clone(), event)]).await.pop().unwrap().unwrap()
+    }
+
+    async fn wake(&self, id: &Id) {
+        self.event(id, Event::Wake { seen: 0, hops: 0 }).await;
+    }
+
+    async fn reply(&self, id: &Id, step: &str, outcome: Outcome) {
+        let task = self.task(id).await;
+        let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
+        let reply = Reply { task_id: id.clone(), step: step.into(), attempt, outcome };
+        self.event(id, Event::Reply(reply)).await;
+    }
+
+    /// An order whose step `a` failed for good.
+    async fn in_error(&self, key: &str, tenant: &str) -> Id {
+        let id = self.submit(key, tenant).await;
+        self.wake(&id).await;
+        self.reply(&id, "a", Outcome::Failed { error: "no such card".into() }).await;
+        assert_eq!(self.task(&id).await.process_state(), ProcessState::Error);
+        id
+    }
+
+    async fn task(&self, id: &Id) -> Task {
+        use shared::ports::StateStore;
+        self.operator.engine.store.load(id).await.unwrap().unwrap()
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> (i64, Value) {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let mut event = json!({
+            "version": "2.0",
+            "routeKey": "$default",
+            "rawPath": path,
+            "rawQueryString": query,
+            "headers": {"content-type": "application/json"},
+            "requestContext": {"http": {"method": method, "path": path}},
+            "isBase64Encoded": false,
+        });
+        if !body.is_null() {
+            event["body"] = Value::String(body.to_string());
+        }
+        if let Some(subject) = subject {
+            event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"sub": subject}, "scopes": null}});
+        }
+        let event = serde_json::from_value(event).unwrap();
+        assert!(operator::http::takes(&event), "{method} {path}");
+        let answer = operator::http::handler(&self.operator, event).await;
+        let answer = serde_json::to_value(answer).unwrap();
+        let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
+        (answer["statusCode"].as_i64().unwrap(), body)
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.call("GET", path, Value::Null, None).await;
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (i64, Value) {
+        self.call("POST", path, body, None).await
+    }
+
+    async fn act(&self, id: &Id, name: &str, more: Value) -> (i64, Value) {
+        let mut body = json!({"by": "ann", "reason": "ticket 7"});
+        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        self.post(&format!("/orders/{id}/actions/{name}"), body).await
+    }
+
+    /// Bodies in a queue, deleted as they are read.
+    async fn drain(&self, name: &str) -> Vec<Value> {
+        let url = self.config.queue_url(name);
+        let mut all = Vec::new();
+        loop {
+            let request = self.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
+            let messages = request.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default();
+            if messages.is_empty() {
+                return all;
+            }
+            for message in messages {
+                all.push(serde_json::from_str(message.body().unwrap()).unwrap_or(json!(message.body())));
+                let delete = self.clients.sqs.delete_message().queue_url(&url);
+                delete.set_receipt_handle(message.receipt_handle).send().await.unwrap();
+            }
+        }
+    }
+
+    async fn send(&self, name: &str, body: &str) {
+        let url = self.config.queue_url(name);
+        self.clients.sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
+    }
+}
+
+// B9, D8: from Error back to life, once; the Wake goes out, and who and why are in the history.
+#[tokio::test]
+async fn an_operator_resubmits_an_order_and_nobody_can_do_it_twice() {
+    let world = World::new().await;
+    let id = world.in_error("k1", "acme").await;
+    world.drain(queue::SCHEDULER).await;
+    let version = world.task(&id).await.version;
+    let more = json!({"if_version": version, "step": "a", "input": {"card": "4242"}});
+    let (status, body) = world.act(&id, "resubmit", more.clone()).await;
+    assert_eq!((status, &body["outcome"], &body["version"]), (200, &json!("applied"), &json!(version + 1)));
+    assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1, "one Wake");
+    let (status, body) = world.act(&id, "resubmit", more).await;
+    assert_eq!((status, &body["code"]), (409, &json!("order_moved")), "{body}");
+    let (status, body) = world.act(&id, "resubmit", json!({})).await;
+    assert_eq!((status, &body["code"]), (409, &json!("not_allowed")), "{body}");
+    world.drain(&queue::agent("x")).await;
+    world.wake(&id).await;
+    let requests = world.drain(&queue::agent("x")).await;
+    assert_eq!(
+        (requests.len(), &requests[0]["input"], &requests[0]["attempt"]),
+        (1, &json!({"card": "4242"}), &json!(2))
+    );
+    let history = shared::view::history(&world.task(&id).await, &world.workflow);
+    let entry = history.iter().find(|e| e.event == "resubmitted").unwrap();
+    assert!(entry.detail.as_ref().unwrap().starts_with("ann: ticket 7"), "{entry:?}");
+}
+
+// D8, B9: of many operators at once on one version, exactly one acts.
+#[tokio::test]
+async fn of_many_operators_who_saw_the_same_version_one_acts() {
+    let world = World::new().await;
+    let id = world.in_error("k1", "acme").await;
+    let version = world.task(&id).await.version;
+    let names = ["resubmit", "skip", "mark-done", "cancel", "undo", "resubmit", "skip", "cancel"];
+    let acts = names.iter().map(|name| world.act(&id, name, json!({"if_version": version})));
+    let answers = futures::future::join_all(acts).await;
+    assert_eq!(answers.iter().filter(|(status, _)| *status == 200).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|(_, body)| body["code"] == "order_moved").count(), names.len() - 1);
+}
+
+// B9: every route of an act, in a state that allows it.
+#[tokio::test]
+async fn each_act_has_a_route_and_changes_the_order() {
+    let world = World::new().await;
+    let cases = [
+        ("skip", json!({"step": "a"}), "Pending", "skipped"),
+        ("mark-done", json!({"output": {"ref": 1}}), "Pending", "marked_done"),
+        ("cancel", json!({}), "Undoing", "cancelled"),
+        ("undo", json!({}), "Undoing", "undo_asked"),
+    ];
+    for (name, more, state, event) in cases {
+        let id = world.in_error(name, "acme").await;
+        let (status, body) = world.act(&id, name, more).await;
+        assert_eq!(status, 200, "{name}: {body}");
+        let task = world.task(&id).await;
+        assert_eq!(task.process_state().name(), state, "{name}");
+        assert!(shared::view::history(&task, &world.workflow).iter().any(|e| e.event == event), "{name}");
+    }
+    let id = world.submit("waits", "acme").await;
+    world.wake(&id).await;
+    world.reply(&id, "a", Outcome::Unavailable { error: "503".into(), retry_after_ms: None }).await;
+    for name in ["retry-now", "pause", "resume"] {
+        let (status, body) = world.act(&id, name, json!({})).await;
+        assert_eq!((status, &body["outcome"]), (200, &json!("applied")), "{name}: {body}");
+    }
+}
+
+// B9: what is wrong with a request is said by code and field, and changes nothing.
+#[tokio::test]
+async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
+    let world = World::new().await;
+    let id = world.in_error("k1", "acme").await;
+    let before = world.task(&id).await;
+    let path = format!("/orders/{id}/actions");
+    let cases = [
+        ("/resubmit", json!({"by": "ann"}), 400, "invalid_field", "reason"),
+        ("/resubmit", json!({"reason": "r"}), 400, "invalid_field", "by"),
+        ("/resubmit", json!({"by": "ann", "reason": "r", "output": 1}), 400, "invalid_field", "output"),
+        ("/cancel", json!({"by": "ann", "reason": "r", "step": "a"}), 400, "invalid_field", "step"),
+        ("/skip", json!({"by": "ann", "reason": "r", "input": {}}), 400, "invalid_field", "input"),
+        ("/skip", json!({"by": "ann", "reason": "r", "steps": "a"}), 400, "invalid_field", "steps"),
+        ("/skip", json!({"by": "ann", "reason": "x".repeat(500)}), 400, "invalid_field", "reason"),
+        ("/explode", json!({"by": "ann", "reason": "r"}), 404, "no_such_route", ""),
+    ];
+    for (act, body, status, code, field) in cases {
+        let (got, answer) = world.post(&format!("{path}{act}"), body).await;
+        assert_eq!((got, &answer["code"]), (status, &json!(code)), "{act}: {answer}");
+        assert_eq!(answer["field"].as_str().unwrap_or_default(), field, "{act}: {answer}");
+    }
+    let (status, answer) = world.act(&Id("ord_none".into()), "cancel", json!({})).await;
+    assert_eq!((status, &answer["code"]), (404, &json!("no_such_order")));
+    let (status, _) = world.call("GET", &format!("{path}/cancel"), Value::Null, None).await;
+    assert_eq!(status, 405);
+    assert_eq!(world.task(&id).await, before);
+}
+
+// B9: with a token its subject acts, whatever the body says.
+#[tokio::test]
+async fn the_tokens_subject_goes_before_the_bodys_name() {
+    let world = World::new().await;
+    let id = world.in_error("k1", "acme").await;
+    let body = json!({"by": "somebody else", "reason": "r"});
+    let path = format!("/orders/{id}/actions/cancel");
+    assert_eq!(world.call("POST", &path, body, Some("ann@example.com")).await.0, 200);
+    assert_eq!(world.task(&id).await.reason.as_deref(), Some("cancelled by ann@example.com: r"));
+}
+
+// F1, F3: the end that a person brings about is told, also when the queue was away at that moment.
+#[tokio::test]
+async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
+    let world = World::new().await;
+    let id = world.submit("k1", "acme").await;
+    world.wake(&id).await;
+    world.reply(&id, "a", Outcome::Done { output: json!(1) }).await;
+    world.reply(&id, "b", Outcome::Failed { error: "no".into() }).await;
+    world.drain(&queue::notices("shop")).await;
+    let hook: stepwarden_embedded::FaultHook =
+        Arc::new(|call: &Call<'_>| call.operation.starts_with("SendMessage").then_some(Fault::InternalError));
+    world.endpoints.set_fault_hook(Some(hook));
+    let (status, body) = world.act(&id, "mark-done", json!({})).await;
+    assert_eq!((status, &body["code"]), (503, &json!("unavailable")), "{body}");
+    let task = world.task(&id).await;
+    assert_eq!((task.process_state(), task.notice_owed), (ProcessState::Processed, true));
+    world.endpoints.set_fault_hook(None);
+    let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: world.now() };
+    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    let notices = world.drain(&queue::notices("shop")).await;
+    assert_eq!(notices.len(), 1);
+    assert_eq!((&notices[0]["kind"], &notices[0]["seq"]), (&json!("completed"), &json!(task.version)));
+    let task = world.task(&id).await;
+    assert_eq!((task.notice_owed, task.due), (false, None), "told, and out of the index");
+}
+
+// B9: lists by state, tenant and time, newest first, page by page, without an index for them.
+#[tokio::test]
+async fn orders_are_listed_newest_first_page_by_page() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for n in 0..25 {
+        let tenant = if n % 5 == 0 { "rare" } else { "acme" };
+        ids.push(world.submit(&format!("k{n}"), tenant).await.0);
+        // Over the end of two months.
+        world.later(3 * 24 * 3600 * 1000);
+    }
+    ids.reverse();
+    let mut listed = Vec::new();
+    let mut path = "/orders?limit=4".to_owned();
+    let mut pages = 0;
+    loop {
+        let page = world.get(&path).await;
+        listed.extend(page["orders"].as_array().unwrap().iter().map(|o| o["order_id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        assert!(pages < 50, "it ends");
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/orders?limit=4&cursor={}", next.replace('#', "%23"));
+    }
+    assert_eq!(listed, ids, "each once, newest first");
+    let rare = world.get("/orders?tenant=rare&limit=100").await;
+    assert_eq!(rare["orders"].as_array().unwrap().len(), 5);
+    let from = Timestamp::from_millisecond(START).unwrap() + SignedDuration::from_hours(24 * 3 * 20);
+    let late = world.get(&format!("/orders?from={from}&limit=100")).await;
+    assert_eq!(late["orders"].as_array().unwrap().len(), 5);
+    let to = Timestamp::from_millisecond(START).unwrap() + SignedDuration::from_hours(24 * 3 * 3);
+    let early = world.get(&format!("/orders?to={to}&limit=100")).await;
+    assert_eq!(early["orders"].as_array().unwrap().len(), 3);
+    assert_eq!(world.get("/orders?workflow=other").await["orders"], json!([]));
+    for wrong in
+        ["/orders?stat=Error", "/orders?state=Broken", "/orders?from=now", "/orders?limit=0", "/orders?cursor=x"]
+    {
+        let (status, body) = world.call("GET", wrong, Value::Null, None).await;
+        assert_eq!((status, &body["code"]), (400, &json!("invalid_field")), "{wrong}: {body}");
+    }
+}
+
+// B9: what waits for a person is found by the sparse index, also page by page, and so is what is paused.
+#[tokio::test]
+async fn orders_in_error_and_paused_ones_are_listed_with_their_trouble() {
+    let world = World::new().await;
+    for n in 0..7 {
+        world.in_error(&format!("e{n}"), "acme").await;
+        world.later(1000);
+    }
+    let paused = world.submit("p", "acme").await;
+    assert_eq!(world.act(&paused, "pause", json!({})).await.0, 200);
+    let first = world.get("/orders?state=error&limit=5").await;
+    assert_eq!(first["orders"].as_array().unwrap().len(), 5);
+    let trouble = json!([{"step": "a", "agent": "x", "undo": false, "error": "no such card"}]);
+    assert_eq!(first["orders"][0]["trouble"], trouble);
+    let cursor: String = first["next"].as_str().unwrap().bytes().map(|b| format!("%{b:02x}")).collect();
+    let second = world.get(&format!("/orders?state=error&limit=5&cursor={cursor}")).await;
+    assert_eq!(second["orders"].as_array().unwrap().len(), 2);
+    let all = world.get("/orders?state=Paused").await;
+    assert_eq!(all["orders"][0]["order_id"], json!(paused));
+    assert_eq!(world.get("/orders?state=pending").await["orders"].as_array().unwrap().len(), 1);
+    assert_eq!(world.act(&paused, "resume", json!({})).await.0, 200);
+    assert_eq!(world.get("/orders?state=paused").await["orders"], json!([]));
+}
+
+// B9: in bulk, by filter: a dry run changes nothing, a run answers for each order, and a second one finds nothing left.
+#[tokio::test(start_paused = true)]
+async fn a_bulk_act_says_what_it_would_do_and_then_does_it_for_each() {
+    let world = World::new().await;
+    for n in 0..12 {
+        world.in_error(&format!("e{n}"), if n < 8 { "acme" } else { "other" }).await;
+    }
+    let bulk = |dry_run: bool| {
+        json!({"action": "resubmit", "filter": {"state": "Error", "tenant": "acme", "agent": "x"}, "by": "ann",
+            "reason": "fixed", "dry_run": dry_run, "rate_per_s": 5})
+    };
+    let (status, body) = world.post("/bulk", bulk(true)).await;
+    assert_eq!((status, &body["good"], &body["failed"]), (200, &json!(8), &json!(0)), "{body}");
+    assert!(body["results"].as_array().unwrap().iter().all(|r| r["outcome"] == "would_apply"), "{body}");
+    assert_eq!(world.get("/orders?state=Error&limit=100").await["orders"].as_array().unwrap().len(), 12);
+    let begin = tokio::time::Instant::now();
+    let (_, body) = world.post("/bulk", bulk(false)).await;
+    assert_eq!((&body["good"], &body["aborted"], &body["next"]), (&json!(8), &json!(false), &Value::Null), "{body}");
+    assert!(body["results"].as_array().unwrap().iter().all(|r| r["outcome"] == "applied"), "{body}");
+    assert!(begin.elapsed().as_millis() >= 1400, "seven waits of 200 ms: {:?}", begin.elapsed());
+    let (_, body) = world.post("/bulk", bulk(false)).await;
+    assert_eq!(body["results"], json!([]));
+    assert_eq!(world.get("/orders?state=Error").await["orders"].as_array().unwrap().len(), 4, "the other tenant's");
+}
+
+// B9: bounds, a place to go on, and an end when too many fail.
+#[tokio::test(start_paused = true)]
+async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
+    let world = World::new().await;
+    for n in 0..9 {
+        world.in_error(&format!("e{n}"), "acme").await;
+        world.later(1000);
+    }
+    let limited = json!({"action": "skip", "filter": {"state": "Error", "step": "a"}, "by": "ann", "reason": "r", "limit": 4,
+        "rate_per_s": 100});
+    let (_, first) = world.post("/bulk", limited.clone()).await;
+    assert_eq!(first["results"].as_array().unwrap().len(), 4);
+    let mut rest = limited;
+    rest["cursor"] = first["next"].clone();
+    rest["limit"] = json!(100);
+    let (_, second) = world.post("/bulk", rest).await;
+    assert_eq!((second["results"].as_array().unwrap().len(), &second["next"]), (5, &Value::Null), "{second}");
+
+    let useless = json!({"action": "resubmit", "filter": {"state": "pending"}, "by": "ann", "reason": "r",
+        "abort_after_failures": 3});
+    let (_, body) = world.post("/bulk", useless).await;
+    assert_eq!((&body["failed"], &body["aborted"]), (&json!(3), &json!(true)), "{body}");
+    assert_eq!(body["results"][0]["why"], json!("the order is not in Error, so there is nothing to resubmit"));
+    for (field, wrong) in [
+        ("filter", json!({"action": "cancel", "filter": {}, "by": "a", "reason": "r"})),
+        ("action", json!({"action": "burn", "filter": {"state": "Error"}, "by": "a", "reason": "r"})),
+        (
+            "limit",
+            json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "limit": 100_000}),
+        ),
+        (
+            "rate_per_s",
+            json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "rate_per_s": 0}),
+        ),
+    ] {
+        let (status, body) = world.post("/bulk", wrong).await;
+        assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
+    }
+}
+
+// B9, E4: a paused agent gets nothing new; resumed, its orders go on by the sweep.
+#[tokio::test]
+async fn a_paused_agent_gets_no_requests_until_it_is_resumed() {
+    let world = World::new().await;
+    let why = json!({"by": "ann", "reason": "they move"});
+    assert_eq!(world.post("/agents/x/pause", why.clone()).await.0, 200);
+    assert_eq!(world.post("/agents/nobody/pause", why.clone()).await.1["code"], json!("no_such_agent"));
+    let agents = world.get("/agents").await;
+    assert_eq!((&agents["agents"][0]["paused"]["by"], agents["agents"][1].get("paused")), (&json!("ann"), None));
+    // What this instance read before may be as old as that.
+    world.later(2_000);
+    let id = world.submit("k1", "acme").await;
+    world.wake(&id).await;
+    assert_eq!(world.task(&id).await.version, 0);
+    assert!(world.drain(&queue::agent("x")).await.is_empty());
+    world.later(61_000);
+    let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: world.now() };
+    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    assert!(world.drain(queue::SCHEDULER).await.is_empty(), "no Wake for what is withheld");
+    assert_eq!(world.post("/agents/x/resume", why).await.0, 200);
+    world.later(61_000);
+    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
+    world.wake(&id).await;
+    assert_eq!(world.drain(&queue::agent("x")).await.len(), 1);
+    assert_eq!(world.task(&id).await.failure_count(), 0);
+}
+
+// E6, B9: poison messages go back to the queue they came from, unchanged; what cannot go back stays and says why.
+#[tokio::test]
+async fn messages_set_aside_go_back_to_where_they_came_from() {
+    let world = World::new().await;
+    let aside = |queue: &str, body: &str| {
+        json!({"queue": queue, "message_id": "m", "reason": "not JSON", "body": body}).to_string()
+    };
+    world.send(queue::SET_ASIDE, &aside("test-scheduler", "{\"type\":\"wake\"}")).await;
+    world.send(queue::SET_ASIDE, &aside("test-agent-x", "{\"a\":1}")).await;
+    world.send(queue::SET_ASIDE, &aside("test-gone", "{}")).await;
+    let why = json!({"by": "ann", "reason": "fixed", "dry_run": true});
+    let (status, body) = world.post("/queues/set-aside/redrive", why).await;
+    assert_eq!((status, &body["waiting"], &body["moved"]), (200, &json!(3), &json!(0)), "{body}");
+    assert_eq!(body["left"].as_array().unwrap().len(), 3, "the first few, to look at: {body}");
+    let (_, body) = world.post("/queues/set-aside/redrive", json!({"by": "ann", "reason": "fixed"})).await;
+    assert_eq!(
+        (&body["moved"], &body["left"][0]["why"]),
+        (&json!(2), &json!("there is no queue `test-gone` any more"))
+    );
+    assert_eq!(world.drain(queue::SCHEDULER).await, [json!({"type": "wake"})]);
+    assert_eq!(world.drain(&queue::agent("x")).await, [json!({"a": 1})]);
+    let (status, body) = world.post("/queues/nothing/redrive", json!({"by": "ann", "reason": "r"})).await;
+    assert_eq!((status, &body["code"]), (404, &json!("no_such_queue")));
+}
+
+// E6: dead letters, a bounded number by hand, or all of them by a move task.
+#[tokio::test]
+async fn dead_letters_go_back_some_or_all() {
+    let world = World::new().await;
+    let dead = queue::dead(&queue::agent("x"));
+    for n in 0..15 {
+        world.send(&dead, &format!("{{\"n\":{n}}}")).await;
+    }
+    let path = "/queues/agent-x/redrive";
+    let (_, body) = world.post(path, json!({"by": "ann", "reason": "r", "limit": 12})).await;
+    assert_eq!((&body["waiting"], &body["moved"]), (&json!(15), &json!(12)), "{body}");
+    assert_eq!(world.drain(&queue::agent("x")).await.len(), 12);
+    let (status, body) = world.post(path, json!({"by": "ann", "reason": "r", "limit": 5000})).await;
+    assert_eq!((status, &body["field"]), (400, &json!("limit")));
+    let (_, body) = world.post(path, json!({"by": "ann", "reason": "r", "all": true, "rate_per_s": 500})).await;
+    assert_eq!((&body["task_started"], &body["waiting"]), (&json!(true), &json!(3)), "{body}");
+    let mut moved = 0;
+    for _ in 0..200 {
+        moved += world.drain(&queue::agent("x")).await.len();
+        if moved == 3 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{moved} of 3 were moved");
+}
+
+// I1: who leads, as the store has it.
+#[tokio::test]
+async fn leases_show_who_leads_and_that_nobody_does() {
+    use shared::lease::LeaseStore;
+    let world = World::new().await;
+    assert_eq!(world.get("/leases").await["leases"], json!([]));
+    let store = &world.operator.engine.store;
+    store.acquire("supervisor", "v1", world.now(), SignedDuration::from_secs(10)).await.unwrap().unwrap();
+    let lease = world.get("/leases").await["leases"][0].clone();
+    assert_eq!((&lease["holder"], &lease["token"]), (&json!("v1"), &json!(1)));
+    world.later(11_000);
+    assert_eq!(world.get("/leases").await["leases"][0].get("holder"), None, "it has run out");
+}

@@ -1,0 +1,97 @@
+//! What every function behind the HTTP API does alike with an API Gateway event (payload format 2.0).
+
+use crate::problem::{self, Problem};
+use aws_lambda_events::encodings::Body;
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The body's bytes.
+///
+/// # Errors
+/// Marked as base64, and is not.
+pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
+    let text = event.body.as_deref().unwrap_or_default();
+    if !event.is_base64_encoded {
+        return Ok(text.as_bytes().to_vec());
+    }
+    // Decoding by way of the event's own type keeps one decoder in the program.
+    serde_json::from_value::<aws_lambda_events::encodings::Base64Data>(Value::String(text.to_owned()))
+        .map(|data| data.0)
+        .map_err(|_| problem::invalid_json(None, "the body is marked as base64 and is not"))
+}
+
+/// Refuses a body that is not declared as JSON.
+///
+/// # Errors
+/// Another media type.
+pub fn check_media_type(event: &ApiGatewayV2httpRequest) -> Result<(), Problem> {
+    let media_type = header(event, "content-type").unwrap_or("application/json");
+    let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if media_type == "application/json" || media_type.ends_with("+json") {
+        return Ok(());
+    }
+    let detail = format!("`{media_type}` is not taken; send Content-Type: application/json");
+    Err(problem::unsupported_media_type("Content-Type", detail))
+}
+
+/// A claim of the token that the authoriser checked.
+#[must_use]
+pub fn claim<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a str> {
+    let claims = event.request_context.authorizer.as_ref().and_then(|a| a.jwt.as_ref()).map(|jwt| &jwt.claims);
+    claims.and_then(|c| c.get(name)).map(String::as_str)
+}
+
+/// A header's text.
+#[must_use]
+pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a str> {
+    event.headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// An answer with a JSON body.
+///
+/// # Panics
+/// If `body` has keys that are no strings.
+pub fn json_answer(status: i64, body: &impl Serialize, headers: &[(&'static str, &str)]) -> ApiGatewayV2httpResponse {
+    let body = serde_json::to_string(body).expect("answers have only string keys");
+    answer(status, "application/json", Some(body), headers)
+}
+
+/// The answer that a refusal is.
+///
+/// # Panics
+/// Never: a problem has only string keys.
+#[must_use]
+pub fn refuse(problem: &Problem) -> ApiGatewayV2httpResponse {
+    let body = serde_json::to_string(problem).expect("a problem has only string keys");
+    let mut answer = answer(i64::from(problem.status), "application/problem+json", Some(body), &[]);
+    if let Some(seconds) = problem.retry_after_s {
+        answer.headers.insert("retry-after", seconds.into());
+    }
+    answer
+}
+
+/// An answer.
+///
+/// # Panics
+/// If `content_type` is no header value.
+#[must_use]
+pub fn answer(
+    status: i64,
+    content_type: &'static str,
+    body: Option<String>,
+    headers: &[(&'static str, &str)],
+) -> ApiGatewayV2httpResponse {
+    let mut answer = ApiGatewayV2httpResponse::default();
+    answer.status_code = status;
+    if body.is_some() {
+        answer.headers.insert("content-type", content_type.parse().expect("a constant"));
+    }
+    for (name, value) in headers {
+        if let Ok(value) = value.parse() {
+            answer.headers.insert(*name, value);
+        }
+    }
+    answer.body = body.map(Body::Text);
+    answer
+}

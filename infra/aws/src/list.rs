@@ -1,0 +1,302 @@
+//! Listing orders without an index of their own: by the order table's partitions, a month and a bucket each, newest first;
+//! and, for what waits for a person, by the sparse index. Every page is bounded, and a page may be empty and still have a
+//! next one: then nothing among what was looked at matched.
+
+use crate::item::{self, ATTENTION_ERROR, ATTENTION_PAUSED, Item, corrupt, n, s};
+use crate::state_store::{ATTENTION_INDEX, DynamoStore, from_cursor, to_cursor, unavailable};
+use aws_sdk_dynamodb::types::KeysAndAttributes;
+use futures::future::try_join_all;
+use shared::order::Id;
+use shared::ports::Error;
+use shared::task::{ProcessState, Task};
+use shared::time::{SignedDuration, Timestamp, plus};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Most orders looked at for one page.
+pub const MAX_LOOKED_AT: usize = 500;
+/// Most orders on one page.
+pub const MAX_PAGE: usize = 100;
+/// Most months looked at for one page.
+const MAX_MONTHS: usize = 13;
+/// Keys in one `BatchGetItem`: DynamoDB's most.
+const BATCH: usize = 100;
+/// Attempts at the keys that `BatchGetItem` left over.
+const ATTEMPTS: u32 = 5;
+
+/// Which orders.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// In this state.
+    pub state: Option<ProcessState>,
+    /// Paused ones only.
+    pub paused: bool,
+    /// Of this workflow.
+    pub workflow: Option<String>,
+    /// Of this tenant.
+    pub tenant: Option<String>,
+    /// Accepted at or after this time.
+    pub from: Option<Timestamp>,
+    /// Accepted before this time.
+    pub to: Option<Timestamp>,
+}
+
+impl Filter {
+    fn fits(&self, task: &Task) -> bool {
+        self.state.is_none_or(|state| task.process_state() == state)
+            && (!self.paused || task.paused_at.is_some())
+            && self.workflow.as_ref().is_none_or(|name| task.workflow == *name)
+            && self.tenant.as_ref().is_none_or(|tenant| task.tenant == *tenant)
+            && self.from.is_none_or(|from| from <= task.created_at)
+            && self.to.is_none_or(|to| task.created_at < to)
+    }
+}
+
+/// A page of tasks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// Newest first: by acceptance, or by the last change for what waits for a person.
+    pub tasks: Vec<Task>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+impl DynamoStore {
+    /// Up to `limit` orders that fit, from `cursor` on. Without `from` it goes back as far as tasks are kept.
+    ///
+    /// # Errors
+    /// The tables'; [`Error::Corrupt`] for a cursor that is not one of ours.
+    pub async fn list(
+        &self,
+        filter: &Filter,
+        now: Timestamp,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page, Error> {
+        let limit = limit.clamp(1, MAX_PAGE);
+        match attention_of(filter) {
+            Some(value) => self.list_attention(filter, value, limit, cursor).await,
+            None => self.list_by_time(filter, now, limit, cursor).await,
+        }
+    }
+
+    /// The cursor of a page that begins after `task`, which was on a page of this filter.
+    #[must_use]
+    pub fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
+        match attention_of(filter) {
+            None => item::order_key(&task.id, task.created_at, self.order_buckets).1,
+            Some(value) => to_cursor(&Item::from([
+                ("attention".into(), s(value)),
+                ("updated_at".into(), n(task.updated_at.as_millisecond())),
+                ("pk".into(), s(&task.id.0)),
+            ])),
+        }
+    }
+
+    async fn list_attention(
+        &self,
+        filter: &Filter,
+        value: &str,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page, Error> {
+        let what = "orders that need attention";
+        let mut page = Page { tasks: Vec::new(), next: cursor.map(str::to_owned) };
+        let mut looked_at = 0;
+        loop {
+            let start = page.next.as_deref().map(|c| from_cursor(c, what)).transpose()?;
+            let answer = self
+                .client
+                .query()
+                .table_name(&self.state_table)
+                .index_name(ATTENTION_INDEX)
+                .key_condition_expression("attention = :value")
+                .expression_attribute_values(":value", s(value))
+                .scan_index_forward(false)
+                // No more than fit on the page, so that the index's own cursor serves as ours.
+                .limit(i32::try_from(limit - page.tasks.len()).unwrap_or(i32::MAX))
+                .set_exclusive_start_key(start)
+                .send()
+                .await
+                .map_err(|e| unavailable(what, e))?;
+            let ids: Result<Vec<_>, Error> =
+                answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
+            let ids = ids?;
+            looked_at += ids.len();
+            page.tasks.extend(self.tasks(&ids).await?.into_iter().filter(|task| filter.fits(task)));
+            page.next = answer.last_evaluated_key.filter(|key| !key.is_empty()).map(|key| to_cursor(&key));
+            if page.next.is_none() || page.tasks.len() >= limit || looked_at >= MAX_LOOKED_AT {
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn list_by_time(
+        &self,
+        filter: &Filter,
+        now: Timestamp,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page, Error> {
+        // Tasks live for `retention` after their last change; a month more leaves room for long ones.
+        let oldest = plus(now, SignedDuration::ZERO - self.retention - SignedDuration::from_hours(24 * 31));
+        let low = sort_from(filter.from.unwrap_or(oldest).max(oldest));
+        // Orders of the same millisecond as `now` are below this.
+        let newest = plus(now, SignedDuration::from_secs(1));
+        let mut high = cursor.map_or_else(|| sort_from(filter.to.unwrap_or(newest).min(newest)), str::to_owned);
+        let mut page = Page::default();
+        let (mut looked_at, mut months) = (0, 0);
+        while high > low {
+            let last = time_of(&high)?;
+            // `high` is left out, so a month's first millisecond belongs to the month before it.
+            let month = month_start(plus(last, SignedDuration::from_millis(-1)).max(time_of(&low)?));
+            let floor = low.clone().max(sort_from(month));
+            let keys = self.orders_between(month, &floor, &high, limit).await?;
+            if keys.is_empty() {
+                high = floor;
+                months += 1;
+                if months >= MAX_MONTHS {
+                    page.next = Some(high).filter(|high| *high > low);
+                    return Ok(page);
+                }
+                continue;
+            }
+            looked_at += keys.len();
+            let wanted = keys.iter().filter(|k| filter.tenant.as_ref().is_none_or(|tenant| k.tenant == *tenant));
+            let ids: Vec<Id> = wanted.map(|k| k.id.clone()).collect();
+            let found = self.tasks(&ids).await?;
+            high.clone_from(&keys[keys.len() - 1].sort);
+            for task in found.into_iter().filter(|task| filter.fits(task)) {
+                page.tasks.push(task);
+                if page.tasks.len() == limit {
+                    page.next = Some(self.cursor_after(filter, &page.tasks[limit - 1]));
+                    return Ok(page);
+                }
+            }
+            if looked_at >= MAX_LOOKED_AT {
+                page.next = Some(high);
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+
+    /// The newest orders of a month with `low <= sort < high`, over all its buckets.
+    async fn orders_between(
+        &self,
+        month: Timestamp,
+        low: &str,
+        high: &str,
+        limit: usize,
+    ) -> Result<Vec<OrderKey>, Error> {
+        let one = |bucket: u16| async move {
+            let bucket = item::bucket_name(month, u32::from(bucket));
+            let what = format!("orders of {bucket}");
+            let answer = self
+                .client
+                .query()
+                .table_name(&self.orders_table)
+                .key_condition_expression("#bucket = :bucket AND #sort BETWEEN :low AND :high")
+                .projection_expression("#sort, #id, #tenant")
+                .expression_attribute_names("#bucket", "bucket")
+                .expression_attribute_names("#sort", "sort")
+                .expression_attribute_names("#id", "id")
+                .expression_attribute_names("#tenant", "tenant")
+                .expression_attribute_values(":bucket", s(&bucket))
+                .expression_attribute_values(":low", s(low))
+                .expression_attribute_values(":high", s(high))
+                .scan_index_forward(false)
+                // One more, because `high` itself is left out.
+                .limit(i32::try_from(limit + 1).unwrap_or(i32::MAX))
+                .send()
+                .await
+                .map_err(|e| unavailable(&what, e))?;
+            let keys: Result<Vec<_>, Error> = answer.items().iter().map(|item| OrderKey::read(item, &what)).collect();
+            let is_cut = answer.last_evaluated_key().is_some_and(|key| !key.is_empty());
+            Ok::<_, Error>((keys?, is_cut))
+        };
+        let found = try_join_all((0..self.order_buckets).map(one)).await?;
+        // Where a bucket's answer was cut short (large orders fill a page early), nothing older than its last key is known.
+        let known_from = found.iter().filter(|(_, is_cut)| *is_cut).filter_map(|(keys, _)| keys.last());
+        let known_from = known_from.map(|key| key.sort.clone()).max().unwrap_or_default();
+        let mut keys: Vec<_> = found.into_iter().flat_map(|(keys, _)| keys).collect();
+        keys.retain(|key| key.sort.as_str() < high && key.sort >= known_from);
+        keys.sort_by(|a, b| b.sort.cmp(&a.sort));
+        keys.truncate(limit);
+        Ok(keys)
+    }
+
+    /// The tasks with these ids, in this order; those that are gone are left out.
+    async fn tasks(&self, ids: &[Id]) -> Result<Vec<Task>, Error> {
+        let mut found = HashMap::new();
+        for chunk in ids.chunks(BATCH) {
+            let mut left: Vec<Item> = chunk.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
+            for attempt in 0..ATTEMPTS {
+                if left.is_empty() {
+                    break;
+                }
+                if attempt > 0 {
+                    tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
+                }
+                let keys = KeysAndAttributes::builder().set_keys(Some(std::mem::take(&mut left))).consistent_read(true);
+                let keys = keys.build().map_err(|e| corrupt("a list of tasks", e.to_string()))?;
+                let request = self.client.batch_get_item().request_items(&self.state_table, keys);
+                let answer = request.send().await.map_err(|e| unavailable("a list of tasks", e))?;
+                for item in answer.responses.unwrap_or_default().remove(&self.state_table).unwrap_or_default() {
+                    let task = item::to_task(&item)?;
+                    found.insert(task.id.clone(), task);
+                }
+                let over = answer.unprocessed_keys.unwrap_or_default().remove(&self.state_table);
+                left = over.map(|keys| keys.keys).unwrap_or_default();
+            }
+            if !left.is_empty() {
+                let source = "DynamoDB answered a part only".into();
+                return Err(Error::Unavailable { what: "a list of tasks".into(), source });
+            }
+        }
+        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+    }
+}
+
+/// The part of the sparse index that holds all that can fit.
+fn attention_of(filter: &Filter) -> Option<&'static str> {
+    match filter.state {
+        _ if filter.paused => Some(ATTENTION_PAUSED),
+        Some(ProcessState::Error) => Some(ATTENTION_ERROR),
+        Some(_) | None => None,
+    }
+}
+
+/// An order as far as a list needs it.
+struct OrderKey {
+    sort: String,
+    id: Id,
+    tenant: String,
+}
+
+impl OrderKey {
+    fn read(item: &Item, what: &str) -> Result<Self, Error> {
+        Ok(Self {
+            sort: item::text(item, "sort", what)?.to_owned(),
+            id: Id(item::text(item, "id", what)?.to_owned()),
+            tenant: item::text(item, "tenant", what)?.to_owned(),
+        })
+    }
+}
+
+/// The lowest sort key of an order accepted at `at`.
+fn sort_from(at: Timestamp) -> String {
+    format!("{:013}", at.as_millisecond().max(0))
+}
+
+fn time_of(sort: &str) -> Result<Timestamp, Error> {
+    let wrong = || corrupt("the cursor", "it is not one that a list answered".into());
+    let digits = sort.get(..13).ok_or_else(wrong)?;
+    let ms = digits.parse().map_err(|_| wrong())?;
+    Timestamp::from_millisecond(ms).map_err(|_| wrong())
+}
+
+fn month_start(at: Timestamp) -> Timestamp {
+    let date = at.to_zoned(jiff::tz::TimeZone::UTC).date().first_of_month();
+    date.to_zoned(jiff::tz::TimeZone::UTC).map_or(at, |zoned| zoned.timestamp())
+}

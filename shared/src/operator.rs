@@ -1,0 +1,362 @@
+//! What a person may do to an order: pure decisions, each one a single conditional write like every other transition.
+//!
+//! An act names who, why and, if the person saw one, the version they looked at; another version means that the order has
+//! moved on and nothing is done. An act claims nothing: it changes the record, and a Wake (or the due row) brings the order
+//! on. That keeps the operator function without any right on agents' queues. An act that ends an order owes its notice
+//! like a strict one, because nobody delivers an act again.
+
+use crate::change::{self, Change};
+use crate::history::Kind;
+use crate::message::{MAX_OUTPUT, NoticeKind};
+use crate::scheduler::{Decision, Kept, Turn};
+use crate::step::{Direction, State};
+use crate::task::{Phase, Task};
+use serde_json::Value;
+
+/// Longest input an operator may put in place of the order's for one step, in bytes of JSON: it lives in the task's record.
+pub const MAX_INPUT: usize = 16 * 1024;
+
+/// What a person does to one order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    /// What.
+    pub what: What,
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// The version they looked at.
+    pub seen: Option<u64>,
+}
+
+/// The kinds of act. A step may be left out where only one comes into question.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// Go on from the failed steps, in the direction that failed; every failed step gets its whole ladder again.
+    Resubmit {
+        /// The failed step that gets `input`.
+        step: Option<String>,
+        /// In place of the order's input, for that step only.
+        input: Option<Value>,
+    },
+    /// Leave a failed step, or a failed undo, out.
+    Skip {
+        /// Which.
+        step: Option<String>,
+    },
+    /// A failed step, or a failed undo, was done by hand.
+    MarkDone {
+        /// Which.
+        step: Option<String>,
+        /// What the agent would have returned.
+        output: Value,
+    },
+    /// End the wait of a step, or of all that wait.
+    RetryNow {
+        /// Which.
+        step: Option<String>,
+    },
+    /// Stop an order that has not ended, and undo what was done.
+    Cancel,
+    /// The same, also for an order that is Processed.
+    Undo,
+    /// Claim nothing more until resumed.
+    Pause,
+    /// End the pause.
+    Resume,
+}
+
+/// Why an act does not fit. `Display` is a sentence for the person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// Resubmission of an order that is not in Error.
+    #[error("the order is not in Error, so there is nothing to resubmit")]
+    NotStopped,
+    /// The order has ended.
+    #[error("the order has ended")]
+    Ended,
+    /// The order waits for a person already.
+    #[error("the order is in Error; resubmit, skip, mark done, or undo")]
+    Stopped,
+    /// Its undo has begun.
+    #[error("the undo has begun; it can only be brought to its end")]
+    UndoBegun,
+    /// A step that may have run cannot be undone.
+    #[error("a step that may have run is irreversible; resubmit, skip or mark done instead")]
+    Irreversible,
+    /// The workflow has no such step.
+    #[error("the workflow has no step of this name")]
+    UnknownStep,
+    /// More than one step comes into question.
+    #[error("more than one step comes into question; name one")]
+    Ambiguous,
+    /// The step did not fail.
+    #[error("no such step has failed or waits after a failure")]
+    NotFailed,
+    /// The step is with an agent.
+    #[error("the step is with an agent; wait for its reply or its CompleteBy")]
+    WithAgent,
+    /// Nothing waits for a time.
+    #[error("nothing waits for its next attempt")]
+    NothingWaits,
+    /// The order is paused.
+    #[error("the order is paused; resume it first")]
+    Paused,
+    /// The order is not paused.
+    #[error("the order is not paused")]
+    NotPaused,
+    /// The output is longer than [`MAX_OUTPUT`].
+    #[error("the output is longer than 4096 bytes; give a reference to it")]
+    LongOutput,
+    /// The input is longer than [`MAX_INPUT`], or no object.
+    #[error("the input must be a JSON object of at most 16384 bytes")]
+    BadInput,
+}
+
+/// What became of an act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is recorded at this version.
+    Applied(u64),
+    /// It was so already; what may not have gone out was sent again.
+    Repeated(u64),
+    /// It does not fit, and nothing was changed.
+    NotAllowed {
+        /// Why.
+        why: Refusal,
+    },
+    /// The order is at this version and not at the one the operator saw; nothing was changed.
+    Moved {
+        /// The present version.
+        version: u64,
+    },
+    /// There is no such order.
+    NotFound,
+}
+
+pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
+    if act.seen.is_some_and(|version| version != task.version) {
+        return keep(Kept::Moved);
+    }
+    let decided = match &act.what {
+        What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
+        What::Skip { step } => by_hand(task, act, step.as_deref(), None, turn),
+        What::MarkDone { step, output } => by_hand(task, act, step.as_deref(), Some(output), turn),
+        What::RetryNow { step } => retry_now(task, act, step.as_deref(), turn),
+        What::Pause => pause(task, act, turn),
+        What::Resume => unpause(task, act, turn),
+        What::Cancel | What::Undo => {
+            let change = undo(task, act, turn).map(|mut change| {
+                change.owe_final_notice();
+                change.save()
+            });
+            return change.unwrap_or_else(|kept| *kept);
+        }
+    };
+    match decided {
+        Ok(Some(change)) => change.save(),
+        Ok(None) => keep(Kept::Repeated),
+        Err(why) => keep(Kept::Refused(why)),
+    }
+}
+
+fn keep(why: Kept) -> Decision {
+    Decision::Keep { why, effects: Vec::new() }
+}
+
+/// A change to save, or `None` if it is so already.
+type Decided<'a> = Result<Option<Change<'a>>, Refusal>;
+
+fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value>, turn: &'a Turn<'a>) -> Decided<'a> {
+    match task.phase {
+        Phase::Error | Phase::UndoError => {}
+        Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => return Err(Refusal::NotStopped),
+    }
+    let has_failed = |state: &State| matches!(state, State::Failed | State::UndoFailed);
+    let target = match (step, input) {
+        (None, None) => None,
+        (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| has_failed(&task.steps[i].state))?),
+    };
+    if input.is_some_and(|input| !input.is_object() || length(input) > MAX_INPUT) {
+        return Err(Refusal::BadInput);
+    }
+    let mut change = Change::begin(task, turn);
+    let mut reason = act.reason.clone();
+    if let (Some(index), Some(input)) = (target, input) {
+        change.task.steps[index].input = Some(input.clone());
+        reason = format!("{reason} (with another input for `{}`)", turn.workflow.steps[index].name);
+    }
+    change.resubmit(&act.by, &reason);
+    Ok(Some(change))
+}
+
+/// Skips a step (`output` is `None`), or records it as done by hand.
+fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value>, turn: &'a Turn<'a>) -> Decided<'a> {
+    if output.is_some_and(|output| length(output) > MAX_OUTPUT) {
+        return Err(Refusal::LongOutput);
+    }
+    let index = only(task, step, turn, |i| left_to_a_person(task, i).is_some())?;
+    let direction = left_to_a_person(task, index).expect("only such a step is picked");
+    let mut change = Change::begin(task, turn);
+    let kind = if output.is_some() { Kind::MarkedDone } else { Kind::Skipped };
+    let step = &mut change.task.steps[index];
+    match (direction, output) {
+        (Direction::Do, None) => step.state = State::Skipped,
+        (Direction::Do, Some(output)) => {
+            step.state = State::Processed;
+            step.output = Some(output.clone()).filter(|o| !o.is_null());
+            step.error = None;
+        }
+        (Direction::Undo, None | Some(_)) => step.state = State::Undone,
+    }
+    change.note_act(kind, Some(index), &act.by, &act.reason);
+    if direction == Direction::Do && output.is_some() {
+        change.tell(NoticeKind::StepCompleted, Some(index));
+    }
+    change.go_on_if_nothing_failed();
+    change.finish();
+    change.owe_final_notice();
+    Ok(Some(change))
+}
+
+/// The direction in which step `index` has failed, or waits after an attempt that did not succeed.
+fn left_to_a_person(task: &Task, index: usize) -> Option<Direction> {
+    let step = &task.steps[index];
+    match (task.phase, &step.state) {
+        (Phase::Error, State::Failed) => Some(Direction::Do),
+        (Phase::Error | Phase::Forward, State::Pending { .. }) if step.attempt > 0 => Some(Direction::Do),
+        (Phase::UndoError, State::UndoFailed) => Some(Direction::Undo),
+        (Phase::UndoError | Phase::Undoing, State::UndoPending { .. }) if step.undo_failures > 0 => {
+            Some(Direction::Undo)
+        }
+        _ => None,
+    }
+}
+
+fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>) -> Decided<'a> {
+    match task.phase {
+        Phase::Forward | Phase::Undoing => {}
+        Phase::Error | Phase::UndoError => return Err(Refusal::Stopped),
+        Phase::Processed | Phase::Undone => return Err(Refusal::Ended),
+    }
+    if task.paused_at.is_some() {
+        return Err(Refusal::Paused);
+    }
+    let waits: Vec<usize> = task
+        .waiting(turn.workflow)
+        .filter(|(_, from)| from.is_some_and(|from| from > turn.now))
+        .map(|(index, _)| index)
+        .collect();
+    let chosen = match step {
+        None if waits.is_empty() => return Err(Refusal::NothingWaits),
+        None => waits,
+        Some(name) => {
+            let index = turn.workflow.position(name).ok_or(Refusal::UnknownStep)?;
+            if !waits.contains(&index) {
+                return Err(Refusal::NothingWaits);
+            }
+            vec![index]
+        }
+    };
+    let mut change = Change::begin(task, turn);
+    for index in chosen {
+        match &mut change.task.steps[index].state {
+            State::Pending { not_before } | State::UndoPending { not_before } => *not_before = None,
+            State::Processing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => unreachable!("it waits"),
+        }
+        change.note_act(Kind::RetriedNow, Some(index), &act.by, &act.reason);
+    }
+    change.wake_if_waiting();
+    Ok(Some(change))
+}
+
+fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
+    match task.phase {
+        Phase::Forward | Phase::Undoing if task.paused_at.is_some() => return Ok(None),
+        Phase::Forward | Phase::Undoing => {}
+        Phase::Error | Phase::UndoError => return Err(Refusal::Stopped),
+        Phase::Processed | Phase::Undone => return Err(Refusal::Ended),
+    }
+    let mut change = Change::begin(task, turn);
+    change.task.paused_at = Some(turn.now);
+    change.note_act(Kind::Paused, None, &act.by, &act.reason);
+    Ok(Some(change))
+}
+
+fn unpause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
+    if task.paused_at.is_none() {
+        return Err(Refusal::NotPaused);
+    }
+    let mut change = Change::begin(task, turn);
+    change.note_act(Kind::Resumed, None, &act.by, &act.reason);
+    change.unpause();
+    Ok(Some(change))
+}
+
+/// Turns the task to undo, or says why not.
+fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Box<Decision>> {
+    let refuse = |why| Err(Box::new(keep(Kept::Refused(why))));
+    let (kind, word) = match act.what {
+        What::Undo => (Kind::UndoAsked, "undone"),
+        _ => (Kind::Cancelled, "cancelled"),
+    };
+    match task.phase {
+        Phase::Forward => {}
+        Phase::Processed if kind == Kind::UndoAsked => {}
+        Phase::Error if !task.is_undo_begun() => {}
+        // A repeated one: the Wake and the notice of the first may not have gone out.
+        Phase::Undoing | Phase::Undone => {
+            let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
+            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(wake).collect();
+            return Err(Box::new(Decision::Keep { why: Kept::Repeated, effects }));
+        }
+        Phase::Processed => return refuse(Refusal::Ended),
+        Phase::Error | Phase::UndoError => return refuse(Refusal::UndoBegun),
+    }
+    let mut change = Change::begin(task, turn);
+    if change.irreversible().is_some() {
+        return refuse(Refusal::Irreversible);
+    }
+    change.note_act(kind, None, &act.by, &act.reason);
+    change.task.paused_at = None;
+    change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
+    // Nothing was ever handed out: there is nothing to wait for.
+    if change.task.forward_by.is_none() {
+        change.advance();
+    }
+    Ok(change)
+}
+
+/// A cancellation by message. It is delivered again until its effects are out, so it owes nothing.
+pub(crate) fn cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
+    let act = Act { what: What::Cancel, by: by.to_owned(), reason: reason.to_owned(), seen: None };
+    undo(task, &act, turn).map_or_else(|kept| *kept, Change::save)
+}
+
+/// The step called `name`, or the only one that `fits`.
+fn only(task: &Task, name: Option<&str>, turn: &Turn<'_>, fits: impl Fn(usize) -> bool) -> Result<usize, Refusal> {
+    if let Some(name) = name {
+        let index = turn.workflow.position(name).ok_or(Refusal::UnknownStep)?;
+        return match task.steps[index].claim() {
+            _ if fits(index) => Ok(index),
+            Some(_) => Err(Refusal::WithAgent),
+            None => Err(Refusal::NotFailed),
+        };
+    }
+    let mut all = (0..task.steps.len()).filter(|&i| fits(i));
+    match (all.next(), all.next()) {
+        (Some(index), None) => Ok(index),
+        (Some(_), Some(_)) => Err(Refusal::Ambiguous),
+        (None, _) => Err(Refusal::NotFailed),
+    }
+}
+
+fn length(value: &Value) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |json| json.len())
+}

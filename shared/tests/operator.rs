@@ -1,0 +1,452 @@
+//! What a person may do to an order, as tables: the record before, the act, the record after and what is sent.
+//!
+//! Method: as in `transitions.rs`; an act is one more event on the bench. // B9
+
+mod support;
+
+use serde_json::json;
+use shared::agents::Pause;
+use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
+use shared::operator::{Act, MAX_INPUT, Refusal, What};
+use shared::scheduler::{Event, Kept};
+use shared::task::{Phase, ProcessState};
+use shared::view;
+use support::*;
+
+fn act(what: What) -> Event {
+    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None })
+}
+
+fn seen(what: What, version: u64) -> Event {
+    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: Some(version) })
+}
+
+fn resubmit() -> What {
+    What::Resubmit { step: None, input: None }
+}
+
+fn skip(step: &str) -> What {
+    What::Skip { step: Some(step.into()) }
+}
+
+fn mark_done(step: &str) -> What {
+    What::MarkDone { step: Some(step.into()), output: json!({"by": "hand"}) }
+}
+
+fn all_kinds() -> Vec<What> {
+    let any = || None;
+    vec![
+        resubmit(),
+        What::Skip { step: any() },
+        What::MarkDone { step: any(), output: json!(1) },
+        What::RetryNow { step: any() },
+        What::Cancel,
+        What::Undo,
+        What::Pause,
+        What::Resume,
+    ]
+}
+
+fn on_failure_error(text: &str) -> String {
+    format!("on_failure = \"error\"\n{text}")
+}
+
+/// `a` has failed for good, `b` is done, and the alert is out.
+fn stopped() -> Bench {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.done("b").failed("a").on(&Event::AlertSent { version: 3 });
+    bench.is("Error a=Failed#1 b=Processed#1 c=Pending", "");
+    bench
+}
+
+/// The undo of `a` has failed for good.
+fn undo_failed() -> Bench {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).failed("a").on(&Event::AlertSent { version: 4 });
+    bench.is("Error a=UndoFailed#2", "");
+    bench
+}
+
+fn refuses(bench: &mut Bench, what: What, why: Refusal) {
+    let before = bench.task.clone();
+    bench.on(&act(what)).keeps(Kept::Refused(why), "");
+    assert_eq!(bench.task, before);
+}
+
+// ---------------------------------------------------------------- resubmit
+
+// D8, B9: only the failed step is reset; the request carries the edited input, and only for that step.
+#[test]
+fn a_resubmitted_step_gets_the_edited_input_and_its_neighbours_do_not() {
+    let mut bench = stopped();
+    let what = What::Resubmit { step: Some("a".into()), input: Some(json!({"card": "4242"})) };
+    bench.on(&act(what)).is("Pending a=Pending#1 b=Processed#1 c=Pending", "wake");
+    bench.wake(5);
+    assert_eq!((bench.request("a").input.clone(), bench.request("a").attempt), (json!({"card": "4242"}), 2));
+    assert_eq!(bench.request("a").idempotency_key, "ord_1:a:do");
+    bench.done("a");
+    assert_eq!(bench.request("c").input, json!(null), "the engine puts the order's input here");
+    let history = view::history(&bench.task, &bench.workflow);
+    let entry = history.iter().find(|e| e.event == "resubmitted").unwrap();
+    assert_eq!(entry.detail.as_deref(), Some("ann: ticket 7 (with another input for `a`)"));
+}
+
+// D8: the input needs no step's name when only one has failed, and is bounded.
+#[test]
+fn an_edited_input_names_its_step_when_more_than_one_has_failed() {
+    let edited = |input| What::Resubmit { step: None, input: Some(input) };
+    let mut bench = stopped();
+    refuses(&mut bench, edited(json!([1])), Refusal::BadInput);
+    refuses(&mut bench, edited(json!({"x": "y".repeat(MAX_INPUT)})), Refusal::BadInput);
+    let wrong = What::Resubmit { step: Some("b".into()), input: None };
+    refuses(&mut bench, wrong, Refusal::NotFailed);
+    bench.on(&act(edited(json!({"n": 2})))).wake(5);
+    assert_eq!(bench.request("a").input, json!({"n": 2}));
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").failed("b");
+    refuses(&mut bench, edited(json!({})), Refusal::Ambiguous);
+}
+
+// D8: never possible: a live order resubmitted, twice at once or after another.
+#[test]
+fn an_order_that_is_live_again_cannot_be_resubmitted() {
+    let mut bench = stopped();
+    let version = bench.task.version;
+    bench.on(&seen(resubmit(), version));
+    assert_eq!(bench.kept, None);
+    refuses(&mut bench, resubmit(), Refusal::NotStopped);
+    bench.on(&seen(resubmit(), version)).keeps(Kept::Moved, "");
+    bench.wake(5);
+    refuses(&mut bench, resubmit(), Refusal::NotStopped);
+    assert_eq!(bench.attempt("a"), 2, "one claim for one resubmission");
+}
+
+// B9: every act, in every phase, on a version that is not the present one.
+#[test]
+fn no_act_applies_to_a_version_its_operator_did_not_see() {
+    let benches: [fn() -> Bench; 4] = [|| Bench::new(ONE), || Bench::claimed(ONE), stopped, undo_failed];
+    for make in benches {
+        for what in all_kinds() {
+            let mut bench = make();
+            let before = bench.task.clone();
+            for version in [0, before.version + 1, before.version.wrapping_sub(1)] {
+                if version != before.version {
+                    bench.on(&seen(what.clone(), version)).keeps(Kept::Moved, "");
+                }
+            }
+            assert_eq!(bench.task, before, "{what:?}");
+        }
+    }
+}
+
+// ---------------------------------------------------------------- skip, mark done
+
+// B9, D8: what comes after a skipped step goes on without its output.
+#[test]
+fn a_skipped_step_counts_as_done_and_has_no_output() {
+    let mut bench = stopped();
+    bench.on(&act(skip("a"))).is("Pending a=Skipped#1 b=Processed#1 c=Pending", "wake");
+    assert_eq!((bench.task.turned_at, &bench.task.alert, &bench.task.reason), (0, &None, &None));
+    bench.wake(5).is("Processing a=Skipped#1 b=Processed#1 c=Processing#1", "do c#1");
+    assert_eq!(bench.request("c").outputs.keys().collect::<Vec<_>>(), ["b"]);
+    bench.done("c").is("Processed a=Skipped#1 b=Processed#1 c=Processed#1", "notice Completed");
+}
+
+// B9, C4: what the person writes down is the step's output, for later steps and for the undo.
+#[test]
+fn a_step_marked_done_has_the_output_the_person_gave() {
+    let mut bench = stopped();
+    bench.on(&act(mark_done("a"))).is("Pending a=Processed#1 b=Processed#1 c=Pending", "wake, notice StepCompleted");
+    bench.wake(5);
+    assert_eq!(bench.request("c").outputs["a"], json!({"by": "hand"}));
+    bench.failed("c").on(&act(What::Undo)).at(11_000).wake(7).done("c");
+    assert_eq!(bench.request("a").output, Some(json!({"by": "hand"})));
+    let mut bench = stopped();
+    let long = What::MarkDone { step: None, output: json!("x".repeat(MAX_OUTPUT)) };
+    refuses(&mut bench, long, Refusal::LongOutput);
+}
+
+// G3: what a skipped step did is unknown, so a later undo covers it.
+#[test]
+fn a_step_that_was_tried_and_skipped_is_undone_with_the_rest() {
+    let mut bench = stopped();
+    bench.on(&act(skip("a"))).wake(5).failed("c").on(&act(What::Cancel));
+    assert_eq!(bench.task.phase, Phase::Undoing);
+    bench.at(11_000).wake(7).done("c");
+    assert!(bench.effects().contains("undo a#2"), "{}", bench.effects());
+}
+
+// D8: with two failed, settling one leaves the order with the person.
+#[test]
+fn an_order_goes_on_only_when_no_failed_step_is_left() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").failed("b");
+    refuses(&mut bench, What::Skip { step: None }, Refusal::Ambiguous);
+    bench.on(&act(skip("a"))).is("Error a=Skipped#1 b=Failed#1 c=Pending", "");
+    assert!(bench.task.alert.is_some(), "the alert is still owed");
+    bench.on(&act(mark_done("b"))).is("Pending a=Skipped#1 b=Processed#1 c=Pending", "wake, notice StepCompleted");
+    assert_eq!(bench.task.alert, None);
+}
+
+// B9: the last step by hand ends the order, and its notice is owed until it is out: nobody delivers an act again. F3
+#[test]
+fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
+    for (what, step) in [(skip("a"), "Skipped"), (mark_done("a"), "Processed")] {
+        let mut bench = Bench::claimed(&on_failure_error(ONE));
+        bench.failed("a").on(&Event::AlertSent { version: 2 });
+        bench.on(&act(what)).is(&format!("Processed a={step}#1"), "notice Completed");
+        assert_eq!(bench.task.process_state(), ProcessState::Processed);
+        assert!(bench.task.notice_owed && bench.task.due.is_some());
+        bench.supervise().keeps(Kept::NothingReady, "notice Completed");
+        assert_eq!(bench.notices(), [(NoticeKind::Completed, 4)]);
+        bench.on(&Event::NoticeSent { version: 4 });
+        assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));
+    }
+    let mut bench = Bench::new(ONE);
+    bench.on(&act(What::Cancel)).is("Undone a=Pending", "notice Undone");
+    assert!(bench.task.notice_owed);
+}
+
+// G2, D8: a failed undo can be tried again, left out, or done by hand.
+#[test]
+fn a_failed_undo_is_retried_skipped_or_marked_done() {
+    let mut bench = undo_failed();
+    bench.on(&act(resubmit())).is("Undoing a=UndoPending#2", "wake");
+    for what in [What::Skip { step: None }, mark_done("a")] {
+        let mut bench = undo_failed();
+        bench.on(&act(what)).is("Undone a=Undone#2", "notice Undone");
+        assert!(bench.task.notice_owed);
+    }
+    let mut bench = undo_failed();
+    refuses(&mut bench, What::Cancel, Refusal::UndoBegun);
+    refuses(&mut bench, What::Undo, Refusal::UndoBegun);
+}
+
+// B9: a step that waits after a failure can be settled too; one nobody tried, or that is with an agent, cannot.
+#[test]
+fn only_a_step_that_failed_or_waits_after_a_failure_can_be_settled_by_hand() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    refuses(&mut bench, skip("a"), Refusal::NotFailed);
+    refuses(&mut bench, skip("zz"), Refusal::UnknownStep);
+    bench.wake(0);
+    refuses(&mut bench, skip("a"), Refusal::WithAgent);
+    refuses(&mut bench, mark_done("c"), Refusal::NotFailed);
+    bench.done("b").at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Processed#1 c=Pending", "wake+1000");
+    bench.on(&act(mark_done("a"))).is("Pending a=Processed#1f1 b=Processed#1 c=Pending", "wake, notice StepCompleted");
+    refuses(&mut bench, skip("a"), Refusal::NotFailed);
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a");
+    for what in [skip("a"), mark_done("a")] {
+        refuses(&mut bench, what, Refusal::NotFailed);
+    }
+}
+
+// E2: the old attempt's reply does not come back for a step that a person settled.
+#[test]
+fn a_reply_for_a_step_settled_by_hand_changes_nothing() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    let late = bench.answer("a", done(json!("late")));
+    bench.done("b").at(11_000).supervise().on(&act(skip("a"))).wake(4);
+    let before = bench.task.clone();
+    bench.on(&late);
+    assert!(bench.kept.is_some());
+    assert_eq!(bench.task, before);
+}
+
+// ---------------------------------------------------------------- retry now
+
+// B9: during back-off, also a wait no message can last.
+#[test]
+fn retry_now_ends_the_wait_and_counts_nothing() {
+    let text = ONE.replace("max = 2, ", "max = 1, long = { every = \"4h\", times = 2 }, ");
+    let mut bench = Bench::claimed(&text);
+    refuses(&mut bench, What::RetryNow { step: None }, Refusal::NothingWaits);
+    bench.at(11_000).supervise().is("Pending a=Pending+14400000#1f1", "");
+    refuses(&mut bench, What::RetryNow { step: Some("zz".into()) }, Refusal::UnknownStep);
+    bench.at(60_000).on(&act(What::RetryNow { step: Some("a".into()) })).is("Pending a=Pending#1f1", "wake");
+    assert!(bench.task.due.unwrap() <= at(70_000), "its Wake may be lost");
+    refuses(&mut bench, What::RetryNow { step: None }, Refusal::NothingWaits);
+    bench.wake(3).is("Processing a=Processing#2f1", "do a#2");
+}
+
+// The undo waits for the agents to be silent; no person can shorten that.
+#[test]
+fn retry_now_does_not_shorten_the_wait_before_an_undo() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a");
+    refuses(&mut bench, What::RetryNow { step: None }, Refusal::NothingWaits);
+    bench.at(10_999).wake(2).keeps(Kept::NothingReady, "wake+1");
+    bench.at(11_000).wake(2).at(22_000).supervise().is("Undoing a=UndoPending+1000#2uf1", "wake+1000");
+    bench.on(&act(What::RetryNow { step: None })).is("Undoing a=UndoPending#2uf1", "wake");
+    for bench in [&mut stopped(), &mut undo_failed()] {
+        refuses(bench, What::RetryNow { step: None }, Refusal::Stopped);
+    }
+}
+
+// ---------------------------------------------------------------- cancel and undo
+
+// G4, B9: cancel stops what has not ended; undo also takes back what is done.
+#[test]
+fn a_processed_order_can_be_undone_but_not_cancelled() {
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a");
+    refuses(&mut bench, What::Cancel, Refusal::Ended);
+    bench.on(&act(What::Undo)).is("Undoing a=Processed#1", "wake+11000, notice Failed");
+    assert_eq!(bench.task.reason.as_deref(), Some("undone by ann: ticket 7"));
+    assert!(bench.task.due.is_some());
+    bench.on(&act(What::Undo)).keeps(Kept::Repeated, "notice Failed, wake+11000");
+    bench.at(11_000).wake(3).done("a").is("Undone a=Undone#2", "notice Undone");
+    bench.on(&act(What::Undo)).keeps(Kept::Repeated, "notice Undone");
+}
+
+#[test]
+fn an_irreversible_step_that_may_have_run_is_not_undone_by_an_operator_either() {
+    let text = ONE.replace("undo = { agent = \"x\" }\n", "irreversible = true\n");
+    let mut bench = Bench::claimed(&text);
+    refuses(&mut bench, What::Cancel, Refusal::Irreversible);
+    bench.done("a");
+    refuses(&mut bench, What::Undo, Refusal::Irreversible);
+}
+
+// ---------------------------------------------------------------- pause and resume
+
+// B9: a paused order claims nothing, records what comes, and leaves the due index.
+#[test]
+fn a_paused_order_claims_nothing_and_records_replies() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.at(1000).on(&act(What::Pause)).is("Processing a=Processing#1 b=Processing#1 c=Pending", "");
+    assert_eq!((bench.task.paused_at, bench.task.due), (Some(at(1000)), None));
+    bench.on(&act(What::Pause)).keeps(Kept::Repeated, "");
+    bench.done("a").done("b").is("Pending a=Processed#1 b=Processed#1 c=Pending", "notice StepCompleted");
+    bench.wake(4).keeps(Kept::NothingReady, "");
+    bench.at(900_000).supervise().keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume)).is("Pending a=Processed#1 b=Processed#1 c=Pending", "wake");
+    assert!(bench.task.due.is_some(), "its Wake may be lost");
+    bench.wake(5).is("Processing a=Processed#1 b=Processed#1 c=Processing#1", "do c#1");
+    refuses(&mut bench, What::Resume, Refusal::NotPaused);
+}
+
+// B9, D4: deadlines do not burn during a pause: what passed goes back without a failure, as soon as its agent is silent.
+#[test]
+fn an_attempt_that_ran_out_during_a_pause_counts_no_failure() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").at(9000).on(&act(What::Pause));
+    bench.at(60_000).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!((bench.expired, bench.task.failure_count()), (0, 0));
+    bench.on(&act(What::Resume)).is("Pending a=Pending#1 b=Processed#1 c=Pending", "wake");
+    bench.wake(4).is("Processing a=Processing#2 b=Processed#1 c=Pending", "do a#2");
+
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).at(10_400).on(&act(What::Resume)).is("Pending a=Pending+600#1", "wake+600");
+
+    // In time is in time: the agent knows no other deadline.
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).at(9_999).on(&act(What::Resume)).is("Processing a=Processing#1", "");
+    bench.done("a").is("Processed a=Processed#1", "notice Completed");
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).at(10_000).done("a").keeps(Kept::Late, "");
+}
+
+// B9: the last reply ends a paused order; a failure is recorded, and its undo waits for the resumption.
+#[test]
+fn the_end_and_the_failure_of_a_paused_order_are_recorded() {
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).done("a").is("Processed a=Processed#1", "notice Completed");
+    assert_eq!(bench.task.paused_at, None);
+
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).failed("a").is("Undoing a=Failed#1", "notice Failed");
+    bench.at(60_000).wake(3).keeps(Kept::NothingReady, "").supervise().keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume)).is("Undoing a=Failed#1", "wake");
+    bench.wake(4).is("Undoing a=UndoProcessing#2", "undo a#2");
+    bench.on(&act(What::Pause)).at(90_000).supervise().keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume)).is("Undoing a=UndoPending#2", "wake");
+
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.on(&act(What::Pause)).failed("a").is("Error a=Failed#1", "notice AttentionNeeded, alert");
+    assert_eq!(bench.task.paused_at, None);
+}
+
+// B9, G4: cancelling a paused order ends the pause.
+#[test]
+fn a_paused_order_can_be_cancelled_and_not_hurried() {
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause));
+    refuses(&mut bench, What::RetryNow { step: None }, Refusal::Paused);
+    bench.on(&act(What::Cancel)).is("Undoing a=Processing#1", "wake+11000, notice Failed");
+    assert_eq!(bench.task.paused_at, None);
+    for bench in [&mut stopped(), &mut undo_failed()] {
+        refuses(bench, What::Pause, Refusal::Stopped);
+        refuses(bench, What::Resume, Refusal::NotPaused);
+    }
+}
+
+// B9: who, why and when, in the order's history.
+#[test]
+fn every_act_is_recorded_with_who_why_and_when() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(500).on(&act(What::Pause)).at(600).on(&act(What::Resume)).at(700).on(&act(What::Cancel));
+    let mut stopped = stopped();
+    stopped.on(&act(skip("a")));
+    let mut entries = view::history(&bench.task, &bench.workflow);
+    entries.extend(view::history(&stopped.task, &stopped.workflow));
+    for (event, at_ms) in [("paused", 500), ("resumed", 600), ("cancelled", 700), ("skipped", 0)] {
+        let entry = entries.iter().find(|e| e.event == event).unwrap();
+        assert_eq!((entry.at, entry.detail.as_deref()), (at(at_ms), Some("ann: ticket 7")), "{event}");
+    }
+    assert_eq!(entries.last().unwrap().step.as_deref(), Some("a"));
+}
+
+// ---------------------------------------------------------------- agents
+
+fn pause_x(bench: &mut Bench) {
+    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
+    bench.agents.paused.insert("x".into(), pause);
+}
+
+// B9, E4: nothing is handed to a paused agent, no failure is counted, and neither Wakes nor sweeps spin.
+#[test]
+fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
+    let mut bench = Bench::new(ONE);
+    pause_x(&mut bench);
+    bench.wake(0).keeps(Kept::NothingReady, "");
+    for _ in 0..100 {
+        let due = bench.task.due.unwrap();
+        bench.now = due.as_millisecond() - at(0).as_millisecond();
+        bench.supervise().keeps(Kept::NothingReady, "");
+        let next = bench.task.due.unwrap();
+        assert!(next > at(bench.now) && next <= at(bench.now + 60_000), "{next}");
+    }
+    assert_eq!((bench.task.failure_count(), bench.task.version), (0, 0));
+    bench.agents.paused.clear();
+    let due = bench.task.due.unwrap();
+    bench.now = due.as_millisecond() - at(0).as_millisecond();
+    bench.supervise().is("Pending a=Pending", "wake").wake(0).is("Processing a=Processing#1", "do a#1");
+}
+
+// B9: what is with the agent already is answered and recorded; only new claims are withheld.
+#[test]
+fn a_reply_of_a_paused_agent_counts_and_its_next_step_waits() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    pause_x(&mut bench);
+    bench.done("a").done("b").is("Pending a=Processed#1 b=Processed#1 c=Pending", "notice StepCompleted");
+    assert!(bench.task.due.is_some_and(|due| due <= at(10_000)));
+    bench.agents.paused.clear();
+    bench.wake(3).is("Processing a=Processed#1 b=Processed#1 c=Processing#1", "do c#1");
+}
+
+// B9: only the steps of the paused agent wait, in both directions.
+#[test]
+fn steps_of_other_agents_go_on_and_undos_wait_too() {
+    let mut bench = Bench::claimed(ONE);
+    pause_x(&mut bench);
+    bench.failed("a").is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    bench.at(11_000).wake(2).is("Undoing a=UndoPending#1", "");
+    bench.agents.paused.clear();
+    let mut other = shared::agents::Agents::default();
+    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
+    other.paused.insert("another".into(), pause);
+    bench.agents = other;
+    bench.wake(3).is("Undoing a=UndoProcessing#2", "undo a#2");
+    assert!(bench.effects.iter().all(|e| !matches!(e, Effect::Wake(_, d) if *d > MAX_DELAY)));
+}
