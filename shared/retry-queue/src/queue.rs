@@ -81,8 +81,14 @@ impl Messenger for Local {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let worker = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a worker here the due index brings it to another one.
-        let send = |effect| worker.as_ref().map_or((), |worker| drop(worker.send(effect)));
-        effects.into_iter().map(|effect| Ok(send(effect))).collect()
+        let send = |effect| {
+            if let Some(worker) = worker.as_ref() {
+                // A worker that has just ended: likewise.
+                let _ = worker.send(effect);
+            }
+            Ok(())
+        };
+        effects.into_iter().map(send).collect()
     }
 }
 
