@@ -151,7 +151,7 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
     }
     assert_eq!(runs_of_a_day.len(), 6);
     assert_eq!(store.live(), 0, "it has left the live set");
-    assert_eq!(*told.lock().unwrap(), [id.clone()]);
+    assert_eq!(*told.lock().unwrap(), std::slice::from_ref(&id));
 
     let (history, _) = queue.history(10, None).await.unwrap();
     let [given_up] = &history[..] else { panic!("{history:?}") };
