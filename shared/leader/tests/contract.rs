@@ -106,7 +106,8 @@ async fn a_write_whose_answer_is_lost_is_known_again() {
         let calls = std::sync::atomic::AtomicUsize::new(0);
         endpoints.set_fault_hook(Some(std::sync::Arc::new(move |call| {
             let is_put = call.operation == "PutItem";
-            (is_put && calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 0).then_some(Fault::LostAfter)
+            let is_lost = is_put && calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(2);
+            is_lost.then_some(Fault::LostAfter)
         })));
     };
     lose_every_other_put(&endpoints);

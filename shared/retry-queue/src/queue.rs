@@ -83,7 +83,8 @@ impl Messenger for Local {
         // Without a worker here the due index brings it to another one.
         let send = |effect| {
             if let Some(worker) = worker.as_ref() {
-                drop(worker.send(effect));
+                // A worker that has just ended: likewise.
+                let _ = worker.send(effect);
             }
             Ok(())
         };
