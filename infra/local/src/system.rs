@@ -4,6 +4,7 @@ use crate::http;
 use crate::pump::{self, Source};
 use anyhow::{Context, Result};
 use futures::FutureExt;
+use operator::Operator;
 use shared::engine::Observer;
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
@@ -94,6 +95,8 @@ pub struct System {
     pub engine: Arc<Engine>,
     /// Submission, for callers in this process.
     pub submit: Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
+    /// What operators do, for callers in this process.
+    pub operator: Arc<Operator>,
     /// How it is configured.
     pub config: Config,
     agents: BTreeMap<String, watch::Sender<bool>>,
@@ -154,17 +157,25 @@ impl System {
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
         let url = url_of(&listener)?;
-        let api = {
-            let submit = Arc::clone(&submit);
-            let handler: http::Handler = Arc::new(move |event| {
-                let submit = Arc::clone(&submit);
-                async move { submit::http::handler(&submit, event).await }.boxed()
-            });
-            http::router(handler)
-        };
+        let operator =
+            Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::LEASE.to_owned()]));
+        let api = http::router(route(&submit, &operator));
         let ended = ended(stopped);
         tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
-        Ok(Self { url, aws_url, remotes_url, remotes, endpoints, engine, submit, config, agents, stop, tasks })
+        Ok(Self {
+            url,
+            aws_url,
+            remotes_url,
+            remotes,
+            endpoints,
+            engine,
+            submit,
+            operator,
+            config,
+            agents,
+            stop,
+            tasks,
+        })
     }
 
     /// Stops an agent's consumer, or starts it again, as if its process had died.
@@ -180,6 +191,22 @@ impl System {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(8), all).await;
     }
+}
+
+/// The API's routes, as API Gateway would part them between two functions.
+fn route(submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>, operator: &Arc<Operator>) -> http::Handler {
+    let (submit, operator) = (Arc::clone(submit), Arc::clone(operator));
+    Arc::new(move |event| {
+        let (submit, operator) = (Arc::clone(&submit), Arc::clone(&operator));
+        async move {
+            if operator::http::takes(&event) {
+                Box::pin(operator::http::handler(&operator, event)).await
+            } else {
+                submit::http::handler(&submit, event).await
+            }
+        }
+        .boxed()
+    })
 }
 
 async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
