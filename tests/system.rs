@@ -76,7 +76,7 @@ async fn the_submitter_is_told_of_every_step_on_its_own_queue() {
     let whole = start().await;
     let body = json!({"workflow": "trip", "reference": "mine", "reply_queue": "shop", "input": {"total_cents": 1}});
     let id = whole.submit("told", &body).await;
-    whole.all_end(&[id.clone()], ProcessState::Processed).await;
+    whole.all_end(std::slice::from_ref(&id), ProcessState::Processed).await;
     let url = whole.config().queue_url("notices-shop");
     let mut notices: Vec<Value> = Vec::new();
     until("five notices", async || {

@@ -10,7 +10,7 @@ async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
     let clients = Clients::from_env().await;
-    let leases = std::env::var("LEASES").unwrap_or_else(|_| "supervisor".into());
+    let leases = std::env::var("LEASES").unwrap_or_else(|_| "supervisor-0".into());
     let leases = leases.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let operator = Operator::new(engine, &clients, &config, leases);

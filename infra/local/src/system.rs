@@ -157,8 +157,7 @@ impl System {
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
         let url = url_of(&listener)?;
-        let operator =
-            Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::LEASE.to_owned()]));
+        let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
         let api = http::router(route(&submit, &operator));
         let ended = ended(stopped);
         tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
