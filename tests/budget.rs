@@ -148,7 +148,7 @@ async fn the_task_of_a_real_order_stays_under_one_kilobyte() {
     let heaviest = saved.iter().max_by_key(|task| weigh(task)).unwrap();
     let item = item::from_task(heaviest, world.config.retention).unwrap();
     let mut parts: Vec<_> = item.iter().map(|(name, value)| (weight(name, value), name, value)).collect();
-    parts.sort_by(|a, b| b.0.cmp(&a.0));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.0));
     println!("heaviest version: {} bytes (version {})", weigh(heaviest), heaviest.version);
     let json: Value = serde_json::to_value(heaviest).unwrap();
     for (name, value) in json.as_object().unwrap() {

@@ -15,6 +15,7 @@ use shared::time::SignedDuration;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stepwarden_aws::{DynamoStore, Engine, SqsMessenger};
 use stepwarden_embedded::{Call, Fault, FaultHook, Service};
 use support::world::{QUEUES, World, event};
@@ -164,7 +165,7 @@ async fn many_supervisors_count_each_expiry_once() {
     let ids = orders(&world, 10).await;
     while world.deliver("scheduler", &engines[0]).await {}
     world.pass(SignedDuration::from_secs(120));
-    let settings = supervisor::Settings { shards: 1, lease_life: SignedDuration::from_secs(60) };
+    let settings = supervisor::Settings::new(1, Duration::from_secs(60));
     let sweeps = engines.iter().map(|engine| {
         let engine = Arc::clone(engine);
         tokio::spawn(async move { supervisor::handler(&engine, settings).await.unwrap() })
@@ -188,8 +189,13 @@ async fn a_supervisor_without_the_lease_stands_by() {
     world.deliver("scheduler", &engine).await;
     world.pass(SignedDuration::from_secs(120));
     let life = SignedDuration::from_secs(60);
-    let settings = supervisor::Settings { shards: 1, lease_life: life };
-    let lease = engine.store.acquire(supervisor::LEASE, "first", world.now(), life).await.unwrap().unwrap();
+    let settings = supervisor::Settings::new(1, Duration::from_secs(60));
+    let lease = engine
+        .store
+        .acquire(&supervisor::lease_name(0), "first", world.now(), life, SignedDuration::ZERO)
+        .await
+        .unwrap()
+        .unwrap();
     let before = world.task(&id).await;
     let sweep = supervisor::handler(&engine, settings).await.unwrap();
     assert!(sweep.stood_by && sweep.looked_at == 0, "{sweep:?}");
@@ -284,7 +290,7 @@ async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
         }
     });
     world.endpoints.set_fault_hook(Some(hook));
-    let settings = supervisor::Settings { shards: 1, lease_life: SignedDuration::from_secs(5) };
+    let settings = supervisor::Settings::new(1, Duration::from_secs(5));
     for round in 0.. {
         assert!(round < 50, "no end after {round} rounds, SEED={seed}");
         let mut is_moving = true;

@@ -523,6 +523,11 @@ pub(crate) fn notice(task: &Task, workflow: &Workflow, kind: NoticeKind, step: O
     notice_of(task, task.version, workflow, kind, step)
 }
 
+/// The notice that the order is stored.
+pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
+    notice_of(task, 0, workflow, NoticeKind::Received, None)
+}
+
 fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
     let queue = task.reply_queue.clone()?;
     Some(Effect::Notice(Box::new(Notice {

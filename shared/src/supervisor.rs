@@ -101,6 +101,10 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     if !task.is_undo_begun() {
         effects.extend(change::turn_notice(task, turn.workflow));
     }
+    // Whoever stored it died before its first Wake, or could not send the notice that goes before it.
+    if task.version == 0 {
+        effects.extend(change::received(task, turn.workflow));
+    }
     effects.extend(change::wake(task, turn, 0));
     let patience = age.clamp(grace(turn.workflow), MAX_REARM);
     let due = plus(turn.now, patience);

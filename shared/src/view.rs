@@ -151,8 +151,8 @@ pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
     change::spell_out(task, workflow)
 }
 
-/// The notice that `task` was received, for a submitter that has a queue.
+/// The notice that `task` was received, for a submitter that has a queue. Its number is 0, whenever it is sent.
 #[must_use]
 pub fn received(task: &Task, workflow: &Workflow) -> Option<crate::message::Effect> {
-    change::notice(task, workflow, crate::message::NoticeKind::Received, None)
+    change::received(task, workflow)
 }

@@ -421,7 +421,11 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
     bench.agents.paused.clear();
     let due = bench.task.due.unwrap();
     bench.now = due.as_millisecond() - at(0).as_millisecond();
-    bench.supervise().is("Pending a=Pending", "wake").wake(0).is("Processing a=Processing#1", "do a#1");
+    bench
+        .supervise()
+        .is("Pending a=Pending", "notice Received, wake")
+        .wake(0)
+        .is("Processing a=Processing#1", "do a#1");
 }
 
 // B9: what is with the agent already is answered and recorded; only new claims are withheld.

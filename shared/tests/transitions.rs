@@ -342,7 +342,7 @@ fn a_task_that_only_waits_never_counts_and_its_wake_is_sent_again() {
     for round in 1..50 {
         let due = bench.task.due.unwrap();
         bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
-        bench.supervise().is("Pending a=Pending", "wake");
+        bench.supervise().is("Pending a=Pending", "notice Received, wake");
         assert!(bench.task.due.unwrap() > at(bench.now), "round {round}");
         assert!(bench.task.due.unwrap() <= at(bench.now + 900_000), "at most a quarter of an hour between looks");
     }

@@ -244,6 +244,8 @@ impl World {
                     let undo = r.direction == Direction::Undo;
                     state.net.insert(Msg::Request { step, undo, attempt: r.attempt, left });
                 }
+                // Number 0, and only before the first claim.
+                Effect::Notice(n) if n.kind == NoticeKind::Received => {}
                 Effect::Notice(n) => {
                     match state.last_notice {
                         Some((seq, kind)) if seq == n.seq && kind != n.kind => {
@@ -273,7 +275,7 @@ impl World {
         match effect {
             Effect::Request(r) => Some(Owed::Request { step: self.workflow.position(&r.step)?, attempt: r.attempt }),
             Effect::Wake(..) => Some(Owed::Wake),
-            Effect::Notice(n) if n.kind == NoticeKind::StepCompleted => None,
+            Effect::Notice(n) if matches!(n.kind, NoticeKind::StepCompleted | NoticeKind::Received) => None,
             Effect::Notice(n) => Some(Owed::Notice { seq: n.seq }),
             Effect::Alert(a) => Some(Owed::Alert { version: a.version }),
             Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),

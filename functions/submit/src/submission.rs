@@ -10,7 +10,6 @@ use shared::order::{Id, Order, canonical_hash};
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::task::{Priority, Submission as NewTask, Task};
 use shared::time::SignedDuration;
-use shared::workflow::Workflow;
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
@@ -145,13 +144,13 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 tracing::info!(task.id = %id, workflow = %task.workflow, "accepted an order");
                 self.announce(&task, shared::view::received(&task, workflow)).await;
             }
-            Created::Exists => self.recognise(&order, workflow).await?,
+            Created::Exists => self.recognise(&order).await?,
         }
         Ok(id)
     }
 
     /// The key was used before: by the same submission, or by another one?
-    async fn recognise(&self, order: &Order, workflow: &Workflow) -> Result<(), Problem> {
+    async fn recognise(&self, order: &Order) -> Result<(), Problem> {
         let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(task) = task else {
             // It expired between the transaction and this read: as good as never used.
@@ -164,21 +163,23 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             let detail = format!("order {} was submitted under this key with another content; use a new key", order.id);
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }
-        if task.version == 0 {
-            // Whoever submitted it first may have died before the Wake and the notice.
-            self.announce(&task, shared::view::received(&task, workflow)).await;
-        }
+        // Whoever submitted it first may have died before the notice, or before the Wake.
+        let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+        let notice = shared::view::received(&task, &workflow).filter(|_| !task.process_state().is_final());
+        self.announce(&task, notice).await;
         Ok(())
     }
 
-    /// The order is safe already: a Wake that is lost here is made up for by the due index.
+    /// The order is safe already: a Wake that is lost here is made up for by the due index. The notice goes first; while it
+    /// cannot be sent there is no Wake either, so that the order stays as it is until the sweep sends both.
     async fn announce(&self, task: &Task, notice: Option<Effect>) {
-        let wake = Wake { task_id: task.id.clone(), seen: task.version, hops: 0 };
-        let mut effects = vec![Effect::Wake(wake, SignedDuration::ZERO)];
-        effects.extend(notice);
-        for sent in self.engine.messenger.send(effects).await {
-            if let Err(error) = sent {
-                tracing::warn!(task.id = %task.id, error = &error as &dyn std::error::Error, "an accepted order waits for the supervisor");
+        let wake = Effect::Wake(Wake { task_id: task.id.clone(), seen: task.version, hops: 0 }, SignedDuration::ZERO);
+        for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
+            for sent in self.engine.messenger.send(vec![effect]).await {
+                if let Err(error) = sent {
+                    tracing::warn!(task.id = %task.id, error = &error as &dyn std::error::Error, "an accepted order waits for the supervisor");
+                    return;
+                }
             }
         }
     }

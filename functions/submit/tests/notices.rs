@@ -1,0 +1,126 @@
+//! The first notice, «received», over the embedded endpoints: it is not lost, whatever fails between store and queue. // F1, F3
+//!
+//! Method: tables and queues in memory; a hook at the endpoint lets chosen sends fail.
+
+use serde_json::{Value, json};
+use shared::engine::Clock;
+use shared::ports::StateStore;
+use shared::time::Timestamp;
+use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use stepwarden_aws::config::queue;
+use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook, Options};
+use submit::{Submit, submission};
+
+struct World {
+    submit: Submit<DynamoStore, SqsMessenger>,
+    clients: Clients,
+    config: Config,
+    endpoints: Endpoints,
+    now: Arc<AtomicI64>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let endpoints = Endpoints::open(&Options::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let settings = [
+            ("ORDERS_TABLE", "orders"),
+            ("STATE_TABLE", "state"),
+            ("QUEUE_PREFIX", "to be made"),
+            ("EVENT_BUS", "default"),
+            ("REPLY_QUEUES", "shop"),
+            ("AGENTS", "x"),
+            ("SHARDS", "1"),
+        ];
+        let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        let mut config = Config::from_lookup(lookup).unwrap();
+        config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
+        let now = Arc::new(AtomicI64::new(1_795_251_600_000));
+        let clock: Clock = {
+            let now = Arc::clone(&now);
+            Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
+        };
+        let text = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
+        let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let submit = Submit {
+            engine: Arc::new(engine(&config, &clients, clock)),
+            workflows: [("one".to_owned(), workflow)].into(),
+            reply_queues: config.reply_queues.clone(),
+            shards: 1,
+            queue_tenant: "acme".into(),
+        };
+        Self { submit, clients, config, endpoints, now }
+    }
+
+    async fn accept(&self) -> shared::order::Id {
+        let body = json!({"workflow": "one", "input": {"n": 1}, "reply_queue": "shop", "reference": "r-1"});
+        let submission = submission::parse(body.to_string().as_bytes()).unwrap();
+        self.submit.accept("acme", "key-1", submission).await.unwrap()
+    }
+
+    /// Every send fails.
+    fn cut(&self, is_cut: bool) {
+        let hook: FaultHook =
+            Arc::new(|call: &Call<'_>| call.operation.starts_with("SendMessage").then_some(Fault::InternalError));
+        self.endpoints.set_fault_hook(is_cut.then_some(hook));
+    }
+
+    async fn drain(&self, name: &str) -> Vec<Value> {
+        let url = self.config.queue_url(name);
+        let request = self.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
+        let messages = request.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default();
+        messages.iter().map(|message| serde_json::from_str(message.body().unwrap()).unwrap()).collect()
+    }
+
+    async fn sweep(&self) {
+        let engine = &self.submit.engine;
+        let due = engine.store.due(0, engine.now(), 10, None).await.unwrap();
+        let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: engine.now() };
+        for answer in engine.recover(&due.ids, &lease).await {
+            answer.unwrap();
+        }
+    }
+}
+
+// F1, C3: id, reference, number and history.
+#[tokio::test]
+async fn an_accepted_order_is_announced_to_its_submitter_and_to_a_scheduler() {
+    let world = World::new().await;
+    let id = world.accept().await;
+    let notices = world.drain(&queue::notices("shop")).await;
+    assert_eq!(notices.len(), 1);
+    let notice = &notices[0];
+    assert_eq!((&notice["kind"], &notice["order_id"], &notice["seq"]), (&json!("received"), &json!(id), &json!(0)));
+    assert_eq!((&notice["reference"], &notice["history"][0]["event"]), (&json!("r-1"), &json!("received")));
+    assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
+}
+
+// F3: the notice could not be sent: the order waits, and the sweep sends the notice and the Wake.
+#[tokio::test]
+async fn a_first_notice_that_cannot_be_sent_is_sent_by_the_sweep_before_the_order_begins() {
+    let world = World::new().await;
+    world.cut(true);
+    world.accept().await;
+    world.cut(false);
+    assert!(world.drain(queue::SCHEDULER).await.is_empty(), "no Wake ahead of its notice");
+    world.now.fetch_add(10_000, Ordering::Relaxed);
+    world.sweep().await;
+    let notices = world.drain(&queue::notices("shop")).await;
+    assert_eq!((notices.len(), &notices[0]["kind"], &notices[0]["seq"]), (1, &json!("received"), &json!(0)));
+    assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
+}
+
+// F3, B1: a submitter that got no answer sends the same again, and is told again.
+#[tokio::test]
+async fn a_repeated_submission_sends_the_first_notice_again() {
+    let world = World::new().await;
+    world.cut(true);
+    let first = world.accept().await;
+    world.cut(false);
+    assert_eq!(world.accept().await, first);
+    assert_eq!(world.drain(&queue::notices("shop")).await.len(), 1);
+    assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
+}
