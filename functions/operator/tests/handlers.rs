@@ -550,7 +550,11 @@ async fn leases_show_who_leads_and_that_nobody_does() {
     let world = World::new().await;
     assert_eq!(world.get("/leases").await["leases"], json!([]));
     let store = &world.operator.engine.store;
-    store.acquire("supervisor", "v1", world.now(), SignedDuration::from_secs(10)).await.unwrap().unwrap();
+    store
+        .acquire("supervisor", "v1", world.now(), SignedDuration::from_secs(10), SignedDuration::ZERO)
+        .await
+        .unwrap()
+        .unwrap();
     let lease = world.get("/leases").await["leases"][0].clone();
     assert_eq!((&lease["holder"], &lease["token"]), (&json!("v1"), &json!(1)));
     world.later(11_000);

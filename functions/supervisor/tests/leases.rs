@@ -213,7 +213,13 @@ async fn two_leaders_at_once_do_no_harm() {
     world.wake(&scheduler, &ids).await;
     world.pass(12_000);
     let task = world.task(&ids[0]).await;
-    let turn = Turn { workflow: &world.workflow, now: right.now(), instance: "right", skew: SKEW };
+    let turn = Turn {
+        workflow: &world.workflow,
+        now: right.now(),
+        instance: "right",
+        skew: SKEW,
+        agents: &shared::agents::Agents::default(),
+    };
     world.store.rearm(&task, task.due, 2).await.unwrap();
     let unaware = Task { lease_token: 1, ..task.clone() };
     let Verdict::Recover { task: next, .. } = supervise(&unaware, 1, &turn) else { panic!("{task:?}") };
