@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden::client::Api;
@@ -358,16 +359,21 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     let options =
         Options { backend, port: up.port, workflows, reply_queues: up.reply_queues, observer: None, cache: 20_000 };
     let system = System::start(options).await?;
-    println!("{}", system.url);
-    println!("  data              {kept}");
-    println!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url);
+    say(&system.url);
+    say(&format!("  data              {kept}"));
+    say(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {
-        println!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)");
+        say(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)"));
     }
-    println!("Stop with Ctrl-C.");
+    say("Stop with Ctrl-C.");
     wait_for_signal().await?;
     system.stop().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line on standard output. Who reads only the first line, the URL, may be gone by the second: no reason to stop.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 async fn wait_for_signal() -> Result<()> {

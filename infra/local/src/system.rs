@@ -227,7 +227,17 @@ fn open_remotes(backend: &Backend) -> Result<Remotes> {
         Backend::Embedded { data, .. } => data.as_deref(),
         Backend::Emulator | Backend::Deployed => None,
     };
-    Ok(Remotes::open(data).map_err(|e| StartError::Data(e.to_string()))?)
+    let opened = Remotes::open(data).map_err(|error| match error {
+        stepwarden_remotes::OpenError::Prepare { path, source } => {
+            format!("cannot use the data directory {}: {source}", path.display())
+        }
+        stepwarden_remotes::OpenError::Sqlite { path, source } => format!(
+            "the database file {} is damaged or cannot be opened ({source}): restore it from a backup, or move it away \
+             to start empty",
+            path.display()
+        ),
+    });
+    Ok(opened.map_err(StartError::Data)?)
 }
 
 fn configure(options: &Options, agents: &[&str]) -> Result<Config> {

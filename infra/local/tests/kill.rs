@@ -9,7 +9,6 @@ use common::{NORTHWIND, QUICK, Up, run};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -186,37 +185,14 @@ fn a_data_directory_in_use_is_said_in_one_line() {
 
 #[test]
 fn a_damaged_database_file_is_said_in_one_line() {
-    for (file, keep) in
-        [("tables.db", 0), ("queues.db", 0), ("remotes.db", 0), ("tables.db", 4096), ("queues.db", 4096)]
-    {
+    for file in ["tables.db", "queues.db", "remotes.db"] {
         let dir = directory();
         let data = dir.path().join("data");
-        if keep > 0 {
-            // A sound file whose later pages are overwritten.
-            Up::start(dir.path(), &["--port", "0", "--data", "data"]).kill();
-            join_log(&data.join(file));
-        } else {
-            std::fs::create_dir(&data).unwrap();
-        }
-        damage(&data.join(file), keep);
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join(file), "x".repeat(20_000)).unwrap();
         let output = run(dir.path(), &["up", "--port", "0", "--data", "data"]);
-        is_refused(&format!("{file} from byte {keep}"), &output, &[file, "damaged"]);
+        is_refused(file, &output, &[file, "damaged", "restore"]);
     }
-}
-
-/// Without its log the file itself is what is read.
-fn join_log(file: &Path) {
-    for end in ["-wal", "-shm"] {
-        let _ = std::fs::remove_file(format!("{}{end}", file.display()));
-    }
-}
-
-fn damage(file: &Path, keep: usize) {
-    let mut bytes = std::fs::read(file).unwrap_or_default();
-    let length = bytes.len().max(keep + 8192);
-    bytes.truncate(keep);
-    bytes.resize(length, b'x');
-    std::fs::write(file, bytes).unwrap();
 }
 
 #[test]
@@ -224,7 +200,7 @@ fn a_bad_workflow_file_is_named_with_its_line() {
     let dir = directory();
     let file = dir.path().join("quick/order.toml");
     let table = [
-        (QUICK.replacen("agent = \"fraud\"", "agent = \"nobody\"", 1), 11, "nobody"),
+        (QUICK.replacen("agent = \"fraud\"", "agent = \"nobody\"", 1), 12, "nobody"),
         (QUICK.replacen("timeout = \"1s\"", "timeout = \"soon\"", 1), 7, "30s"),
         (QUICK.replacen("[[step]]", "[[step]]\nsurprise = 1", 1), 5, "surprise"),
         (format!("{QUICK}["), QUICK.lines().count() + 1, ""),
@@ -238,6 +214,7 @@ fn a_bad_workflow_file_is_named_with_its_line() {
     is_refused("no such folder", &output, &["missing"]);
 }
 
+// The reader of its output is gone after the line it wanted, as in `stepwarden up | head -1`.
 #[test]
 fn the_first_line_of_up_is_its_url_and_it_answers() {
     let dir = directory();

@@ -4,6 +4,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whatever ends by itself has ended by then, on any machine.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The reference workflow with short times.
 pub const QUICK: &str = r#"
@@ -46,9 +50,18 @@ pub fn program(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs it to its end, which has to come.
 pub fn run(dir: &Path, args: &[&str]) -> Output {
-    program(dir, args).output().unwrap()
+    let mut child = program(dir, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("`stepwarden {}` did not end: {:?}", args.join(" "), child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// `stepwarden up`, killed when dropped.
@@ -66,7 +79,7 @@ impl Up {
         let url = lines.next().expect("its first line is the URL");
         let line = lines.find(|line| line.contains("remote services")).expect("it says where they listen");
         let remotes_url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
-        // Nobody reads the rest; a few lines fit into the pipe.
+        // The pipe is closed here.
         Self { child, url, remotes_url }
     }
 
