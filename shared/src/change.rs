@@ -5,7 +5,7 @@
 
 use crate::history::{self, Entry, Kind};
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
-use crate::retry::{Rung, Then};
+use crate::retry::{Late, Rung, Then};
 use crate::scheduler::{Decision, Turn};
 use crate::step::{Direction, State};
 use crate::task::{Alert, Phase, Task, grace};
@@ -31,6 +31,7 @@ pub(crate) struct Change<'a> {
     notice: Option<(NoticeKind, Option<usize>)>,
     wake: bool,
     exact_due: bool,
+    extended: bool,
 }
 
 impl<'a> Change<'a> {
@@ -38,7 +39,7 @@ impl<'a> Change<'a> {
         let mut task = task.clone();
         task.version += 1;
         task.updated_at = turn.now.max(task.updated_at);
-        Self { task, turn, requests: Vec::new(), notice: None, wake: false, exact_due: false }
+        Self { task, turn, requests: Vec::new(), notice: None, wake: false, exact_due: false, extended: false }
     }
 
     fn log(&mut self, kind: Kind, step: Option<usize>, text: Option<String>) {
@@ -127,6 +128,7 @@ impl<'a> Change<'a> {
         let step = &mut self.task.steps[index];
         step.attempt += 1;
         step.claimed_at = self.task.version;
+        step.extended = 0;
         match direction {
             Direction::Do => {
                 step.state = State::Processing { locked_by, complete_by };
@@ -180,6 +182,21 @@ impl<'a> Change<'a> {
                 self.stop(Phase::UndoError, index, &format!("the undo of `{}` failed: {error}", self.step_name(index)));
             }
         }
+    }
+
+    /// Gives the late attempt that holds step `index` more time. A Wake that names the version before makes a scheduler send
+    /// its request again, with the new `complete_by`.
+    pub(crate) fn extend(&mut self, index: usize, late: Late) {
+        let until = plus(self.turn.now, late.extend);
+        let step = &mut self.task.steps[index];
+        if let State::Processing { complete_by, .. } = &mut step.state {
+            *complete_by = until;
+        }
+        step.extended += 1;
+        step.claimed_at = self.task.version;
+        self.task.forward_by = self.task.forward_by.max(Some(until));
+        self.log(Kind::Extended, Some(index), None);
+        self.extended = true;
     }
 
     /// An attempt ended without success: back on the ladder, or over the threshold.
@@ -429,7 +446,7 @@ impl<'a> Change<'a> {
 
     /// The finished change, `due` settled, with everything that has to be sent once it is saved.
     pub(crate) fn save(self) -> Decision {
-        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due } = self;
+        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended } = self;
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         task.due = match (task.due, wanted) {
             // Lazily: a due that is early enough stays, because changing it costs two index writes.
@@ -438,6 +455,10 @@ impl<'a> Change<'a> {
             (_, Some(wanted)) => Some(wanted.min(plus(turn.now, grace(turn.workflow)))),
             (_, None) => None,
         };
+        if extended {
+            let wake = Wake { task_id: task.id.clone(), seen: task.version - 1, hops: 0 };
+            effects.push(Effect::Wake(wake, SignedDuration::ZERO));
+        }
         if wake {
             effects.extend(self::wake(&task, turn, 0));
         }
@@ -601,6 +622,7 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::Unavailable => "step_unavailable",
         Kind::Deferred => "step_deferred",
         Kind::Expired => "step_expired",
+        Kind::Extended => "step_extended",
         Kind::UndoClaimed => "undo_started",
         Kind::Undone => "step_undone",
         Kind::UndoFailed => "undo_failed",

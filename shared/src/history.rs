@@ -34,6 +34,9 @@ pub enum Kind {
     /// The step's `complete_by` passed without a reply.
     #[serde(rename = "x")]
     Expired,
+    /// A late attempt was given more time.
+    #[serde(rename = "l")]
+    Extended,
     /// A scheduler claimed the undo of a step.
     #[serde(rename = "cu")]
     UndoClaimed,

@@ -23,6 +23,20 @@ pub struct Long {
     pub times: u32,
 }
 
+/// More time for an attempt that is late, before it counts as failed: for remote services that are slow rather than down.
+///
+/// The attempt stays the same one, so a reply between the old and the new `complete_by` counts. The agent was told the old
+/// one and is silent after it; the scheduler therefore sends it the same request again, with the same attempt, the same
+/// idempotency key and the new `complete_by`, and the remote service answers what it has done meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Late {
+    /// How much longer, counted from when the supervisor finds it late.
+    pub extend: SignedDuration,
+    /// How often, per attempt.
+    pub times: u32,
+}
+
 /// The supervisor's policy for one step in one direction: fine-grained retries, then a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ladder {

@@ -77,7 +77,10 @@ pub struct Step {
     /// Failed undo attempts since the last resubmission.
     #[serde(rename = "uf", default, skip_serializing_if = "is_zero")]
     pub undo_failures: u32,
-    /// Version of the task at which the current attempt was claimed.
+    /// How often the current attempt was given more time.
+    #[serde(rename = "x", default, skip_serializing_if = "is_zero")]
+    pub extended: u32,
+    /// Version of the task at which the current attempt was claimed, or last given more time.
     #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
     pub claimed_at: u64,
     /// Version of the task at which the last attempt was settled by a reply.
@@ -111,6 +114,7 @@ impl Step {
             attempt: 0,
             failures: 0,
             undo_failures: 0,
+            extended: 0,
             claimed_at: 0,
             settled_at: 0,
             output: None,

@@ -6,7 +6,9 @@
 use crate::agents::MAX_WITHHELD;
 use crate::change::{self, Change, Miss};
 use crate::message::Effect;
+use crate::retry::Late;
 use crate::scheduler::{Decision, Kept, Turn};
+use crate::step::Direction;
 use crate::task::{Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
@@ -53,13 +55,27 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     let mut change = Change::begin(task, turn);
     change.task.lease_token = token;
     change.use_up_due();
-    for (index, direction, _) in &expired {
-        change.miss(*index, *direction, Miss::Expired, "no answer in time");
+    let mut missed = 0;
+    for &(index, direction, _) in &expired {
+        match more_time(&change, index, direction, turn) {
+            Some(late) => change.extend(index, late),
+            None => {
+                missed += 1;
+                change.miss(index, direction, Miss::Expired, "no answer in time");
+            }
+        }
     }
     match change.save() {
-        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: expired.len() },
+        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: missed },
         Decision::Keep { why, .. } => Verdict::Leave(why),
     }
+}
+
+/// The policy by which a late attempt is given more time. Only on the way forward: a task that turns back waits for nobody.
+fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<Late> {
+    let late = turn.workflow.steps[index].late?;
+    let is_forward = direction == Direction::Do && change.task.phase == Phase::Forward;
+    (is_forward && change.task.steps[index].extended < late.times).then_some(late)
 }
 
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {

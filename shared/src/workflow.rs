@@ -5,7 +5,7 @@
 
 pub mod file;
 
-use crate::retry::{Calls, Ladder, Then};
+use crate::retry::{Calls, Ladder, Late, Then};
 use crate::step::Direction;
 use crate::time::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,9 @@ pub struct Step {
     pub timeout: SignedDuration,
     /// The supervisor's policy.
     pub retry: Ladder,
+    /// More time for a late attempt, before the policy above counts a failure. Forward work only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Late>,
     /// The agent's policy within one attempt.
     pub calls: Calls,
     /// What a permanent error leads to.

@@ -349,6 +349,48 @@ fn a_task_that_only_waits_never_counts_and_its_wake_is_sent_again() {
     assert_eq!((bench.task.failure_count(), bench.task.version), (0, 0));
 }
 
+fn late(text: &str) -> String {
+    text.replacen("timeout = \"10s\"", "timeout = \"10s\"\nlate = { extend = \"30s\", times = 2 }", 1)
+}
+
+// D5: the same attempt gets more time and its request goes out again; no failure is counted until that is spent.
+#[test]
+fn a_late_attempt_gets_more_time_and_stays_the_same_attempt() {
+    let mut bench = Bench::claimed(&late(ONE));
+    bench.at(11_000).supervise().is("Processing a=Processing#1", "wake");
+    assert_eq!((bench.expired, bench.task.due), (0, Some(at(42_000))));
+    let Some(Effect::Wake(wake, _)) = bench.effects.first() else { panic!() };
+    let seen = wake.seen;
+    bench.wake(seen).keeps(Kept::NothingReady, "do a#1");
+    let request = bench.request("a").clone();
+    assert_eq!((request.complete_by, request.idempotency_key.as_str()), (at(41_000), "ord_1:a:do"));
+    bench.at(42_000).supervise().is("Processing a=Processing#1", "wake");
+    bench.at(73_000).supervise().is("Pending a=Pending+1000#1f1", "wake+1000");
+    assert_eq!(bench.expired, 1);
+    let history = shared::view::history(&bench.task, &bench.workflow);
+    assert_eq!(history.iter().filter(|e| e.event == "step_extended" && e.step.as_deref() == Some("a")).count(), 2);
+    bench.at(74_000).wake(4).at(85_000).supervise().is("Processing a=Processing#2f1", "wake");
+}
+
+// D5, E2: a reply after the old deadline and before the new one counts; after the new one it does not.
+#[test]
+fn a_reply_within_the_extension_counts_and_after_it_does_not() {
+    let mut bench = Bench::claimed(&late(ONE));
+    let slow = bench.answer("a", done(json!(1)));
+    bench.at(10_500).on(&slow).keeps(Kept::Late, "");
+    bench.at(11_000).supervise().at(40_999).on(&slow).is("Processed a=Processed#1", "notice Completed");
+    let mut bench = Bench::claimed(&late(ONE));
+    bench.at(11_000).supervise().at(41_000).on(&slow).keeps(Kept::Late, "");
+}
+
+// D5: an undo waits for the longer deadline too, and a task that turns back gives nobody more time.
+#[test]
+fn an_undo_waits_for_the_extended_deadline() {
+    let mut bench = Bench::claimed(&late(ONE));
+    bench.at(11_000).supervise().cancel().is("Undoing a=Processing#1", "wake+31000, notice Failed");
+    bench.at(42_000).supervise().is("Undoing a=Pending#1f1", "");
+}
+
 // D6: the boundary is exact.
 #[test]
 fn at_the_threshold_the_task_is_undone_and_one_failure_before_it_is_not() {

@@ -100,6 +100,8 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (with("[\"1s\", \"2s\"]", "[]"), 7, &["`backoff` is empty", "write at least one wait"]),
         (with("retry = {", "calls = { attempts = 0 }\nretry = {"), 7, &["`calls` needs", "for instance"]),
         (with("retry = {", "calls = { base = \"9s\" }\nretry = {"), 7, &["`calls` needs", "for instance"]),
+        (with("retry = {", "late = { extend = \"9s\", times = 0 }\nretry = {"), 7, &["`late` needs", "for instance"]),
+        (with("retry = {", "late = { extend = \"13h\", times = 1 }\nretry = {"), 7, &["`late` needs", "50ms to 12h"]),
         (
             with("retry = {", "irreversible = true\nretry = {"),
             4,

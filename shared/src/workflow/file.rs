@@ -1,7 +1,7 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
 use super::{MAX_STEPS, Step, Undo, Workflow};
-use crate::retry::{Calls, Ladder, Long, Then};
+use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::time::SignedDuration;
 use serde::Deserialize;
 use std::ops::Range;
@@ -49,6 +49,7 @@ struct RawWorkflow {
     input: Option<Spanned<String>>,
     #[serde(default = "undo")]
     on_failure: Then,
+    late: Option<Spanned<Late>>,
     #[serde(default)]
     strict_notices: bool,
     #[serde(default)]
@@ -68,6 +69,7 @@ struct RawStep {
     after: Vec<Spanned<String>>,
     timeout: Option<Spanned<SignedDuration>>,
     retry: Option<Spanned<RawRetry>>,
+    late: Option<Spanned<Late>>,
     calls: Option<Spanned<RawCalls>>,
     on_failure: Option<Then>,
     #[serde(default)]
@@ -161,7 +163,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
                 format!("a step called `{}` exists already; give each step a name of its own", name.get_ref()),
             ));
         }
-        steps.push(build_step(step, &names, raw.on_failure, known)?);
+        steps.push(build_step(step, &names, raw, known)?);
     }
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
@@ -180,7 +182,13 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     })
 }
 
-fn build_step(spanned: &Spanned<RawStep>, names: &[&str], on_failure: Then, known: Known<'_>) -> Result<Step, Problem> {
+fn build_step(
+    spanned: &Spanned<RawStep>,
+    names: &[&str],
+    workflow: &RawWorkflow,
+    known: Known<'_>,
+) -> Result<Step, Problem> {
+    let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
     let Some(agent) = &raw.agent else {
@@ -213,6 +221,7 @@ fn build_step(spanned: &Spanned<RawStep>, names: &[&str], on_failure: Then, know
     }
     after.sort_unstable();
     let retry = ladder(raw.retry.as_ref(), on_failure)?;
+    let late = late(raw.late.as_ref().or(workflow.late.as_ref()))?;
     let calls = calls(raw.calls.as_ref(), DEFAULT_CALLS)?;
     let undo = match &raw.undo {
         None => None,
@@ -258,6 +267,7 @@ fn build_step(spanned: &Spanned<RawStep>, names: &[&str], on_failure: Then, know
         after,
         timeout: *timeout.get_ref(),
         retry,
+        late,
         calls,
         on_failure: raw.on_failure.unwrap_or(on_failure),
         irreversible: raw.irreversible,
@@ -325,6 +335,18 @@ fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem
         ));
     }
     Ok(Ladder { max, backoff, long: raw.long, then: raw.then.unwrap_or(then) })
+}
+
+fn late(raw: Option<&Spanned<Late>>) -> Result<Option<Late>, Problem> {
+    let Some(spanned) = raw else { return Ok(None) };
+    let late = *spanned.get_ref();
+    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(&late.extend) && (1..=MAX_ATTEMPTS).contains(&late.times) {
+        return Ok(Some(late));
+    }
+    let message = format!(
+        "`late` needs extend from 50ms to 12h and times from 1 to {MAX_ATTEMPTS}; for instance {{ extend = \"30s\", times = 2 }}"
+    );
+    Err((spanned.span(), message))
 }
 
 fn calls(raw: Option<&Spanned<RawCalls>>, default: Calls) -> Result<Calls, Problem> {
