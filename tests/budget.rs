@@ -25,14 +25,13 @@ fn recorder() -> (Arc<Mutex<Vec<Task>>>, Observer) {
 }
 
 /// What [`ORDERS`] orders cost after a first one, each delivered message by message to the next of `engines`.
-async fn cost(world: &World, engines: &[&Engine]) -> Counts {
+async fn cost(world: &World, name: &str, engines: &[&Engine]) -> Counts {
     let mut before = Counts::default();
     for n in 0..=ORDERS {
         if n == 1 {
             before = world.endpoints.counts();
         }
-        let id =
-            world.accept("noops", &format!("{n}-{}", engines.len()), json!({"n": n, "text": "x".repeat(200)})).await;
+        let id = world.accept("noops", &format!("{name}-{n}"), json!({"n": n, "text": "x".repeat(200)})).await;
         let mut turn = 0;
         loop {
             let scheduled = world.deliver("scheduler", engines[turn % engines.len()]).await;
@@ -75,9 +74,9 @@ fn within_budget(what: &str, counts: &Counts) {
 async fn a_three_step_order_costs_at_most_nine_calls_and_seven_sends() {
     let world = World::start(&[three_noops("60s")], None).await;
     let submit = &*world.submit.engine;
-    within_budget("one process", &cost(&world, &[submit]).await);
+    within_budget("one process", &cost(&world, "one", &[submit]).await);
     let scheduler = world.engine("scheduler", 1000, None);
-    within_budget("submit and scheduler apart", &cost(&world, &[&scheduler]).await);
+    within_budget("submit and scheduler apart", &cost(&world, "two", &[&scheduler]).await);
 }
 
 // Instances that take turns at one order pay for reading the task and the input again, and for nothing else.
@@ -86,7 +85,7 @@ async fn instances_that_take_turns_cost_at_most_three_calls_more() {
     let world = World::start(&[three_noops("60s")], None).await;
     let engines = ["a", "b", "c", "d"].map(|name| world.engine(name, 1000, None));
     let engines: Vec<_> = engines.iter().collect();
-    let counts = cost(&world, &engines).await;
+    let counts = cost(&world, "four", &engines).await;
     println!("four instances in turn: {} DynamoDB calls per order", calls(&counts));
     assert!(calls(&counts) <= 12, "{counts:#?}");
     assert!(counts.messages_sent <= 7 * ORDERS, "{counts:#?}");

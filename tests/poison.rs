@@ -129,6 +129,21 @@ async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     assert_eq!(set_aside(&world).await.len(), 0, "a store that fails is no poison");
 }
 
+// E6: a message about an item that can never be read as a task is set aside, not tried until the platform gives it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_about_what_is_no_task_is_set_aside() {
+    let world = World::with_trip().await;
+    let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
+    let definition = format!("workflow#{}", world.task(&id).await.workflow_hash);
+    let bodies = [definition.as_str(), "", &"x".repeat(4000), "lease#nobody"].map(wake);
+    let batch: Vec<_> = bodies.iter().map(|body| ("m", body.as_str())).collect();
+    let response = world.handle("scheduler", &world.submit.engine, event("scheduler", &batch)).await;
+    assert_eq!(response.batch_item_failures, []);
+    let aside = set_aside(&world).await;
+    assert_eq!(aside.len(), bodies.len());
+    assert!(aside.iter().all(|message| !message.reason.is_empty()), "{aside:?}");
+}
+
 // E6: the same for submissions by message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submission_that_the_store_fails_comes_again_and_its_neighbours_are_accepted() {

@@ -5,9 +5,12 @@
 use aws_lambda_events::event::sqs::SqsEvent;
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
-use shared::ports::{Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Response};
+
+/// DynamoDB's limit for a partition key, in bytes.
+const MAX_ID: usize = 2048;
 
 /// Handles one batch. A record that fails comes again; its neighbours do not.
 pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
@@ -15,6 +18,10 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     let (mut aside, mut records, mut events) = (Vec::new(), Vec::new(), Vec::new());
     for record in batch::records(event) {
         match batch::parse::<ToScheduler>(&record) {
+            // The store would refuse such a key for ever, and in the words of an outage.
+            Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
+                aside.push((record, format!("its task_id has not 1 to {MAX_ID} bytes")));
+            }
             Ok(message) => {
                 events.push((message.task_id().clone(), to_event(message)));
                 records.push(record);
@@ -35,7 +42,8 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 tracing::debug!(task.id = %task.id, version = task.version, ?why, "left a task as it is");
             }
             Ok(Handled::NoSuchTask) => aside.push((record, "there is no such task".into())),
-            Err(error) => {
+            Err(error @ Error::Corrupt { .. }) => aside.push((record, error.to_string())),
+            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
                 tracing::warn!(message.id = %record.message_id, error = &error as &dyn std::error::Error, "a message comes again");
                 response.fail(&record.message_id);
             }
