@@ -88,6 +88,7 @@ impl Policy {
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },
             on_failure: Then::Error,
             irreversible: false,
+            late: None,
             undo: None,
         };
         Workflow {
