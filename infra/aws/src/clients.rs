@@ -1,6 +1,7 @@
 //! The SDK clients, with their timeouts and attempts said explicitly.
 
 use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
@@ -62,7 +63,11 @@ impl Clients {
             .operation_attempt_timeout(Duration::from_secs(25))
             .operation_timeout(Duration::from_secs(30))
             .build();
-        let sqs = aws_sdk_sqs::config::Builder::from(config).timeout_config(patient).build();
+        let sqs = aws_sdk_sqs::config::Builder::from(config)
+            .timeout_config(patient)
+            // A long poll is silent for as long as nothing arrives: that is no stalled stream.
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .build();
         Self {
             dynamodb: aws_sdk_dynamodb::Client::new(config),
             sqs: aws_sdk_sqs::Client::from_conf(sqs),

@@ -97,6 +97,7 @@ pub struct Report {
 #[derive(Default)]
 struct Board {
     ended: AtomicU64,
+    saves: AtomicU64,
     changed: Notify,
     waiting: Mutex<HashMap<Id, oneshot::Sender<()>>>,
     ends: Mutex<Vec<Instant>>,
@@ -111,6 +112,7 @@ pub async fn run(settings: Settings) -> Result<Report> {
     let observer: Observer = {
         let board = Arc::clone(&board);
         Arc::new(move |task: &Task| {
+            board.saves.fetch_add(1, Ordering::Relaxed);
             if task.process_state() == ProcessState::Processed {
                 board.ended.fetch_add(1, Ordering::Relaxed);
                 lock(&board.ends).push(Instant::now());
@@ -145,8 +147,7 @@ pub async fn run(settings: Settings) -> Result<Report> {
     board.ended.store(0, Ordering::Relaxed);
     let endpoints = system.endpoints.as_ref().context("the benchmark runs on the embedded endpoints")?;
     let (counts, cpu) = (endpoints.counts(), process::cpu_time());
-    let begin = Instant::now();
-    throughput(&system, &board, &settings).await?;
+    let scheduling = throughput(&system, &board, &settings).await?;
     let counts = endpoints.counts().since(&counts);
     let cpu = cpu.zip(process::cpu_time()).map(|(before, after)| after.saturating_sub(before));
     let orders = settings.orders as f64;
@@ -154,7 +155,6 @@ pub async fn run(settings: Settings) -> Result<Report> {
     let tenth = (ends.len() / 10).max(1);
     let rate = |from: Instant, to: Instant, n: usize| n as f64 / to.duration_since(from).as_secs_f64().max(1e-9);
     let last = *ends.last().context("no order ended")?;
-    let scheduling = if settings.backlog { ends[0] } else { begin };
     let report = Report {
         orders_per_second: rate(scheduling, last, ends.len()),
         orders_per_second_first_tenth: rate(scheduling, ends[tenth - 1], tenth),
@@ -198,7 +198,9 @@ async fn one_at_a_time(system: &System, board: &Board, orders: u64) -> Result<Ve
     Ok(latencies)
 }
 
-async fn throughput(system: &System, board: &Board, settings: &Settings) -> Result<()> {
+/// Answers when the scheduler began: with a backlog, after the last submission.
+async fn throughput(system: &System, board: &Board, settings: &Settings) -> Result<Instant> {
+    let begin = Instant::now();
     if settings.backlog {
         system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, true);
     }
@@ -220,15 +222,17 @@ async fn throughput(system: &System, board: &Board, settings: &Settings) -> Resu
         answer?;
     }
     system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, false);
+    let scheduling = if settings.backlog { Instant::now() } else { begin };
     let mut before = 0;
     let mut moved = Instant::now();
     loop {
         let ended = board.ended.load(Ordering::Relaxed);
         if ended >= settings.orders {
-            return Ok(());
+            return Ok(scheduling);
         }
-        if ended > before {
-            (before, moved) = (ended, Instant::now());
+        let saves = board.saves.load(Ordering::Relaxed);
+        if saves > before {
+            (before, moved) = (saves, Instant::now());
         }
         anyhow::ensure!(
             moved.elapsed() < Duration::from_secs(90),
