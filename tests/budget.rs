@@ -34,7 +34,8 @@ async fn cost(world: &World, name: &str, engines: &[&Engine]) -> Counts {
         let id = world.accept("noops", &format!("{name}-{n}"), json!({"n": n, "text": "x".repeat(200)})).await;
         let mut turn = 0;
         loop {
-            let scheduled = world.deliver("scheduler", engines[turn % engines.len()]).await;
+            let mut scheduled = world.deliver("scheduler", engines[turn % engines.len()]).await;
+            scheduled |= world.deliver("replies", engines[turn % engines.len()]).await;
             let acted = world.deliver("agent-noop", engines[0]).await;
             turn += 1;
             if !scheduled && !acted {

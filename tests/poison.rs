@@ -39,11 +39,12 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
         ("scheduler", wake(FOREIGN)),
         ("scheduler", json!({"type": "cancel", "task_id": FOREIGN, "by": "x", "reason": "y"}).to_string()),
         ("scheduler", json!({"type": "reply", "task_id": FOREIGN, "step": "s", "attempt": 1}).to_string()),
+        ("replies", json!({"type": "reply", "task_id": FOREIGN, "step": "s", "attempt": 1}).to_string()),
+        ("replies", wake(FOREIGN)),
         ("agent-payment", wake(FOREIGN)),
         ("submissions", wake(FOREIGN)),
     ];
-    let queues =
-        ["scheduler", "submissions", "agent-inventory", "agent-fraud", "agent-payment", "agent-shipping", "agent-noop"];
+    let queues = support::world::QUEUES;
     let all: Vec<(&str, String)> = queues
         .iter()
         .flat_map(|queue| corrupt.iter().map(|body| (*queue, (*body).to_owned())))
@@ -100,8 +101,23 @@ async fn a_poison_record_never_fails_its_neighbours() {
     let response = world.handle("agent-fraud", engine, event("agent-fraud", &batch)).await;
     assert_eq!(response.batch_item_failures, []);
     assert_eq!(set_aside(&world).await.len(), 2);
-    let replies = world.receive("scheduler").await;
+    let replies = world.receive("replies").await;
     assert!(replies.iter().any(|(_, _, body)| body.contains("\"done\"")), "{replies:?}");
+}
+
+// E6, B6: agents may send to the queue of replies, and all they may do there is to reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_replies_count_on_the_queue_of_replies() {
+    let world = World::with_trip().await;
+    let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
+    let cancel = json!({"type": "cancel", "task_id": id, "by": "agent", "reason": "none of its business"}).to_string();
+    let wake = wake(&id.0);
+    let batch = event("replies", &[("1", &wake), ("2", &cancel)]);
+    let response = world.handle("replies", &world.submit.engine, batch).await;
+    assert_eq!(response.batch_item_failures, []);
+    assert_eq!(world.task(&id).await.version, 0);
+    let aside = set_aside(&world).await;
+    assert!(aside.len() == 2 && aside.iter().all(|m| m.reason.contains("only replies")), "{aside:?}");
 }
 
 // E6: a store that fails for one record only fails that record only, and it is handled when it comes again.

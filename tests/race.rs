@@ -133,7 +133,7 @@ async fn messages_delivered_to_three_schedulers_at_once_count_once() {
             }
             is_moving = true;
             let bodies: Vec<_> = messages.iter().map(|(id, _, body)| (id.as_str(), body.as_str())).collect();
-            let copies = if queue == "scheduler" { 3 } else { 1 };
+            let copies = if ["scheduler", "replies"].contains(&queue) { 3 } else { 1 };
             let handled = (0..copies).map(|k| {
                 let engine: &Core<DynamoStore, SqsMessenger> = &engines[(turn + k * 5) % SCHEDULERS];
                 world.handle(queue, engine, event(queue, &bodies))

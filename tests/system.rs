@@ -340,15 +340,15 @@ async fn lost_messages_of_every_kind_are_made_up_for() {
     lose("scheduler", 3).await;
     whole.system.pause_agent("scheduler", false);
     lose("agent-payment", 3).await;
-    // From here on the scheduler is down, so that the replies of the agent are lost.
+    // From here on the scheduler takes no replies, so that those of the agent are lost.
     for id in &ids {
         whole.task_once(id, "charged again", |t| count(t, Kind::Claimed, CHARGE) > 1).await;
     }
-    whole.system.pause_agent("scheduler", true);
+    whole.system.pause_agent("replies", true);
     whole.system.pause_agent("payment", false);
     until("replies", async || (whole.system.remotes.counts()[&Service::Payment].applied > 0).then_some(())).await;
-    lose("scheduler", 1).await;
-    whole.system.pause_agent("scheduler", false);
+    lose("replies", 1).await;
+    whole.system.pause_agent("replies", false);
     whole.all_end(&ids, ProcessState::Processed).await;
 }
 

@@ -17,7 +17,7 @@ pub const MAX_HOPS: u32 = 100;
 /// return a reference to them.
 pub const MAX_OUTPUT: usize = 4096;
 
-/// A message on the scheduler's queue.
+/// A message on one of the scheduler's queues: replies have one of their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToScheduler {
@@ -264,7 +264,7 @@ pub enum Effect {
     Notice(Box<Notice>),
     /// To the event bus.
     Alert(Box<AlertEvent>),
-    /// From an agent to the scheduler's queue.
+    /// From an agent to the scheduler's queue of replies.
     Reply(Box<Reply>),
     /// From a handler to the queue of messages set aside, and an alert about it to the event bus.
     SetAside(Box<SetAside>),

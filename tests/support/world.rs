@@ -19,8 +19,16 @@ use stepwarden_remotes::Remotes;
 use submit::Submit;
 
 /// Queues whose messages move an order on.
-pub const QUEUES: [&str; 7] =
-    ["submissions", "scheduler", "agent-inventory", "agent-fraud", "agent-payment", "agent-shipping", "agent-noop"];
+pub const QUEUES: [&str; 8] = [
+    "submissions",
+    "scheduler",
+    "replies",
+    "agent-inventory",
+    "agent-fraud",
+    "agent-payment",
+    "agent-shipping",
+    "agent-noop",
+];
 
 pub struct World {
     pub endpoints: Endpoints,
@@ -149,7 +157,7 @@ impl World {
     pub async fn handle(&self, queue: &str, engine: &Engine, event: SqsEvent) -> Response {
         match queue {
             "submissions" => submit::queue_handler(&*self.submit, event).await,
-            "scheduler" => scheduler::handler(engine, event).await,
+            "scheduler" | "replies" => scheduler::handler(engine, event).await,
             _ => agent::handler(&self.runtime, &self.messenger, event).await,
         }
     }

@@ -386,7 +386,7 @@ def agents_cannot_touch_tables(stack):
     if wrong := _may(stack, "Agent", "dynamodb:"):
         yield f"Agent: {sorted(wrong)}"
     sends = {r for a, r in _may(stack, "Agent", "sqs:SendMessage")}
-    if sends != {"SchedulerQueue", "SetAsideQueue"}:
+    if sends != {"RepliesQueue", "SetAsideQueue"}:
         yield f"Agent: sends to {sorted(sends)}"
 
 
@@ -423,7 +423,7 @@ def each_function_may_do_what_it_does(stack):
     sends = {
         "Submit": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"},
         "Scheduler": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"} | _agent_queues(stack),
-        "Agent": {"SchedulerQueue", "SetAsideQueue"},
+        "Agent": {"RepliesQueue", "SetAsideQueue"},
         "Supervisor": {"SchedulerQueue", "NoticesDefaultQueue"},
     }
     for function, queues in sends.items():

@@ -1,4 +1,4 @@
-//! The scheduler: takes Wakes, replies and cancellations from its queue and moves each task on by one conditional write.
+//! The scheduler: takes Wakes, cancellations and replies from its queues and moves each task on by one conditional write.
 //!
 //! All decisions are in [`shared::scheduler`]; here is only the way from an `SqsEvent` to the engine and back.
 
@@ -8,6 +8,7 @@ use shared::message::ToScheduler;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Response};
+use stepwarden_aws::config::queue;
 
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
@@ -21,6 +22,10 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             // The store would refuse such a key for ever, and in the words of an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
                 aside.push((record, format!("its task_id has not 1 to {MAX_ID} bytes")));
+            }
+            // Agents may send to this queue, and all that an agent may do is to reply.
+            Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
+                aside.push((record, "only replies belong on this queue".into()));
             }
             Ok(message) => {
                 events.push((message.task_id().clone(), to_event(message)));

@@ -115,8 +115,11 @@ pub fn instance() -> String {
 
 /// Names of the queues, after the prefix.
 pub mod queue {
-    /// Wakes, replies and cancellations, for the scheduler.
+    /// Wakes and cancellations, for the scheduler.
     pub const SCHEDULER: &str = "scheduler";
+    /// Agents' replies, for the scheduler: a queue of their own, so that orders under way never wait behind new ones, and
+    /// because all that an agent may send is a reply.
+    pub const REPLIES: &str = "replies";
     /// Orders submitted by message.
     pub const SUBMISSIONS: &str = "submissions";
     /// Messages that cannot be handled, with the reason.

@@ -67,7 +67,7 @@ impl SqsMessenger {
                 parcel(queue::SCHEDULER, json_of(&ToScheduler::Wake(wake.clone())), whole_seconds(*delay), None);
             }
             Effect::Reply(reply) => {
-                parcel(queue::SCHEDULER, json_of(&ToScheduler::Reply((**reply).clone())), 0, None);
+                parcel(queue::REPLIES, json_of(&ToScheduler::Reply((**reply).clone())), 0, None);
             }
             Effect::Notice(notice) => parcel(&queue::notices(&notice.queue), json_of(notice), 0, None),
             Effect::Alert(alert) => events.push(Event { owner, detail_type: ORDER_ALERT, detail: json_of(alert) }),

@@ -18,7 +18,7 @@ pub const MAX_RECEIVES: u32 = 5;
 /// Name and visibility timeout of every queue that a function consumes.
 #[must_use]
 pub fn consumed(config: &Config, visibility_timeout_s: u32) -> Vec<(String, u32)> {
-    let mut names = vec![queue::SCHEDULER.to_owned(), queue::SUBMISSIONS.to_owned()];
+    let mut names = [queue::SCHEDULER, queue::REPLIES, queue::SUBMISSIONS].map(str::to_owned).to_vec();
     names.extend(config.agents.iter().map(|agent| queue::agent(agent)));
     names.into_iter().map(|name| (name, visibility_timeout_s)).collect()
 }

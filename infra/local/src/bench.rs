@@ -39,6 +39,9 @@ after = ["second"]
 timeout = "60s"
 "#;
 
+/// How often a long run says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
 /// What `bench` is told on the command line.
 pub struct Settings {
     /// Orders in the throughput run.
@@ -218,8 +221,21 @@ async fn throughput(system: &System, board: &Board, settings: &Settings) -> Resu
         }
     });
     let mut answers = stream::iter(submits).buffer_unordered(32);
+    let mut said = begin;
+    let mut say = |ended: u64| {
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            let accepted = submitted.load(Ordering::Relaxed).min(settings.orders);
+            eprintln!(
+                "{:>4} s: {accepted} of {} orders submitted, {ended} ended",
+                begin.elapsed().as_secs(),
+                settings.orders
+            );
+        }
+    };
     while let Some(answer) = answers.next().await {
         answer?;
+        say(board.ended.load(Ordering::Relaxed));
     }
     system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, false);
     let scheduling = if settings.backlog { Instant::now() } else { begin };
@@ -230,6 +246,7 @@ async fn throughput(system: &System, board: &Board, settings: &Settings) -> Resu
         if ended >= settings.orders {
             return Ok(scheduling);
         }
+        say(ended);
         let saves = board.saves.load(Ordering::Relaxed);
         if saves > before {
             (before, moved) = (saves, Instant::now());

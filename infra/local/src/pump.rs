@@ -28,6 +28,64 @@ const RECOVERY: Duration = Duration::from_secs(1);
 /// How long batches under way may still take when the pump is told to stop.
 const LAST_BATCHES: Duration = Duration::from_secs(5);
 
+/// A receive that takes longer than this met an empty queue.
+const SOON: Duration = Duration::from_millis(20);
+/// Longest wait of new work for work under way, per batch: what is new is slowed down, never starved.
+const YIELD: Duration = Duration::from_millis(50);
+
+/// How many pumps have more work under way in front of them than one receive brings. New orders wait for these: an order
+/// that is begun has deadlines, one that waits has none. On AWS the concurrency of each event source does this.
+#[derive(Clone)]
+pub struct UnderWay(Arc<watch::Sender<usize>>);
+
+impl Default for UnderWay {
+    fn default() -> Self {
+        Self(Arc::new(watch::channel(0).0))
+    }
+}
+
+impl UnderWay {
+    fn set(&self, was_full: &mut bool, is_full: bool) {
+        if *was_full != is_full {
+            self.0.send_modify(|full| if is_full { *full += 1 } else { *full -= 1 });
+            *was_full = is_full;
+        }
+    }
+
+    /// Waits for a receive, and says whether there is more than it brings. One that is not answered soon found nothing.
+    async fn watch(
+        &self,
+        was_full: &mut bool,
+        receive: impl Future<Output = anyhow::Result<Vec<Message>>>,
+    ) -> anyhow::Result<Vec<Message>> {
+        tokio::pin!(receive);
+        let soon = tokio::time::timeout(SOON, &mut receive).await;
+        let received = match soon {
+            Ok(received) => received,
+            Err(_) => {
+                self.set(was_full, false);
+                receive.await
+            }
+        };
+        self.set(was_full, received.as_ref().is_ok_and(|messages| messages.len() == BATCH as usize));
+        received
+    }
+
+    async fn wait(&self) {
+        let mut full = self.0.subscribe();
+        let _ = tokio::time::timeout(YIELD, full.wait_for(|full| *full == 0)).await;
+    }
+}
+
+/// What a queue's messages are to the order they belong to.
+#[derive(Clone)]
+pub enum Work {
+    /// They move orders on that have begun.
+    Begun(UnderWay),
+    /// They begin orders, so they give way.
+    New(UnderWay),
+}
+
 /// Where a pump takes its messages from, and how many batches it has under way at most.
 #[derive(Clone)]
 pub struct Source {
@@ -37,12 +95,15 @@ pub struct Source {
     pub url: String,
     /// Batches under way at once: Lambda's MaximumConcurrency.
     pub concurrency: usize,
+    /// Who gives way to whom.
+    pub work: Work,
 }
 
 /// Pumps until `stop` becomes true. While `pause` is true nothing is received: the consumer is down.
 pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(source.concurrency));
     let mut batches = JoinSet::new();
+    let mut was_full = false;
     let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
     loop {
         let mut paused = pause.clone();
@@ -52,12 +113,21 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 if pause.wait_for(|paused| !paused).await.is_err() {
                     std::future::pending::<()>().await;
                 }
+                if let Work::New(under_way) = &source.work {
+                    under_way.wait().await;
+                }
                 let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+                let receive = async {
+                    match &source.work {
+                        Work::Begun(under_way) => under_way.watch(&mut was_full, receive(&source)).await,
+                        Work::New(_) => receive(&source).await,
+                    }
+                };
                 tokio::select! {
                     biased;
                     // A long poll that is already under way ends with its consumer.
                     Ok(_) = paused.wait_for(|paused| *paused) => {}
-                    received = receive(&source) => return (place, received),
+                    received = receive => return (place, received),
                 }
             }
         };

@@ -1,7 +1,7 @@
 //! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
 
 use crate::http;
-use crate::pump::{self, Source};
+use crate::pump::{self, Source, UnderWay, Work};
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use operator::Operator;
@@ -269,41 +269,48 @@ fn start_pumps(
     remotes_url: &str,
     stopped: &watch::Receiver<bool>,
 ) -> BTreeMap<String, watch::Sender<bool>> {
-    let mut start = |queue: &str, handler: pump::Handler| {
-        let source = Source { sqs: clients.sqs.clone(), url: config.queue_url(queue), concurrency: CONCURRENCY };
+    let under_way = UnderWay::default();
+    let mut start = |queue: &str, is_new: bool, handler: pump::Handler| {
+        let work = if is_new { Work::New } else { Work::Begun };
+        let source = Source {
+            sqs: clients.sqs.clone(),
+            url: config.queue_url(queue),
+            concurrency: CONCURRENCY,
+            work: work(under_way.clone()),
+        };
         let (switch, pause) = watch::channel(false);
         tasks.spawn(pump::run(source, handler, pause, stopped.clone()));
-        switch
+        (queue.to_owned(), switch)
     };
 
-    let engine = Arc::clone(engine);
-    let schedule = start(
-        queue::SCHEDULER,
+    let schedule: pump::Handler = {
+        let engine = Arc::clone(engine);
         Arc::new(move |event| {
             let engine = Arc::clone(&engine);
             async move { scheduler::handler(&engine, event).await }.boxed()
-        }),
-    );
+        })
+    };
     let submit = Arc::clone(submit);
-    let accept = start(
-        queue::SUBMISSIONS,
-        Arc::new(move |event| {
-            let submit = Arc::clone(&submit);
-            async move { submit::queue_handler(&submit, event).await }.boxed()
-        }),
-    );
+    let accept = Arc::new(move |event| {
+        let submit = Arc::clone(&submit);
+        async move { submit::queue_handler(&submit, event).await }.boxed()
+    });
+    let mut switches = BTreeMap::from([
+        start(queue::SCHEDULER, true, Arc::clone(&schedule)),
+        start(queue::REPLIES, false, schedule),
+        start(queue::SUBMISSIONS, true, accept),
+    ]);
     let runtime = Arc::new(agent::Runtime::new(
         agent::agents::all(|name| format!("{remotes_url}/{name}")),
         agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() },
         wall_clock(),
     ));
     let messenger = Arc::new(SqsMessenger::new(clients, config));
-    let mut switches =
-        BTreeMap::from([(queue::SCHEDULER.to_owned(), schedule), (queue::SUBMISSIONS.to_owned(), accept)]);
     for name in &config.agents {
         let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        let switch = start(
+        let (_, switch) = start(
             &queue::agent(name),
+            false,
             Arc::new(move |event| {
                 let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
                 async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
