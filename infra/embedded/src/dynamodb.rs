@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use dynoxide::actions::{
-    batch_get_item::BatchGetItemRequest, batch_write_item::BatchWriteItemRequest, query, scan,
-    transact_get_items::TransactGetItemsRequest, transact_write_items::TransactWriteItemsRequest,
+    batch_get_item::BatchGetItemRequest,
+    batch_write_item::BatchWriteItemRequest,
+    query, scan,
+    transact_get_items::TransactGetItemsRequest,
+    transact_write_items::{TransactWriteItemsRequest, TransactWriteItemsResponse},
 };
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
@@ -23,6 +26,7 @@ use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
 use crate::lane::Lane;
+use crate::tokens::{self, Tokens};
 
 /// What `call` knows.
 pub(crate) const OPERATIONS: [&str; 17] = [
@@ -45,6 +49,8 @@ pub(crate) const OPERATIONS: [&str; 17] = [
     "DescribeTimeToLive",
 ];
 
+/// Longest client request token.
+const MAX_TOKEN: usize = 36;
 /// Between two sweeps for items whose time to live has ended. Milliseconds. DynamoDB takes days.
 const SWEEP_MS: i64 = 60_000;
 
@@ -59,6 +65,8 @@ pub(crate) struct DynamoDb {
 
 struct Engine {
     database: Database,
+    /// Of transactions that are done.
+    tokens: Tokens<TransactWriteItemsResponse>,
     /// Held for as long as a call may be under way.
     _lock: Option<Arc<File>>,
 }
@@ -68,7 +76,7 @@ type Outcome<T> = Result<T, DynoxideError>;
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
         let database = Database::memory_with_clock(clock.clone())?;
-        Ok(Self::new(Engine { database, _lock: None }, None, clock, counters))
+        Ok(Self::new(Engine { database, tokens: Tokens::default(), _lock: None }, None, clock, counters))
     }
 
     pub fn file(
@@ -85,7 +93,7 @@ impl DynamoDb {
             // Sets synchronous=NORMAL.
             Durability::Process => database.disable_bulk_loading()?,
         }
-        let engine = Engine { database, _lock: Some(lock) };
+        let engine = Engine { database, tokens: Tokens::default(), _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::default()), clock, counters))
     }
 
@@ -151,11 +159,18 @@ impl DynamoDb {
         request: Request,
         method: fn(&Database, Request) -> Outcome<Response>,
     ) -> Outcome<Response> {
+        self.work_on(move |engine| method(&engine.database, request)).await
+    }
+
+    async fn work_on<Response: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Engine) -> Outcome<Response> + Send + 'static,
+    ) -> Outcome<Response> {
         let Some(lane) = &self.lane else {
-            return method(&self.engine.database, request);
+            return job(&self.engine);
         };
         let engine = Arc::clone(&self.engine);
-        lane.run(move || method(&engine.database, request))
+        lane.run(move || job(&engine))
             .await
             .unwrap_or_else(|unfinished| Err(DynoxideError::InternalServerError(unfinished.to_string())))
     }
@@ -189,9 +204,20 @@ impl DynamoDb {
     }
 
     async fn transact_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: TransactWriteItemsRequest = parse(body)?;
+        let mut request: TransactWriteItemsRequest = parse(body)?;
         let items = request.transact_items.len();
-        let response = self.work(request, Database::transact_write_items).await?;
+        let response = match request.client_request_token.take_if(|token| token.len() <= MAX_TOKEN) {
+            // None, or one that the engine refuses in AWS's words.
+            None => self.work(request, Database::transact_write_items).await?,
+            Some(token) => {
+                let (fingerprint, now_ms) = (tokens::fingerprint(&request), self.clock.now_ms());
+                self.work_on(move |engine| {
+                    let write = || engine.database.transact_write_items(request);
+                    engine.tokens.once(token, fingerprint, now_ms, write)
+                })
+                .await?
+            }
+        };
         self.counters.written(items);
         to_json(&response)
     }

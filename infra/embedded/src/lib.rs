@@ -45,6 +45,7 @@ mod listener;
 mod open;
 mod sqs;
 mod store;
+mod tokens;
 
 use std::future::Future;
 use std::io;

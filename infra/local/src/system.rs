@@ -33,8 +33,11 @@ const SKEW: SignedDuration = SignedDuration::from_millis(50);
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
 const LEASE_LIFE: Duration = Duration::from_secs(2);
-/// Batches under way at once, per queue.
-const CONCURRENCY: usize = 64;
+/// Batches under way at once, for each queue whose messages only meet the store: SQLite writes one thing at a time, so more
+/// would only wait in front of it, and hold up the supervisor's lease and sweep.
+const STORE_CONCURRENCY: usize = 16;
+/// The same for each agent's queue: its calls wait for a remote service.
+const AGENT_CONCURRENCY: usize = 64;
 
 /// Where tables, queues and the bus are.
 #[derive(Clone, Debug)]
@@ -270,12 +273,12 @@ fn start_pumps(
     stopped: &watch::Receiver<bool>,
 ) -> BTreeMap<String, watch::Sender<bool>> {
     let under_way = UnderWay::default();
-    let mut start = |queue: &str, is_new: bool, handler: pump::Handler| {
+    let mut start = |queue: &str, is_new: bool, concurrency: usize, handler: pump::Handler| {
         let work = if is_new { Work::New } else { Work::Begun };
         let source = Source {
             sqs: clients.sqs.clone(),
             url: config.queue_url(queue),
-            concurrency: CONCURRENCY,
+            concurrency,
             work: work(under_way.clone()),
         };
         let (switch, pause) = watch::channel(false);
@@ -296,9 +299,9 @@ fn start_pumps(
         async move { submit::queue_handler(&submit, event).await }.boxed()
     });
     let mut switches = BTreeMap::from([
-        start(queue::SCHEDULER, true, Arc::clone(&schedule)),
-        start(queue::REPLIES, false, schedule),
-        start(queue::SUBMISSIONS, true, accept),
+        start(queue::SCHEDULER, true, STORE_CONCURRENCY, Arc::clone(&schedule)),
+        start(queue::REPLIES, false, STORE_CONCURRENCY, schedule),
+        start(queue::SUBMISSIONS, true, STORE_CONCURRENCY, accept),
     ]);
     let runtime = Arc::new(agent::Runtime::new(
         agent::agents::all(|name| format!("{remotes_url}/{name}")),
@@ -311,6 +314,7 @@ fn start_pumps(
         let (_, switch) = start(
             &queue::agent(name),
             false,
+            AGENT_CONCURRENCY,
             Arc::new(move |event| {
                 let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
                 async move { agent::handler(&runtime, &*messenger, event).await }.boxed()

@@ -1,0 +1,98 @@
+//! The client request tokens of transactions: a transaction that comes again under its token within ten minutes is answered
+//! and not done again. dynoxide does this as well, but looks at every token it remembers on each call, so that a thousand
+//! orders a second slow down to two hundred.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use dynoxide::DynoxideError;
+use dynoxide::actions::transact_write_items::TransactWriteItemsRequest;
+
+/// How long a token is remembered. AWS, "TransactWriteItems": ten minutes. Milliseconds.
+const REMEMBERED_MS: i64 = 600_000;
+
+/// The answers of the last ten minutes, by token.
+pub(crate) struct Tokens<T> {
+    known: Mutex<Known<T>>,
+}
+
+struct Known<T> {
+    answers: HashMap<String, (u64, T)>,
+    /// Oldest first.
+    ages: VecDeque<(i64, String)>,
+}
+
+impl<T> Default for Tokens<T> {
+    fn default() -> Self {
+        Self { known: Mutex::new(Known { answers: HashMap::new(), ages: VecDeque::new() }) }
+    }
+}
+
+impl<T: Clone> Tokens<T> {
+    /// The remembered answer to `token`, or that of `execute`. A failure is not remembered: the next one tries again. Of two
+    /// at the same time the second waits for the first.
+    ///
+    /// # Errors
+    /// Those of `execute`, and another transaction under the same token.
+    pub fn once(
+        &self,
+        token: String,
+        request: u64,
+        now_ms: i64,
+        execute: impl FnOnce() -> Result<T, DynoxideError>,
+    ) -> Result<T, DynoxideError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        while known.ages.front().is_some_and(|(at, _)| now_ms - at >= REMEMBERED_MS) {
+            if let Some((_, old)) = known.ages.pop_front() {
+                known.answers.remove(&old);
+            }
+        }
+        match known.answers.get(&token) {
+            Some((same, answer)) if *same == request => return Ok(answer.clone()),
+            Some(_) => {
+                let text = "An error occurred (IdempotentParameterMismatchException)".into();
+                return Err(DynoxideError::IdempotentParameterMismatchException(text));
+            }
+            None => {}
+        }
+        let answer = execute()?;
+        known.ages.push_back((now_ms, token.clone()));
+        known.answers.insert(token, (request, answer.clone()));
+        Ok(answer)
+    }
+}
+
+/// A number for what a transaction writes, whatever the order of keys in its objects.
+pub(crate) fn fingerprint(request: &TransactWriteItemsRequest) -> u64 {
+    // By way of a Value, whose keys are sorted: those of a HashMap are not.
+    let items = serde_json::to_value(&request.transact_items).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    items.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_does_its_work_once_for_ten_minutes() {
+        let tokens = Tokens::default();
+        let mut done = 0;
+        let mut call = |token: &str, request: u64, now_ms: i64| {
+            tokens.once(token.into(), request, now_ms, || {
+                done += 1;
+                if request == 13 { Err(DynoxideError::InternalServerError("away".into())) } else { Ok(done) }
+            })
+        };
+        assert_eq!(call("a", 1, 0).unwrap(), 1);
+        assert_eq!(call("b", 2, 300_000).unwrap(), 2);
+        assert_eq!(call("a", 1, 599_999).unwrap(), 1, "remembered");
+        assert!(matches!(call("a", 7, 599_999), Err(DynoxideError::IdempotentParameterMismatchException(_))));
+        assert_eq!(call("a", 7, 600_000).unwrap(), 3, "forgotten");
+        assert_eq!(call("b", 2, 600_000).unwrap(), 2, "not forgotten with it");
+        assert!(call("c", 13, 600_000).is_err());
+        assert_eq!(call("c", 1, 600_000).unwrap(), 5, "a failure is tried again");
+    }
+}
