@@ -116,7 +116,7 @@ async fn independent_steps_run_side_by_side_and_dependent_ones_wait() {
     }
 }
 
-// A2, A4, E3: what passes by itself is tried again by the agent.
+// A2, A4, B4, E3: what passes by itself is tried again by the agent.
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_failures_are_tried_again() {
     let (whole, tasks) = healed(ServiceFaults { transient: 1.0, ..none() }, &[Fault::Unavailable]).await;
@@ -146,7 +146,7 @@ async fn a_slow_service_is_waited_for() {
     assert!(tasks.iter().all(|task| task.steps[CHARGE].is_done()));
 }
 
-// A4, D3, D4: silence is noticed by the supervisor alone, which counts one failure and gives the step back.
+// A4, B4, D3, D4: silence is noticed by the supervisor alone, which counts one failure and gives the step back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_service_costs_one_failure_and_the_order_goes_on() {
     let (whole, tasks) = healed(ServiceFaults { hang: 1.0, ..none() }, &[Fault::Hang]).await;

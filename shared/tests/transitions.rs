@@ -23,6 +23,23 @@ fn a_new_task_is_pending_unlocked_and_without_failures() {
     assert_eq!(task.due, Some(at(10_000)), "the shortest timeout after its creation");
 }
 
+// C5: what else a record holds, from its creation and after a failure, and through its JSON.
+#[test]
+fn a_task_keeps_its_times_shard_tenant_priority_failures_and_last_error() {
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", unavailable(Some(7000)));
+    bench.on(&event);
+    let task = &bench.task;
+    assert_eq!((task.created_at, task.updated_at, task.shard), (at(0), at(bench.now), 0));
+    assert_eq!((task.tenant.as_str(), task.priority), ("acme", shared::task::Priority::Normal));
+    let step = &task.steps[0];
+    assert_eq!((step.attempt, step.failures, step.error.is_some()), (1, 1, true));
+    assert_eq!(task.next_claim(&bench.workflow, at(bench.now), SKEW), Some(at(bench.now + 7000)), "not before");
+    let json = serde_json::to_string(task).unwrap();
+    let read: Task = serde_json::from_str(&json).unwrap();
+    assert_eq!((read.steps, read.tenant, read.priority), (task.steps.clone(), task.tenant.clone(), task.priority));
+}
+
 // D1, B2, A3: what does not depend on anything is claimed in one write.
 #[test]
 fn a_wake_claims_all_ready_steps_in_one_write() {

@@ -548,6 +548,7 @@ def every_alarm_says_what_to_do(stack):
             yield f"{name}: tells nobody"
 
 
+# B8: the supervisor restarts nobody; the platform does, and alarms tell people.
 @check
 def everything_that_needs_an_alarm_has_one(stack):
     there = {metric for _, _, metric in _alarms(stack)}
