@@ -26,6 +26,7 @@ struct Answer {
     media_type: String,
     location: Option<String>,
     retry_after: Option<String>,
+    allow: Option<String>,
     body: Value,
 }
 
@@ -57,10 +58,11 @@ impl Api {
         let answer = request.send().await.unwrap();
         let head = |name: &str| answer.headers().get(name).map(|v| v.to_str().unwrap().to_owned());
         let (media_type, location, retry_after) = (head("content-type"), head("location"), head("retry-after"));
+        let allow = head("allow");
         let status = answer.status().as_u16();
         let text = answer.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Answer { status, media_type: media_type.unwrap_or_default(), location, retry_after, body }
+        Answer { status, media_type: media_type.unwrap_or_default(), location, retry_after, allow, body }
     }
 
     /// Orders, tasks (a workflow is an item too), and messages.
@@ -281,7 +283,6 @@ async fn a_wrong_route_method_or_id_is_refused() {
         (Method::POST, "/order", 404, "no_such_route", None),
         (Method::GET, "/orders/a/b", 404, "no_such_route", None),
         (Method::GET, "/orders/a/history/b", 404, "no_such_route", None),
-        (Method::GET, "/orders", 405, "method_not_allowed", None),
         (Method::PUT, "/orders", 405, "method_not_allowed", None),
         (Method::DELETE, &format!("/orders/{good_form}"), 405, "method_not_allowed", None),
         (Method::POST, &format!("/orders/{good_form}/history"), 405, "method_not_allowed", None),
@@ -302,12 +303,40 @@ async fn a_wrong_route_method_or_id_is_refused() {
     for (method, path, status, code, field) in table {
         let answer = api.send(api.http.request(method.clone(), format!("{}{path}", api.url))).await;
         check(&format!("{method} {path}"), &answer, status, code, field);
+        let allow = match (status, path) {
+            (405, "/orders") => Some("GET, POST"),
+            (405, _) => Some("GET"),
+            (_, _) => None,
+        };
+        assert_eq!(answer.allow.as_deref(), allow, "{method} {path}");
     }
     assert!(api.world.endpoints.counts().since(&before).operations.is_empty(), "the form of an id costs no call");
     for path in [format!("/orders/{good_form}"), format!("/orders/{good_form}/history")] {
         let answer = api.send(api.http.get(format!("{}{path}", api.url))).await;
         check(&path, &answer, 404, "no_such_order", Some("order_id"));
     }
+}
+
+// A4, J1: under overload an order is refused with the time to come back, and nothing is written or sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_overload_an_order_is_refused_with_a_time_to_come_back() {
+    let api = Api::start().await;
+    let store = &api.world.submit.engine.store;
+    let wait = shared::overload::Wait { ms: 40_000, at: api.world.now() };
+    shared::ports::StateStore::note_wait(store, "agent-payment", &wait).await.unwrap();
+    let before = api.kept().await;
+    let answer = api.send(api.post(Some(b"k"), order(|_| {}).to_string())).await;
+    check("overload", &answer, 429, "overloaded", None);
+    let seconds = answer.body["retry_after_s"].as_u64().unwrap();
+    assert_eq!(answer.retry_after, Some(seconds.to_string()));
+    assert!(
+        (41..=82).contains(&seconds) && answer.body["detail"].as_str().unwrap().contains("agent-payment"),
+        "{answer:?}"
+    );
+    assert_eq!(api.kept().await, before);
+    // Orders that have nothing to do there are taken.
+    let noops = json!({"workflow": "noops", "input": {}}).to_string();
+    assert_eq!(api.send(api.post(Some(b"k"), noops)).await.status, 202);
 }
 
 // The largest body that is taken is taken, by the store as well.

@@ -221,14 +221,13 @@ impl<'a> Change<'a> {
         };
         let rung = match miss {
             Miss::Deferred(wait) => Rung::Retry(wait),
-            Miss::Expired => {
-                *failures += 1;
-                work.retry.after(*failures)
-            }
-            Miss::Unavailable(wish) => {
+            Miss::Expired | Miss::Unavailable(_) => {
                 *failures += 1;
                 match work.retry.after(*failures) {
-                    Rung::Retry(wait) => Rung::Retry(wait.max(wish.unwrap_or_default())),
+                    Rung::Retry(wait) => {
+                        let wait = self.turn.agents.back_off(work.agent, wait, now);
+                        Rung::Retry(if let Miss::Unavailable(Some(wish)) = miss { wait.max(wish) } else { wait })
+                    }
                     Rung::Exhausted(then) => Rung::Exhausted(then),
                 }
             }

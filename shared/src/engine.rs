@@ -8,8 +8,10 @@ use crate::lease::Lease;
 use crate::message::Effect;
 use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
+use crate::overload::{self, Overload, Wait};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
+use crate::strain;
 use crate::supervisor::{Verdict, supervise};
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp};
@@ -27,7 +29,7 @@ const MAX_ROUNDS: usize = 20;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
 
-/// How long an instance goes by what it read about paused agents.
+/// How long an instance goes by what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
 /// Where the time comes from.
@@ -46,6 +48,9 @@ pub struct Config {
     /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is out of date the
     /// conditional write fails and the task is read after all.
     pub cache: usize,
+    /// No order is taken while messages it would wait behind are older than this, or than half of its workflow's shortest
+    /// timeout. Zero takes every order.
+    pub overload_age: SignedDuration,
     /// Where the time comes from.
     pub clock: Clock,
     /// Told of every save.
@@ -83,8 +88,17 @@ pub struct Engine<S, M> {
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Value>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
-    /// The paused agents, and when they were read.
+    /// How agents and queues stand, and when that was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
+}
+
+/// What a supervisor found about one task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Attempts that had expired.
+    pub expired: usize,
+    /// The agents that hold it up.
+    pub held_by: Vec<String>,
 }
 
 /// An event with its effects, decided and saved but not yet sent.
@@ -175,8 +189,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// The agents that are paused, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
-    async fn agents(&self) -> Arc<Agents> {
+    /// How agents and queues stand, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
+    pub async fn agents(&self) -> Arc<Agents> {
         let now = self.now();
         let known = lock(&self.agents).clone();
         if let Some((read, agents)) = &known
@@ -193,24 +207,59 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         agents
     }
 
-    /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order: the number of expired attempts.
-    pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<usize, Error>> {
+    /// Forgets what was read about agents and queues: it has just been changed.
+    pub fn forget_agents(&self) {
+        *lock(&self.agents) = None;
+    }
+
+    /// Why another order of `workflow` is too much now, if it is.
+    pub async fn overload(&self, workflow: &Workflow) -> Option<Overload> {
+        if self.config.overload_age.is_zero() {
+            return None;
+        }
+        overload::refuse(workflow, &self.agents().await.waits, self.config.overload_age, self.now())
+    }
+
+    /// Notes that a message about an order of `workflow` has waited for `age` in `queue`, if that is too long and not just
+    /// noted: then it is true.
+    ///
+    /// # Errors
+    /// The store's. The next message that waited too long is noted in its place.
+    pub async fn note_wait(&self, queue: &str, age: SignedDuration, workflow: &Workflow) -> Result<bool, Error> {
+        if overload::limit(workflow, self.config.overload_age).is_none_or(|limit| age <= limit) {
+            return Ok(false);
+        }
+        let wait = Wait { ms: i64::try_from(age.as_millis()).unwrap_or(i64::MAX), at: self.now() };
+        let known = self.agents().await;
+        if known.waits.get(queue).is_some_and(|last| last.at.duration_until(wait.at).abs() < overload::NOTE_EVERY) {
+            return Ok(false);
+        }
+        let mut agents = (*known).clone();
+        agents.waits.insert(queue.to_owned(), wait);
+        if let Some((_, known)) = &mut *lock(&self.agents) {
+            *known = Arc::new(agents);
+        }
+        self.store.note_wait(queue, &wait).await.map(|()| true)
+    }
+
+    /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order.
+    pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<Found, Error>> {
         let verdicts = join_all(ids.iter().map(|id| Box::pin(self.judge(id, lease.token)))).await;
-        let (mut counts, mut decided) = (Vec::new(), Vec::new());
+        let (mut found, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
-                Ok((count, one)) => {
-                    counts.push(count);
-                    decided.push(Ok(one));
+                Ok((one, event)) => {
+                    found.push(one);
+                    decided.push(Ok(event));
                 }
                 Err(error) => {
-                    counts.push(0);
+                    found.push(Found::default());
                     decided.push(Err(error));
                 }
             }
         }
         let sent = self.send_all(decided).await;
-        sent.into_iter().zip(counts).map(|(sent, count)| sent.map(|_| count)).collect()
+        sent.into_iter().zip(found).map(|(sent, found)| sent.map(|_| found)).collect()
     }
 
     /// The definition with this hash, from memory if it was read before.
@@ -280,7 +329,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Err(contended(id))
     }
 
-    async fn judge(&self, id: &Id, token: u64) -> Result<(usize, Decided), Error> {
+    async fn judge(&self, id: &Id, token: u64) -> Result<(Found, Decided), Error> {
         let mut known: Option<Arc<Task>> = None;
         let agents = self.agents().await;
         for _ in 0..MAX_ROUNDS {
@@ -288,23 +337,31 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 Some(task) => task,
                 None => match self.store.load(id).await? {
                     Some(task) => Arc::new(task),
-                    None => return Ok((0, Decided { handled: Handled::NoSuchTask, effects: Vec::new() })),
+                    None => {
+                        return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
+                    }
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match supervise(&task, token, &self.turn(&workflow, &agents)) {
+            let turn = self.turn(&workflow, &agents);
+            let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
+            let found = Found { expired: 0, held_by };
+            match supervise(&task, token, &turn) {
                 Verdict::Recover { task: next, effects, expired } => match self.try_save(next, task.version).await? {
-                    Ok(saved) => return Ok((expired, Decided { handled: Handled::Applied(saved), effects })),
+                    Ok(saved) => {
+                        let found = Found { expired, ..found };
+                        return Ok((found, Decided { handled: Handled::Applied(saved), effects }));
+                    }
                     Err(current) => known = current,
                 },
                 Verdict::Rearm { due, effects } => {
                     if due != task.due {
                         self.store.rearm(&task, due, token).await?;
                     }
-                    return Ok((0, Decided { handled: Handled::Kept(Kept::NothingReady, task), effects }));
+                    return Ok((found, Decided { handled: Handled::Kept(Kept::NothingReady, task), effects }));
                 }
                 Verdict::Leave(why) => {
-                    return Ok((0, Decided { handled: Handled::Kept(why, task), effects: Vec::new() }));
+                    return Ok((found, Decided { handled: Handled::Kept(why, task), effects: Vec::new() }));
                 }
             }
         }
@@ -444,7 +501,7 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
             let task = handled.task()?;
             (task.notice_owed && notice.seq >= task.turned_at).then_some(Event::NoticeSent { version: task.turned_at })
         }
-        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) => None,
+        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => None,
     }
 }
 

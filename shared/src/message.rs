@@ -111,6 +111,9 @@ pub struct Reply {
     pub step: String,
     /// The attempt, as in the request.
     pub attempt: u32,
+    /// How long the request had waited in the agent's queue, in milliseconds, where that was long enough to matter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_ms: Option<u64>,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -237,6 +240,27 @@ pub struct AlertEvent {
     pub runbook: String,
 }
 
+/// An operator alert about an agent in trouble: the detail of an event on the bus.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strained {
+    /// The agent.
+    pub agent: String,
+    /// Since when (UTC, milliseconds).
+    pub since: Timestamp,
+    /// How many orders of a sweep were held up there.
+    pub held: u32,
+    /// How many orders that sweep looked at.
+    pub looked_at: u32,
+    /// What its back-offs are multiplied by.
+    pub stretch: u32,
+    /// The command that hands it no more work.
+    pub pause: String,
+    /// The command that ends that.
+    pub resume: String,
+    /// Where the runbook for this alert is.
+    pub runbook: String,
+}
+
 /// A message that cannot be handled, kept for a person with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAside {
@@ -268,4 +292,6 @@ pub enum Effect {
     Reply(Box<Reply>),
     /// From a handler to the queue of messages set aside, and an alert about it to the event bus.
     SetAside(Box<SetAside>),
+    /// From a supervisor to the event bus.
+    Strained(Box<Strained>),
 }

@@ -6,6 +6,8 @@
 use crate::agents::Agents;
 use crate::message::Effect;
 use crate::order::{Id, Order};
+use crate::overload::Wait;
+use crate::strain::Strain;
 use crate::task::Task;
 use crate::time::Timestamp;
 use crate::workflow::{Hash, Workflow};
@@ -99,9 +101,23 @@ pub trait StateStore: Send + Sync {
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
     fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
-    /// The agents that operators have paused. A store without operators has none.
+    /// How agents and queues stand. A store for one program alone knows nothing of it, and keeps none of the two below.
     fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
         async { Ok(Agents::default()) }
+    }
+    /// Notes how long messages of `queue` wait, in place of the note before it.
+    fn note_wait(&self, _queue: &str, _wait: &Wait) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
+    /// Puts `strain` of the agent called `agent` in place of `seen`, if that is still what is stored (`None`: nothing).
+    /// False if it is not: another supervisor was faster.
+    fn save_strain(
+        &self,
+        _agent: &str,
+        _strain: &Strain,
+        _seen: Option<&Strain>,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        async { Ok(false) }
     }
 }
 
@@ -151,6 +167,12 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn agents(&self) -> Result<Agents, Error> {
         (**self).agents().await
+    }
+    async fn note_wait(&self, queue: &str, wait: &Wait) -> Result<(), Error> {
+        (**self).note_wait(queue, wait).await
+    }
+    async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
+        (**self).save_strain(agent, strain, seen).await
     }
 }
 

@@ -200,7 +200,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             change.miss(index, direction, Miss::Unavailable(retry_after_ms.map(wait)), error);
         }
         Outcome::Deferred { error, retry_after_ms } => {
-            change.miss(index, direction, Miss::Deferred(wait(*retry_after_ms)), error);
+            change.miss(index, direction, Miss::Deferred(wait(*retry_after_ms).max(MIN_DEFERRAL)), error);
         }
     }
     let in_its_direction = match (direction, change.task.phase) {
@@ -213,6 +213,9 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     change.save()
 }
 
+/// The shortest wait after an attempt that was not made: no failure is counted for it, so nothing else would end a loop of
+/// request and reply. A delayed message cannot be sooner.
+const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
 /// The longest wait an agent may ask for: a day.
 const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
 

@@ -81,6 +81,14 @@ fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Tur
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
     if task.alert.is_some() || task.notice_owed {
+        // Whoever saved it is most likely sending it now.
+        if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
+            return if task.due == Some(from) {
+                Verdict::Leave(Kept::NothingReady)
+            } else {
+                Verdict::Rearm { due: Some(from), effects }
+            };
+        }
         // Who died before the alert went out died before the notice did.
         effects.extend(change::turn_notice(task, turn.workflow));
         effects.extend(change::alert(task, turn));

@@ -205,6 +205,10 @@ pub struct Submission {
 /// Longest time from submission to the first look of a supervisor, for a task whose first Wake was lost.
 pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
+/// How long whoever saved an alert or a notice that is owed may take to send it before a supervisor does: it is most
+/// likely on its way, and would go out twice.
+pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
+
 impl Task {
     /// A new task: Pending, no LockedBy, FailureCount 0, version 0.
     #[must_use]
@@ -332,7 +336,7 @@ impl Task {
     /// The earliest time at which a supervisor has something to do here, `None` if never.
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
-        let owed = (self.alert.is_some() || self.notice_owed).then_some(self.updated_at);
+        let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
         // While the task is paused its deadlines wait too: no supervisor has anything to do.
         let expiry = self.complete_by().filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew));
         let next = match self.phase {

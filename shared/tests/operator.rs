@@ -197,7 +197,7 @@ fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
         bench.on(&act(what)).is(&format!("Processed a={step}#1"), "notice Completed");
         assert_eq!(bench.task.process_state(), ProcessState::Processed);
         assert!(bench.task.notice_owed && bench.task.due.is_some());
-        bench.supervise().keeps(Kept::NothingReady, "notice Completed");
+        bench.at(2000).supervise().keeps(Kept::NothingReady, "notice Completed");
         assert_eq!(bench.notices(), [(NoticeKind::Completed, 4)]);
         bench.on(&Event::NoticeSent { version: 4 });
         assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));

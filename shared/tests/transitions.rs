@@ -5,9 +5,11 @@
 mod support;
 
 use serde_json::json;
+use shared::agents::{Agents, Pause};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, MAX_OUTPUT, NoticeKind};
-use shared::scheduler::{Event, Kept};
+use shared::scheduler::{Event, Kept, Turn};
 use shared::step::Direction;
+use shared::strain::{self, Strain};
 use shared::task::{Phase, ProcessState, Task, grace};
 use support::*;
 
@@ -244,9 +246,9 @@ fn a_cancel_delivered_again_sends_its_wake_or_its_notice_again() {
 // D9: a wait of nothing claims the same step in the save that settles it; the reply is then of an older attempt.
 #[test]
 fn a_reply_that_claimed_its_own_step_anew_sends_that_request_again() {
-    let mut bench = Bench::claimed(ONE);
-    let reply = bench.answer("a", deferred(0));
-    bench.on(&reply).is("Processing a=Processing#2", "do a#2");
+    let mut bench = Bench::claimed(&ONE.replace("backoff = [\"1s\"]", "backoff = [\"0s\"]"));
+    let reply = bench.answer("a", unavailable(None));
+    bench.on(&reply).is("Processing a=Processing#2f1", "do a#2");
     bench.on(&reply).keeps(Kept::Stale, "do a#2");
     bench.done("a").on(&reply);
     assert_eq!(bench.effects().matches("do ").count(), 0);
@@ -330,6 +332,87 @@ fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
         let next = n + 1;
         bench.at(now).wake(seen).is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
     }
+}
+
+// E4, E6: no failure is counted for it, so a wait of nothing would be a loop without an end.
+#[test]
+fn a_deferred_reply_waits_for_a_second_at_least() {
+    for (wish, wait) in [(0, 1000), (999, 1000), (1001, 1001)] {
+        let mut bench = Bench::claimed(ONE);
+        let event = bench.answer("a", deferred(wish));
+        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1"), &format!("wake+{wait}"));
+    }
+}
+
+fn strained(since: i64, stretch: u32) -> Strain {
+    Strain { since: at(since), last: at(since), stretch, held: 10, looked_at: 20, alert_owed: false }
+}
+
+// J1: while its agent is strained a step waits longer, whoever counts the failure; and not longer than the remote asks for.
+#[test]
+fn the_back_off_of_a_strained_agent_is_stretched() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.agents.strained.insert("x".into(), strained(0, 4));
+    bench.done("b").at(11_000).supervise().is("Pending a=Pending+4000#1f1 b=Processed#1 c=Pending", "wake+4000");
+    for (wish, wait) in [(None, 4000), (Some(3000), 4000), (Some(7000), 7000)] {
+        let mut bench = Bench::claimed(ONE);
+        bench.agents.strained.insert("x".into(), strained(0, 4));
+        let event = bench.answer("a", unavailable(wish));
+        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
+    }
+    // What the breaker says is no failure, and another agent's trouble or an episode that is over is none of ours.
+    let mut bench = Bench::claimed(ONE);
+    bench.agents.strained.insert("x".into(), strained(0, 4));
+    let event = bench.answer("a", deferred(3000));
+    bench.on(&event).is("Pending a=Pending+3000#1", "wake+3000");
+    for (agent, since) in [("y", 0), ("x", -600_000)] {
+        let mut bench = Bench::claimed(ONE);
+        bench.agents.strained.insert(agent.into(), strained(since, 4));
+        bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1", "wake+1000");
+    }
+}
+
+// G1, J1: undos too.
+#[test]
+fn the_back_off_of_an_undo_is_stretched() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").failed("b").at(11_000).wake(4);
+    bench.agents.strained.insert("x".into(), strained(0, 4));
+    bench.at(22_000).supervise().is("Undoing a=UndoPending+8000#2uf1 b=Undone#1 c=Pending", "wake+8000");
+}
+
+fn holders(bench: &Bench) -> Vec<&str> {
+    let turn =
+        Turn { workflow: &bench.workflow, now: at(bench.now), instance: "v1", skew: SKEW, agents: &bench.agents };
+    strain::holders(&bench.task, &turn)
+}
+
+// J1: an agent holds a task up from the moment its time has run out until the next attempt, in both directions.
+#[test]
+fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    assert!(holders(&bench).is_empty(), "what waits for a scheduler waits for no agent");
+    bench.wake(0).at(10_999);
+    assert!(holders(&bench).is_empty(), "in time, by any clock");
+    bench.at(11_000);
+    assert_eq!(holders(&bench), ["x"], "each agent once");
+    bench.supervise();
+    assert_eq!(holders(&bench), ["x"], "it waits for the next attempt");
+    bench.agents.paused.insert("x".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
+    assert!(holders(&bench).is_empty(), "somebody knows");
+    bench.agents = Agents::default();
+    bench.at(12_000).wake(2);
+    assert!(holders(&bench).is_empty(), "the next attempt is under way");
+    bench.done("a").failed("b");
+    assert!(holders(&bench).is_empty());
+    bench.at(23_000).wake(5).at(34_000);
+    assert_eq!(bench.state(), "Undoing a=UndoProcessing#3f1 b=Undone#2f1 c=Pending");
+    assert_eq!(holders(&bench), ["x"]);
+    bench.supervise();
+    assert_eq!(holders(&bench), ["x"]);
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").at(20_000);
+    assert!(holders(&bench).is_empty(), "an order in Error waits for a person");
 }
 
 // Wording 2: "a claim needs the task unlocked".
@@ -722,12 +805,23 @@ fn an_older_alert_delivered_does_not_erase_a_newer_one() {
 fn an_alert_stays_due_until_it_is_out() {
     let mut bench = Bench::claimed(&on_failure_error(ONE));
     bench.at(3000).failed("a");
-    assert_eq!(bench.task.due, Some(at(3000)));
+    assert_eq!(bench.task.due, Some(at(5000)));
+    bench.at(5000);
     for _ in 0..3 {
         bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
     }
     bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
     assert_eq!(bench.task.due, None);
+}
+
+// F2: whoever saved it is sending it; a sweep in between would send it a second time.
+#[test]
+fn an_alert_just_saved_is_left_to_whoever_saved_it() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.at(9_000).failed("a").at(10_999).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, Some(at(11_000)));
+    bench.supervise().keeps(Kept::NothingReady, "");
+    bench.at(11_000).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
 }
 
 // F2, F3: found by the model. An alert that went out without its notice must not hide that the notice is lost.
@@ -736,7 +830,7 @@ fn an_owed_alert_never_goes_out_without_its_notice() {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
     bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
     bench.done("b").is("Error a=Failed#1 b=Processed#1 c=Pending", "notice StepCompleted");
-    bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+    bench.at(2000).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
 }
 
 // F3: with a sibling still running the task stays in the index after its alert is out.
@@ -768,7 +862,7 @@ fn a_strict_notice_stays_due_until_it_is_out() {
 
     // The alert alone does not say that the submitter was told.
     let mut bench = Bench::claimed(&strict(&on_failure_error(ONE)));
-    bench.failed("a").on(&Event::AlertSent { version: 2 }).supervise();
+    bench.failed("a").on(&Event::AlertSent { version: 2 }).at(2000).supervise();
     bench.keeps(Kept::NothingReady, "notice AttentionNeeded");
     let mut resubmitted = Bench::claimed(&strict(&on_failure_error(ONE)));
     resubmitted.failed("a").resubmit();

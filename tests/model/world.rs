@@ -189,6 +189,7 @@ impl World {
                 task_id: task.id.clone(),
                 step: self.workflow.steps[step].name.clone(),
                 attempt,
+                queued_ms: None,
                 outcome: match answer {
                     Answer::Done => Outcome::Done { output: json!(null) },
                     Answer::Failed => Outcome::Failed { error: "e".into() },
@@ -262,7 +263,9 @@ impl World {
                     state.alerts_out.insert(a.version);
                     clears.push(Msg::AlertSent { version: a.version });
                 }
-                Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+                    unreachable!("the core sends none of these")
+                }
             }
         }
         // The engine clears nothing when one of the sends has failed.
@@ -278,7 +281,9 @@ impl World {
             Effect::Notice(n) if matches!(n.kind, NoticeKind::StepCompleted | NoticeKind::Received) => None,
             Effect::Notice(n) => Some(Owed::Notice { seq: n.seq }),
             Effect::Alert(a) => Some(Owed::Alert { version: a.version }),
-            Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+                unreachable!("the core sends none of these")
+            }
         }
     }
 
@@ -575,11 +580,21 @@ impl World {
                         let step = self.workflow.position(&r.step).unwrap();
                         applied[step] = r.direction == Direction::Do;
                         let outcome = Outcome::Done { output: json!(null) };
-                        Event::Reply(Reply { task_id: r.task_id, step: r.step, attempt: r.attempt, outcome })
+                        Event::Reply(Reply {
+                            task_id: r.task_id,
+                            step: r.step,
+                            attempt: r.attempt,
+                            queued_ms: None,
+                            outcome,
+                        })
                     }
                     Effect::Alert(a) => Event::AlertSent { version: a.version },
                     Effect::Notice(_) if task.notice_owed => Event::NoticeSent { version: task.turned_at },
-                    Effect::Request(_) | Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) => continue,
+                    Effect::Request(_)
+                    | Effect::Notice(_)
+                    | Effect::Reply(_)
+                    | Effect::SetAside(_)
+                    | Effect::Strained(_) => continue,
                 };
                 match self.schedule(&task, &event, time) {
                     Decision::Save { task: next, effects: more } => {

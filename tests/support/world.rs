@@ -4,6 +4,7 @@
 use super::{trip, workflow};
 use agent::{Runtime, Settings, agents, breaker};
 use aws_lambda_events::event::sqs::SqsEvent;
+use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 use serde_json::{Value, json};
 use shared::engine::Observer;
 use shared::order::Id;
@@ -38,13 +39,20 @@ pub struct World {
     pub runtime: Runtime,
     pub messenger: SqsMessenger,
     pub remotes: Remotes,
-    /// Added to the wall clock by all engines and agents of this world.
+    /// Added to the clock by all engines and agents of this world.
     offset_ms: Arc<AtomicI64>,
+    /// The clock goes on from there with tokio's: like that of the endpoints, and in virtual time where a test pauses it.
+    started: (Timestamp, tokio::time::Instant),
 }
 
 impl World {
     /// A world with these workflows; `observer` sees every save of the submitting engine.
     pub async fn start(workflows: &[String], observer: Option<Observer>) -> Self {
+        Self::start_with(workflows, observer, SignedDuration::from_secs(30)).await
+    }
+
+    /// The same, with another `OVERLOAD_AGE_MS`.
+    pub async fn start_with(workflows: &[String], observer: Option<Observer>, overload_age: SignedDuration) -> Self {
         let endpoints = Endpoints::open(&stepwarden_embedded::Options::default()).unwrap();
         let clients = Clients::embedded(endpoints.http_client());
         let mut config = Config {
@@ -59,6 +67,7 @@ impl World {
             clock_skew: SignedDuration::from_millis(50),
             retention: SignedDuration::from_hours(24),
             cache: 1000,
+            overload_age,
             instance: "submit".into(),
         };
         config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();
@@ -68,7 +77,8 @@ impl World {
         let served = remotes.clone();
         tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
         let offset_ms = Arc::new(AtomicI64::new(0));
-        let clock = clock(&offset_ms);
+        let started = (Timestamp::now(), tokio::time::Instant::now());
+        let clock = clock(started, &offset_ms);
         let engine = Arc::new(observed_engine(&config, &clients, Arc::clone(&clock), observer));
         let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
         let submit = Arc::new(Submit {
@@ -81,7 +91,7 @@ impl World {
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
         let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}")), settings, clock);
         let messenger = SqsMessenger::new(&clients, &config);
-        Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms }
+        Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms, started }
     }
 
     /// A world with a workflow in the shape of the reference whose deadlines are far away.
@@ -92,7 +102,7 @@ impl World {
     /// Another instance: its own name, its own memory.
     pub fn engine(&self, instance: &str, cache: usize, observer: Option<Observer>) -> Engine {
         let config = Config { instance: instance.into(), cache, ..self.config.clone() };
-        observed_engine(&config, &self.clients, clock(&self.offset_ms), observer)
+        observed_engine(&config, &self.clients, clock(self.started, &self.offset_ms), observer)
     }
 
     /// Lets time pass for all engines and agents.
@@ -101,7 +111,7 @@ impl World {
     }
 
     pub fn now(&self) -> Timestamp {
-        (clock(&self.offset_ms))()
+        (clock(self.started, &self.offset_ms))()
     }
 
     /// Submits in this process.
@@ -125,22 +135,28 @@ impl World {
 
     /// Up to ten messages of a queue: id, receipt, body.
     pub async fn receive(&self, queue: &str) -> Vec<(String, String, String)> {
-        let receive = self.clients.sqs.receive_message().queue_url(self.url(queue)).max_number_of_messages(10);
-        let messages = receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default();
         let text = |text: Option<String>| text.unwrap_or_default();
+        let messages = self.receive_whole(queue).await;
         messages.into_iter().map(|m| (text(m.message_id), text(m.receipt_handle), text(m.body))).collect()
+    }
+
+    /// Up to ten messages of a queue, with what Lambda tells of each.
+    pub async fn receive_whole(&self, queue: &str) -> Vec<Message> {
+        let receive = self.clients.sqs.receive_message().queue_url(self.url(queue)).max_number_of_messages(10);
+        let receive = receive.message_system_attribute_names(MessageSystemAttributeName::All);
+        receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default()
     }
 
     /// Hands one batch of a queue to its function; false if there was none. What failed is visible again at once.
     pub async fn deliver(&self, queue: &str, engine: &Engine) -> bool {
-        let messages = self.receive(queue).await;
+        let messages = self.receive_whole(queue).await;
         if messages.is_empty() {
             return false;
         }
-        let bodies: Vec<_> = messages.iter().map(|(id, _, body)| (id.as_str(), body.as_str())).collect();
-        let response = self.handle(queue, engine, event(queue, &bodies)).await;
-        for (id, receipt, _) in &messages {
-            let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == *id);
+        let response = self.handle(queue, engine, whole_event(queue, &messages)).await;
+        for message in &messages {
+            let (id, receipt) = (message.message_id().unwrap(), message.receipt_handle().unwrap());
+            let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == id);
             let (sqs, url) = (&self.clients.sqs, self.url(queue));
             // A fault of the endpoint may meet these calls too: the message then comes again, as in life.
             if failed {
@@ -197,21 +213,33 @@ impl World {
     }
 }
 
-fn clock(offset_ms: &Arc<AtomicI64>) -> shared::engine::Clock {
+fn clock(started: (Timestamp, tokio::time::Instant), offset_ms: &Arc<AtomicI64>) -> shared::engine::Clock {
     let offset_ms = Arc::clone(offset_ms);
     Arc::new(move || {
         let offset = SignedDuration::from_millis(offset_ms.load(Ordering::SeqCst));
-        shared::time::plus(Timestamp::now(), offset)
+        let elapsed = SignedDuration::try_from(started.1.elapsed()).unwrap();
+        shared::time::plus(started.0, elapsed + offset)
     })
 }
 
 /// A batch as Lambda hands it over: message ids and bodies.
 pub fn event(queue: &str, messages: &[(&str, &str)]) -> SqsEvent {
+    let message =
+        |(id, body): &(&str, &str)| Message::builder().message_id(*id).receipt_handle("r").body(*body).build();
+    whole_event(queue, &messages.iter().map(message).collect::<Vec<_>>())
+}
+
+/// The same, with the attributes of each message.
+pub fn whole_event(queue: &str, messages: &[Message]) -> SqsEvent {
     let records: Vec<_> = messages
         .iter()
-        .map(|(id, body)| {
+        .map(|message| {
+            let attributes = message.attributes().into_iter().flatten();
+            let attributes: serde_json::Map<_, _> =
+                attributes.map(|(name, value)| (name.as_str().to_owned(), json!(value))).collect();
             json!({
-                "messageId": id, "receiptHandle": "r", "body": body, "md5OfBody": "", "attributes": {},
+                "messageId": message.message_id(), "receiptHandle": message.receipt_handle(), "body": message.body(),
+                "md5OfBody": "", "attributes": attributes,
                 "messageAttributes": {}, "eventSource": "aws:sqs", "awsRegion": "local",
                 "eventSourceARN": format!("arn:aws:sqs:local:000000000000:stepwarden-{queue}"),
             })

@@ -16,7 +16,8 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use shared::message::{Effect, Request};
+use shared::message::{Effect, Reply, Request};
+use shared::overload::MIN_LIMIT;
 use shared::ports::Messenger;
 use shared::time::SignedDuration;
 use std::time::Duration;
@@ -102,14 +103,13 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
     response
 }
 
-async fn reply<M: Messenger>(
-    messenger: &M,
-    ready: Vec<(Option<shared::message::Reply>, Record)>,
-    response: &mut Response,
-) {
+async fn reply<M: Messenger>(messenger: &M, ready: Vec<(Option<Reply>, Record)>, response: &mut Response) {
     let (effects, ids): (Vec<_>, Vec<_>) = ready
         .into_iter()
-        .filter_map(|(reply, record)| reply.map(|r| (Effect::Reply(Box::new(r)), record.message_id)))
+        .filter_map(|(reply, record)| {
+            let reply = Reply { queued_ms: record.waited.and_then(queued_ms), ..reply? };
+            Some((Effect::Reply(Box::new(reply)), record.message_id))
+        })
         .unzip();
     if effects.is_empty() {
         return;
@@ -120,4 +120,9 @@ async fn reply<M: Messenger>(
             response.fail(id);
         }
     }
+}
+
+/// What a reply says of how long its request waited: nothing, as long as nobody is refused for it.
+fn queued_ms(waited: SignedDuration) -> Option<u64> {
+    u64::try_from(waited.as_millis()).ok().filter(|_| waited >= MIN_LIMIT)
 }

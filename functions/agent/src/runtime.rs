@@ -75,7 +75,7 @@ impl Runtime {
             }
         }
         let task_id = request.task_id.clone();
-        outcome.map(|outcome| Reply { task_id, step: request.step.clone(), attempt, outcome })
+        outcome.map(|outcome| Reply { task_id, step: request.step.clone(), attempt, queued_ms: None, outcome })
     }
 
     async fn attempt(&self, Guarded { agent, breaker }: Guarded<'_>, request: &Request) -> Option<Outcome> {

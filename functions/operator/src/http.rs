@@ -64,9 +64,10 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             Ok(json_answer(200, &operator.redrive(name, &body, &by, &reason).await?, &[]))
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &json!({"leases": operator.leases().await?}), &[])),
-        (_, ["orders" | "agents" | "leases"]) => Err(problem::method_not_allowed(None, "this route takes GET")),
+        (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["agents" | "leases"]) => Err(problem::wrong_method("GET")),
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
-            Err(problem::method_not_allowed(None, "this route takes POST"))
+            Err(problem::wrong_method("POST"))
         }
         _ => {
             let path = event.raw_path.as_deref().unwrap_or("/");

@@ -2,6 +2,8 @@
 //!
 //! All decisions are in [`shared::scheduler`]; here is only the way from an `SqsEvent` to the engine and back.
 
+mod waits;
+
 use aws_lambda_events::event::sqs::SqsEvent;
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
@@ -28,14 +30,19 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 aside.push((record, "only replies belong on this queue".into()));
             }
             Ok(message) => {
+                let waited = waits::of(&message, &record);
                 events.push((message.task_id().clone(), to_event(message)));
-                records.push(record);
+                records.push((record, waited));
             }
             Err(reason) => aside.push((record, reason)),
         }
     }
     let answers = engine.handle(events).await;
-    for (record, answer) in records.into_iter().zip(answers) {
+    let mut long = Vec::new();
+    for ((record, waited), answer) in records.into_iter().zip(answers) {
+        if let (Ok(handled), false) = (&answer, waited.is_empty()) {
+            long.push((handled.clone(), waited));
+        }
         match answer {
             Ok(Handled::Applied(task)) => {
                 tracing::info!(task.id = %task.id, version = task.version, state = task.process_state().name(), "moved a task on");
@@ -55,6 +62,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
         }
     }
     batch::set_aside(&engine.messenger, aside, &mut response).await;
+    waits::note(engine, long).await;
     response
 }
 

@@ -48,8 +48,9 @@ async fn route<S: StateStore, M: Messenger>(
             let history = json!({"order_id": task.id, "history": shared::view::history(&task, &workflow)});
             Ok(json_answer(200, &history, &[]))
         }
-        (_, ["orders"]) => Err(problem::method_not_allowed(None, "this route takes POST")),
-        (_, ["orders", _] | ["orders", _, "history"]) => Err(problem::method_not_allowed(None, "this route takes GET")),
+        // The operator function answers GET, and is never behind this one.
+        (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["orders", _] | ["orders", _, "history"]) => Err(problem::wrong_method("GET")),
         _ => {
             Err(problem::no_such_route(None, format!("{method} {path} is not a route; POST /orders submits an order")))
         }

@@ -26,7 +26,7 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
     for (record, answer) in records.into_iter().zip(answers) {
         match answer {
             Ok(()) => {}
-            Err(problem) if problem.status >= 500 || problem.status == 429 => response.fail(&record.message_id),
+            Err(problem) if problem.status >= 500 => response.fail(&record.message_id),
             Err(problem) => {
                 let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
                 aside.push((record, format!("{}: {field}{}", problem.code, problem.detail)));
@@ -45,5 +45,5 @@ async fn accept<S: StateStore, M: Messenger>(
         .map_err(|e| crate::problem::invalid_json(None, format!("{e}; send one JSON object")))?;
     let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
     let submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
-    submit.accept(&submit.queue_tenant, &key, submission).await.map(drop)
+    submit.accept_by_message(&submit.queue_tenant, &key, submission).await.map(drop)
 }

@@ -7,14 +7,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, Order, canonical_hash};
+use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::task::{Priority, Submission as NewTask, Task};
 use shared::time::SignedDuration;
+use shared::workflow::Workflow;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
 /// Longest idempotency key, reference and name, in bytes.
 const MAX_TEXT: usize = 200;
+/// Longest wait of an order by message for the load to ease: half of the function's timeout.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a submitter sends.
 #[derive(Clone, Debug, Deserialize)]
@@ -94,6 +102,36 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// A problem; then nothing was written, except behind `unavailable`, where sending the same again tells.
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+        let (workflow, order, task) = self.check(tenant, key, submission)?;
+        // Whoever lost the answer to an order that was accepted gets it again, whatever the load.
+        if let Some(overload) = self.engine.overload(workflow).await
+            && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
+        {
+            tracing::warn!(queue = overload.queue, age_ms = overload.age.as_millis(), "refused an order: overload");
+            return Err(overloaded(&overload, &order.id));
+        }
+        self.store(workflow, order, task).await
+    }
+
+    /// The same for an order by message: nobody would submit it again, and a message that fails too often is set aside. So
+    /// it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it; then it goes in.
+    ///
+    /// # Errors
+    /// As above, but never for overload.
+    pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+        if let Some(workflow) = self.workflows.get(&submission.workflow) {
+            let patience = Instant::now() + PATIENCE;
+            while Instant::now() < patience && self.engine.overload(workflow).await.is_some() {
+                sleep(LOOK_EVERY).await;
+            }
+        }
+        // Only now: an order's times begin when it is stored.
+        let (workflow, order, task) = self.check(tenant, key, submission)?;
+        self.store(workflow, order, task).await
+    }
+
+    /// What is to be stored for a submission, if it is as it should be.
+    fn check(&self, tenant: &str, key: &str, submission: Submission) -> Result<(&Workflow, Order, Task), Problem> {
         let workflow = self.workflows.get(&submission.workflow).ok_or_else(|| {
             let detail = format!("`{}` is not one of {}", submission.workflow, names(self.workflows.keys()));
             problem::unknown_workflow("workflow", detail)
@@ -131,22 +169,26 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         };
         let task = Task::new(new, workflow, now);
         let order = Order {
-            id: id.clone(),
+            id,
             tenant: tenant.to_owned(),
             idempotency_key: key.to_owned(),
             hash,
             created_at: now,
             input: submission.input,
         };
+        Ok((workflow, order, task))
+    }
+
+    async fn store(&self, workflow: &Workflow, order: Order, task: Task) -> Result<Id, Problem> {
         self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
         match self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? {
             Created::New => {
-                tracing::info!(task.id = %id, workflow = %task.workflow, "accepted an order");
+                tracing::info!(task.id = %order.id, workflow = %task.workflow, "accepted an order");
                 self.announce(&task, shared::view::received(&task, workflow)).await;
             }
             Created::Exists => self.recognise(&order).await?,
         }
-        Ok(id)
+        Ok(order.id)
     }
 
     /// The key was used before: by the same submission, or by another one?
@@ -197,6 +239,17 @@ pub fn unavailable(error: &Error) -> Problem {
                 .retry_after(2)
         }
     }
+}
+
+fn overloaded(overload: &Overload, id: &Id) -> Problem {
+    let seconds = overload.retry_after_s(id);
+    let detail = format!(
+        "messages in queue `{}` wait {} ms; nothing was written, so send the same request with the same key again in \
+         {seconds} s",
+        overload.queue,
+        overload.age.as_millis()
+    );
+    problem::overloaded(None, detail).retry_after(seconds)
 }
 
 fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {

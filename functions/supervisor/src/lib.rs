@@ -1,6 +1,6 @@
 //! The supervisor: sweeps the due index under leases, and requests recovery of what is overdue.
 //!
-//! All decisions are in [`shared::supervisor`]. It may send to the scheduler's queue, put events, and nothing else: it has
+//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue, put events, and nothing else: it has
 //! no right on agents' queues and knows no remote service.
 //!
 //! The due index is divided into groups of shards, each led under a lease of its own, so that several supervisors work at
@@ -8,10 +8,13 @@
 //! live in the state table, so a supervisor without them could write nothing anyway. Two leaders at once do no harm: every
 //! write is conditional, and carries the lease's token, of which a task refuses an older one.
 
+mod strain;
+
 use leader::{Hold, Lease, LeaseStore};
 use serde::Serialize;
 use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -32,13 +35,15 @@ pub struct Settings {
     pub lead_at_most: u16,
     /// Life of a lease; it is renewed after half of it.
     pub lease_life: Duration,
+    /// Fewest tasks of a sweep that make an agent strained, if they are more than a fifth of it; 0 switches that off.
+    pub strain_least: u32,
 }
 
 impl Settings {
     /// One group, led as a whole.
     #[must_use]
     pub fn new(shards: u16, lease_life: Duration) -> Self {
-        Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life }
+        Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
     fn shards_of(self, group: u16) -> impl Iterator<Item = u16> {
@@ -82,6 +87,10 @@ pub struct Supervisor<'a, S, M> {
     engine: &'a Engine<S, M>,
     settings: Settings,
     holds: Vec<Hold>,
+    /// Tasks of the present sweep that each agent holds up.
+    held: BTreeMap<String, u32>,
+    /// What operators have to be told about agents.
+    alerts: strain::Alerts,
     /// Where the next sweep begins, so that several supervisors do not all go for the same group first.
     first: usize,
 }
@@ -99,7 +108,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         };
         let holds = (0..groups).map(hold).collect();
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
-        Self { engine, settings, holds, first: first % usize::from(groups) }
+        let first = first % usize::from(groups);
+        Self { engine, settings, holds, held: BTreeMap::new(), alerts: strain::Alerts::default(), first }
     }
 
     /// One sweep over all groups this supervisor leads or comes to lead.
@@ -110,6 +120,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     pub async fn sweep(&mut self) -> Result<Sweep, Error> {
         let groups = self.holds.len();
         let (mut total, mut problem) = (Sweep::default(), None);
+        self.held.clear();
         // Those led already come first: only what is left of `lead_at_most` may be contended for.
         let mut order: Vec<usize> = (0..groups).map(|n| (self.first + n) % groups).collect();
         order.sort_by_key(|&group| !self.holds[group].is_live());
@@ -131,6 +142,10 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             );
         }
         total.stood_by = total.groups == 0;
+        if !total.stood_by && self.settings.strain_least > 0 {
+            let looked_at = u32::try_from(total.looked_at).unwrap_or(u32::MAX);
+            self.alerts.follow(self.engine, &self.held, looked_at, self.settings.strain_least).await;
+        }
         problem.map_or(Ok(total), Err)
     }
 
@@ -163,7 +178,12 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             sweep.looked_at += page.ids.len();
             for answer in self.engine.recover(&page.ids, &lease).await {
                 match answer {
-                    Ok(expired) => sweep.expired += expired,
+                    Ok(found) => {
+                        sweep.expired += found.expired;
+                        for agent in found.held_by {
+                            *self.held.entry(agent).or_default() += 1;
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "a due task stays for the next sweep");
                         sweep.failed += 1;

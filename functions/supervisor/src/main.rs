@@ -23,6 +23,7 @@ async fn main() -> Result<(), Error> {
     let settings = Settings {
         groups: number(lookup, "SUPERVISOR_GROUPS", 1, 1, 256)?,
         lead_at_most: number(lookup, "SUPERVISOR_LEADS_AT_MOST", 256, 1, 256)?,
+        strain_least: number(lookup, "STRAIN_LEAST", shared::strain::LEAST, 0, 1_000_000)?,
         ..Settings::new(config.shards, LEASE_LIFE)
     };
     let engine = engine(&config, &Clients::from_env().await, wall_clock());

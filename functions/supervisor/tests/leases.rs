@@ -70,7 +70,14 @@ impl World {
         let clock: engine::Clock = Arc::new(move || {
             Timestamp::from_millisecond(now.load(Ordering::Relaxed) + ahead_ms).expect("within the calendar")
         });
-        let config = engine::Config { instance: name.into(), skew: SKEW, cache: 1, clock, observer: None };
+        let config = engine::Config {
+            instance: name.into(),
+            skew: SKEW,
+            cache: 1,
+            overload_age: SignedDuration::ZERO,
+            clock,
+            observer: None,
+        };
         Engine::new(self.store.clone(), Dropped, config)
     }
 
@@ -227,7 +234,7 @@ async fn two_leaders_at_once_do_no_harm() {
     assert!(matches!(refused, Saved::Conflict(Some(current)) if current.version == task.version));
     assert_eq!(world.failures(&ids[..1]).await, [1]);
     let older = leader::Lease { name: lease_name(0), holder: "right".into(), token: 1, expires: right.now() };
-    assert_eq!(right.recover(&ids[..1], &older).await.remove(0).unwrap(), 0);
+    assert_eq!(right.recover(&ids[..1], &older).await.remove(0).unwrap().expired, 0);
     assert_eq!(second.sweep().await.unwrap().expired, 40);
     assert_eq!(world.failures(&ids).await, [2; 40]);
 
@@ -236,7 +243,7 @@ async fn two_leaders_at_once_do_no_harm() {
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
-        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, outcome };
+        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, queued_ms: None, outcome };
         scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
         assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
     }

@@ -5,6 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
 use shared::ports::Messenger;
+use shared::time::SignedDuration;
+use std::collections::HashMap;
 
 /// Longest body kept with a message set aside, in bytes of the JSON it is sent in: room for the reason below SQS's limit.
 const MAX_BODY: usize = 900 * 1024;
@@ -20,6 +22,8 @@ pub struct Record {
     pub queue: String,
     /// The message.
     pub body: String,
+    /// From being sent to being received, its delay included; not known of a message that came before.
+    pub waited: Option<SignedDuration>,
 }
 
 /// The answer that tells the event source which records to deliver again.
@@ -59,9 +63,20 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
                 .and_then(|arn| arn.rsplit(':').next())
                 .unwrap_or_default()
                 .to_owned(),
+            waited: waited(&record.attributes),
             body: record.body.unwrap_or_default(),
         })
         .collect()
+}
+
+/// By the queue's own clock. Of a message that is received again it says how long the queue was, not how long it is.
+fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
+    let number = |name: &str| attributes.get(name)?.parse::<i64>().ok();
+    if number("ApproximateReceiveCount")? != 1 {
+        return None;
+    }
+    let waited_ms = number("ApproximateFirstReceiveTimestamp")?.checked_sub(number("SentTimestamp")?)?;
+    Some(SignedDuration::from_millis(waited_ms.max(0)))
 }
 
 /// The message in a record, or why it is none.

@@ -36,6 +36,9 @@ pub struct Config {
     pub retention: SignedDuration,
     /// `TASK_CACHE`: most tasks and most inputs kept in memory between messages.
     pub cache: usize,
+    /// `OVERLOAD_AGE_MS`: no order is taken while messages it would wait behind are older than this, or than half of its
+    /// workflow's shortest timeout. Zero takes every order.
+    pub overload_age: SignedDuration,
     /// Name of this process, unique among all that run.
     pub instance: String,
 }
@@ -75,6 +78,7 @@ impl Config {
             clock_skew: SignedDuration::from_millis(number(&lookup, "CLOCK_SKEW_MS", 1000, 0, 60_000)?),
             retention: SignedDuration::from_hours(24 * number(&lookup, "RETENTION_DAYS", 90, 1, 3650)?),
             cache: number(&lookup, "TASK_CACHE", 1000, 1, 1_000_000)?,
+            overload_age: SignedDuration::from_millis(number(&lookup, "OVERLOAD_AGE_MS", 30_000, 0, 3_600_000)?),
             instance: instance(),
         })
     }

@@ -68,6 +68,9 @@ pub fn refuse(problem: &Problem) -> ApiGatewayV2httpResponse {
     if let Some(seconds) = problem.retry_after_s {
         answer.headers.insert("retry-after", seconds.into());
     }
+    if let Some(methods) = problem.allow {
+        answer.headers.insert("allow", methods.parse().expect("names of methods"));
+    }
     answer
 }
 

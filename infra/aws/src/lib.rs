@@ -47,6 +47,7 @@ pub fn observed_engine(
         instance: config.instance.clone(),
         skew: config.clock_skew,
         cache: config.cache,
+        overload_age: config.overload_age,
         clock,
         observer,
     };

@@ -21,6 +21,8 @@ const MAX_DETAIL: usize = 64 * 1024;
 pub const EVENT_SOURCE: &str = "stepwarden";
 /// `detail-type` of an operator alert.
 pub const ORDER_ALERT: &str = "Order needs attention";
+/// `detail-type` of the alert about an agent in trouble.
+pub const AGENT_ALERT: &str = "Agent is strained";
 /// `detail-type` of the alert about a message that cannot be handled.
 pub const MESSAGE_ALERT: &str = "Message set aside";
 
@@ -71,6 +73,7 @@ impl SqsMessenger {
             }
             Effect::Notice(notice) => parcel(&queue::notices(&notice.queue), json_of(notice), 0, None),
             Effect::Alert(alert) => events.push(Event { owner, detail_type: ORDER_ALERT, detail: json_of(alert) }),
+            Effect::Strained(agent) => events.push(Event { owner, detail_type: AGENT_ALERT, detail: json_of(agent) }),
             Effect::SetAside(message) => {
                 parcel(queue::SET_ASIDE, json_of(message), 0, None);
                 let detail = json!({

@@ -28,6 +28,9 @@ pub struct Problem {
     /// When to try again, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
+    /// The methods that the route takes, for the header.
+    #[serde(skip)]
+    pub allow: Option<&'static str>,
 }
 
 macro_rules! codes {
@@ -44,6 +47,7 @@ macro_rules! codes {
                 detail: shorten(&detail.into(), MAX_DETAIL),
                 field: field.into().map(str::to_owned),
                 retry_after_s: None,
+                allow: None,
             }
         })*
     };
@@ -88,6 +92,13 @@ codes! {
     method_not_allowed = "method_not_allowed", 405, "The route takes other methods";
     /// A dependency is away; the same request may be sent again.
     unavailable = "unavailable", 503, "Try again";
+}
+
+/// The route takes `allow` only: methods, separated by commas, as the header has them.
+#[must_use]
+pub fn wrong_method(allow: &'static str) -> Problem {
+    let detail = format!("this route takes {}", allow.replace(", ", " and "));
+    Problem { allow: Some(allow), ..method_not_allowed(None, detail) }
 }
 
 impl Problem {

@@ -10,7 +10,9 @@ use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem};
 use shared::agents::Agents;
 use shared::order::{Id, Order};
+use shared::overload::Wait;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
+use shared::strain::Strain;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
@@ -217,6 +219,14 @@ impl StateStore for DynamoStore {
 
     async fn agents(&self) -> Result<Agents, Error> {
         self.read_agents().await
+    }
+
+    async fn note_wait(&self, queue: &str, wait: &Wait) -> Result<(), Error> {
+        self.set_wait(queue, wait).await
+    }
+
+    async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
+        self.replace_strain(agent, strain, seen).await
     }
 }
 

@@ -119,6 +119,17 @@ impl Api {
         })
     }
 
+    /// Pauses or resumes an agent.
+    ///
+    /// # Errors
+    /// The system does not answer, or knows no such agent.
+    pub async fn set_agent(&self, verb: &str, agent: &str, by: &str, reason: &str) -> Result<()> {
+        let path = format!("/agents/{}/{verb}", segment(agent)?);
+        let request = self.request(Method::POST, &path).json(&json!({"by": by, "reason": reason}));
+        let answer = self.send(request).await?;
+        self.print(&answer, |a| format!("{verb}: done, within {} s\n", text(a, "within_s")))
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.url))
     }
@@ -161,10 +172,14 @@ fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
 }
 
-/// An id as one part of a path: an id has no character that means something there.
+/// An id or a name as one part of a path: neither has a character that means something there.
 fn segment(id: &str) -> Result<&str> {
     let good = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good { Ok(id) } else { bail!("`{id}` is no order id; it looks like ord_ and 26 letters and digits") }
+    if good {
+        Ok(id)
+    } else {
+        bail!("`{id}` is no order id, which looks like ord_ and 26 letters and digits, and no name")
+    }
 }
 
 fn text(value: &Value, name: &str) -> String {

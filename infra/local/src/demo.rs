@@ -5,6 +5,7 @@ use crate::system::{Backend, Options, System};
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, stream};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::order::Id;
@@ -178,7 +179,15 @@ async fn submit_all(system: &System, orders: Vec<Value>) -> Result<Vec<Id>> {
         let request = http.post(&url).header("idempotency-key", format!("demo-{n}-{key}"));
         let request = request.json(&json!({"workflow": "order", "reference": key, "input": order}));
         async move {
-            let answer = request.send().await.with_context(|| format!("submitting order {key}"))?;
+            let answer = loop {
+                let request = request.try_clone().context("a body of JSON can be sent again")?;
+                let answer = request.send().await.with_context(|| format!("submitting order {key}"))?;
+                let again = answer.headers().get("retry-after").and_then(|s| s.to_str().ok()?.parse().ok());
+                match again.filter(|_| answer.status() == StatusCode::TOO_MANY_REQUESTS) {
+                    Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                    None => break answer,
+                }
+            };
             let status = answer.status();
             let body: Value = answer.json().await.with_context(|| format!("reading the answer for order {key}"))?;
             match body["order_id"].as_str() {

@@ -63,6 +63,10 @@ enum Command {
     Pause(Act),
     /// End the pause of an order
     Resume(Act),
+    /// Hand an agent no more work until it is resumed
+    PauseAgent(AgentAct),
+    /// End the pause of an agent
+    ResumeAgent(AgentAct),
 }
 
 /// The system to speak to.
@@ -147,6 +151,20 @@ struct Act {
     /// Act only if the order is still at this version
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(clap::Args)]
+struct AgentAct {
+    /// The agent's name
+    agent: String,
+    /// Who does it
+    #[arg(long, env = "USER")]
+    by: String,
+    /// Why
+    #[arg(long)]
+    reason: String,
     #[command(flatten)]
     at: At,
 }
@@ -315,6 +333,14 @@ async fn speak(command: Command) -> Result<ExitCode> {
             ];
             let filters: Vec<_> = all.into_iter().filter_map(|(name, value)| value.map(|v| (name, v))).collect();
             api(&at)?.list(&filters).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::PauseAgent(AgentAct { agent, by, reason, at }) => {
+            api(&at)?.set_agent("pause", &agent, &by, &reason).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::ResumeAgent(AgentAct { agent, by, reason, at }) => {
+            api(&at)?.set_agent("resume", &agent, &by, &reason).await?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Resubmit(act) => ("resubmit", act),

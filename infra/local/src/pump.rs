@@ -20,6 +20,12 @@ pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send +
 const LONG_POLL_S: i32 = 20;
 /// Messages in a batch: SQS's most.
 const BATCH: i32 = 10;
+/// What Lambda tells of every message and a handler looks at.
+const ATTRIBUTES: [MessageSystemAttributeName; 3] = [
+    MessageSystemAttributeName::ApproximateReceiveCount,
+    MessageSystemAttributeName::ApproximateFirstReceiveTimestamp,
+    MessageSystemAttributeName::SentTimestamp,
+];
 /// Wait after a batch that was not full while others are under way, so that the next one is fuller: calls, not messages, are
 /// what costs. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
@@ -169,7 +175,7 @@ async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
         .queue_url(&source.url)
         .max_number_of_messages(BATCH)
         .wait_time_seconds(LONG_POLL_S)
-        .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
+        .set_message_system_attribute_names(Some(ATTRIBUTES.to_vec()))
         .send()
         .await
         .with_context(|| format!("receiving from {}", source.url))?;

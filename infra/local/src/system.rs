@@ -33,6 +33,8 @@ const SKEW: SignedDuration = SignedDuration::from_millis(50);
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
 const LEASE_LIFE: Duration = Duration::from_secs(2);
+/// As template.yaml has it.
+const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// Batches under way at once, for each queue whose messages only meet the store: SQLite writes one thing at a time, so more
 /// would only wait in front of it, and hold up the supervisor's lease and sweep.
 const STORE_CONCURRENCY: usize = 16;
@@ -259,6 +261,7 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
         clock_skew: SKEW,
         retention: SignedDuration::from_hours(24 * 90),
         cache: options.cache,
+        overload_age: OVERLOAD_AGE,
         instance: instance(),
     })
 }

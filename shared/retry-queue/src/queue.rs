@@ -114,6 +114,7 @@ impl<S: StateStore> RetryQueue<S> {
             instance: format!("retry-{:016x}", fastrand::u64(..)),
             skew: settings.skew,
             cache: 1000,
+            overload_age: SignedDuration::ZERO,
             clock: Arc::clone(&settings.clock),
             observer: None,
         };

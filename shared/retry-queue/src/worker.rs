@@ -198,7 +198,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         let nobody = Lease { name: String::new(), holder: String::new(), token: 0, expires: Timestamp::MIN };
         for answer in self.queue.engine.recover(&others, &nobody).await {
             match answer {
-                Ok(expired) => polled.expired += expired,
+                Ok(found) => polled.expired += found.expired,
                 Err(error) => polled.failed += note(&error),
             }
         }
@@ -232,7 +232,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 );
                 (self.on_history)(&alert);
             }
-            Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) => {}
+            Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
         }
     }
 }
@@ -246,7 +246,7 @@ async fn run_job<S: StateStore>(queue: RetryQueue<S>, strategies: Strategies, ha
     let id = request.task_id.clone();
     let outcome = attempt(&queue, &strategies, handler, &request).await;
     strategies.in_hand.put_back(&id);
-    let reply = Reply { task_id: id.clone(), step: STEP.into(), attempt: request.attempt, outcome };
+    let reply = Reply { task_id: id.clone(), step: STEP.into(), attempt: request.attempt, queued_ms: None, outcome };
     let mut pause = Duration::from_millis(100);
     while queue.engine.now() < request.complete_by {
         let handled = Box::pin(queue.engine.handle(vec![(id.clone(), Event::Reply(reply.clone()))])).await.pop();

@@ -154,7 +154,7 @@ impl Bench {
     }
 
     pub fn reply(&self, step: &str, attempt: u32, outcome: Outcome) -> Event {
-        Event::Reply(Reply { task_id: self.task.id.clone(), step: step.into(), attempt, outcome })
+        Event::Reply(Reply { task_id: self.task.id.clone(), step: step.into(), attempt, queued_ms: None, outcome })
     }
 
     /// The answer of the attempt that is current now.
@@ -275,7 +275,9 @@ impl Bench {
             Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
             Effect::Notice(n) => format!("notice {:?}", n.kind),
             Effect::Alert(_) => "alert".into(),
-            Effect::Reply(_) | Effect::SetAside(_) => unreachable!("the core sends none of these"),
+            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+                unreachable!("the core sends none of these")
+            }
         };
         self.effects.iter().map(one).collect::<Vec<_>>().join(", ")
     }
@@ -295,7 +297,7 @@ impl Bench {
     pub fn notices(&self) -> Vec<(NoticeKind, u64)> {
         let notice = |e: &Effect| match e {
             Effect::Notice(n) => Some((n.kind, n.seq)),
-            Effect::Request(_) | Effect::Wake(..) | Effect::Alert(_) | Effect::Reply(_) | Effect::SetAside(_) => None,
+            _ => None,
         };
         self.effects.iter().filter_map(notice).collect()
     }

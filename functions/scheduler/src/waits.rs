@@ -1,0 +1,78 @@
+//! How long the messages of a batch had waited: what is too long is noted for the functions that take orders.
+
+use shared::engine::{Engine, Handled};
+use shared::message::ToScheduler;
+use shared::overload::{self, MIN_LIMIT, REPLIES, SCHEDULER};
+use shared::ports::{Messenger, StateStore};
+use shared::step::Direction;
+use shared::task::{Phase, Task};
+use shared::time::SignedDuration;
+use shared::workflow::Workflow;
+use stepwarden_aws::batch::Record;
+
+/// A wait that may be too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The message itself, in this queue.
+    Message(&'static str, SignedDuration),
+    /// The request that it answers, in the queue of the agent of this step.
+    Request(String, SignedDuration),
+}
+
+/// The waits that a message tells of. While all is well there are none.
+pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
+    let own = record.waited.filter(|waited| *waited >= MIN_LIMIT);
+    match message {
+        // A first Wake is never delayed. A later one may be, and its wait says nothing about the queue.
+        ToScheduler::Wake(wake) if wake.seen > 0 || wake.hops > 0 => Vec::new(),
+        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => {
+            own.map(|w| Waited::Message(SCHEDULER, w)).into_iter().collect()
+        }
+        ToScheduler::Reply(reply) => {
+            let ms = reply.queued_ms.and_then(|ms| i64::try_from(ms).ok()).map(SignedDuration::from_millis);
+            let request = ms.filter(|waited| *waited >= MIN_LIMIT).map(|w| Waited::Request(reply.step.clone(), w));
+            own.map(|w| Waited::Message(REPLIES, w)).into_iter().chain(request).collect()
+        }
+    }
+}
+
+/// Notes the waits of messages that were handled. A repeated or late reply may be old for other reasons than load.
+pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all: Vec<(Handled, Vec<Waited>)>) {
+    for (handled, waits) in all {
+        let (task, is_applied) = match handled {
+            Handled::Applied(task) => (task, true),
+            Handled::Kept(_, task) => (task, false),
+            Handled::NoSuchTask => continue,
+        };
+        let Ok(workflow) = engine.workflow(&task.workflow_hash).await else { continue };
+        for waited in waits {
+            let (queue, age) = match waited {
+                Waited::Message(queue, age) if is_applied || queue == SCHEDULER => (queue.to_owned(), age),
+                Waited::Request(step, age) if is_applied => match agent(&task, &workflow, &step) {
+                    Some(agent) => (overload::agent(agent), age),
+                    None => continue,
+                },
+                Waited::Message(..) | Waited::Request(..) => continue,
+            };
+            match engine.note_wait(&queue, age, &workflow).await {
+                Ok(true) => {
+                    tracing::warn!(queue, age_ms = age.as_millis(), "messages wait too long; orders are refused")
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(queue, error = &error as &dyn std::error::Error, "a long wait was not noted")
+                }
+            }
+        }
+    }
+}
+
+/// The agent that answered for `step`: a task that is undone speaks of undos.
+fn agent<'a>(task: &Task, workflow: &'a Workflow, step: &str) -> Option<&'a str> {
+    let spec = &workflow.steps[workflow.position(step)?];
+    let undo = match task.phase {
+        Phase::Forward | Phase::Processed | Phase::Error => None,
+        Phase::Undoing | Phase::Undone | Phase::UndoError => spec.work(Direction::Undo),
+    };
+    undo.or_else(|| spec.work(Direction::Do)).map(|work| work.agent)
+}

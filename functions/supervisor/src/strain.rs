@@ -1,0 +1,109 @@
+//! What a sweep says about the agents: who is strained is recorded, and an operator is told once.
+//!
+//! The record comes before the alert and says that it is owed; it is owed until it was sent, whoever sends it.
+
+use shared::engine::Engine;
+use shared::message::Effect;
+use shared::ports::{Error, Messenger, StateStore};
+use shared::strain::{self, Strain};
+use shared::task::OWED_GRACE;
+use shared::time::{SignedDuration, Timestamp, plus};
+use std::collections::BTreeMap;
+
+/// How often a supervisor that has nothing due looks whether another one died before its alert went out.
+const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
+
+/// Looks after the alerts about agents.
+#[derive(Default)]
+pub(crate) struct Alerts {
+    /// When it last looked at what is recorded.
+    looked: Option<Timestamp>,
+    /// An alert was owed then.
+    is_owed: bool,
+}
+
+impl Alerts {
+    /// Records which agents the sweep found strained, and sends the alerts that are owed. What fails is tried again by the
+    /// next sweep; recovery does not depend on it.
+    pub async fn follow<S: StateStore, M: Messenger>(
+        &mut self,
+        engine: &Engine<S, M>,
+        held: &BTreeMap<String, u32>,
+        looked_at: u32,
+        least: u32,
+    ) {
+        let strained: Vec<_> = held.iter().filter(|(_, held)| strain::is_strained(**held, looked_at, least)).collect();
+        let now = engine.now();
+        let is_time = self.looked.is_none_or(|looked| looked.duration_until(now).abs() >= LOOK_EVERY);
+        // While all is well this costs one read a minute.
+        if strained.is_empty() && !self.is_owed && !is_time {
+            return;
+        }
+        self.looked = Some(now);
+        let mut known = engine.agents().await.strained.clone();
+        for (agent, held) in strained {
+            let Some(next) = strain::next(known.get(agent), *held, looked_at, now) else { continue };
+            match replace(engine, agent, &next, known.get(agent)).await {
+                Ok(true) => {
+                    tracing::warn!(
+                        agent,
+                        held = next.held,
+                        looked_at = next.looked_at,
+                        stretch = next.stretch,
+                        "an agent is strained; its back-off is stretched"
+                    );
+                    if next.alert_owed {
+                        tell(engine, agent, &next).await;
+                    }
+                    known.insert(agent.clone(), next);
+                }
+                // Another supervisor saw it, too.
+                Ok(false) => {}
+                Err(error) => warn(agent, &error),
+            }
+        }
+        self.is_owed = false;
+        for (agent, strain) in engine.agents().await.strained.iter().filter(|(_, strain)| strain.alert_owed) {
+            // Whoever recorded it is most likely sending it now.
+            let is_told = plus(strain.last, OWED_GRACE) <= now && tell(engine, agent, strain).await;
+            self.is_owed |= !is_told;
+        }
+    }
+}
+
+/// Sends the alert, and records that it is owed no longer. If that fails it goes out once more.
+async fn tell<S: StateStore, M: Messenger>(engine: &Engine<S, M>, agent: &str, strain: &Strain) -> bool {
+    for sent in engine.messenger.send(vec![Effect::Strained(Box::new(strain.event(agent)))]).await {
+        if let Err(error) = sent {
+            warn(agent, &error);
+            return false;
+        }
+    }
+    match replace(engine, agent, &Strain { alert_owed: false, ..strain.clone() }, Some(strain)).await {
+        Ok(is_cleared) => is_cleared,
+        Err(error) => {
+            warn(agent, &error);
+            false
+        }
+    }
+}
+
+async fn replace<S: StateStore, M: Messenger>(
+    engine: &Engine<S, M>,
+    agent: &str,
+    strain: &Strain,
+    seen: Option<&Strain>,
+) -> Result<bool, Error> {
+    let replaced = engine.store.save_strain(agent, strain, seen).await;
+    // Saved or not, what this instance remembers is out of date.
+    engine.forget_agents();
+    replaced
+}
+
+fn warn(agent: &str, error: &Error) {
+    tracing::warn!(
+        agent,
+        error = error as &dyn std::error::Error,
+        "what an operator has to know of an agent waits for the next sweep"
+    );
+}

@@ -1,0 +1,162 @@
+//! Overload: whether a new order is refused because work waits too long already.
+//!
+//! Once messages wait about as long as a step may take, attempts expire before they begin, and every one of them makes the
+//! queue longer. So the door closes well before that. How long messages wait is seen where they arrive: schedulers note it
+//! while it is above the limit, and whoever takes orders reads the note. While all is well, nothing is written.
+
+use crate::order::Id;
+use crate::time::{SignedDuration, Timestamp};
+use crate::workflow::Workflow;
+use jiff::fmt::serde::timestamp::millisecond;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The queue of Wakes.
+pub const SCHEDULER: &str = "scheduler";
+/// The queue of agents' replies.
+pub const REPLIES: &str = "replies";
+
+/// A note older than this counts no more. Longer than a note is written apart, read late ([`crate::engine::AGENTS_FOR`])
+/// and clocks differ; not longer, because the door stays closed for so long after the last one.
+pub const FRESH: SignedDuration = SignedDuration::from_secs(5);
+/// A note of one queue is written at most this often, by all schedulers that know of each other's.
+pub const NOTE_EVERY: SignedDuration = SignedDuration::from_secs(1);
+/// No limit is below this: a cold start takes about as long.
+pub const MIN_LIMIT: SignedDuration = SignedDuration::from_secs(1);
+/// Longest wait a caller is asked for, before it is spread.
+const MAX_RETRY_AFTER_S: u32 = 60;
+
+/// How long messages of one queue had waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// From being sent to being received, in milliseconds.
+    pub ms: i64,
+    /// When they were received (UTC, milliseconds).
+    #[serde(with = "millisecond::required")]
+    pub at: Timestamp,
+}
+
+/// Why an order is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// The queue that is too long, by its name after the prefix.
+    pub queue: String,
+    /// How long its messages wait.
+    pub age: SignedDuration,
+}
+
+impl Overload {
+    /// When to submit the order `id` again, in seconds: after about as long as the work now waits, spread by the id, or all
+    /// that were refused would come back at once.
+    #[must_use]
+    pub fn retry_after_s(&self, id: &Id) -> u32 {
+        let least = u32::try_from(self.age.as_secs()).unwrap_or(u32::MAX).saturating_add(1).min(MAX_RETRY_AFTER_S);
+        least + id.spread() % (least + 1)
+    }
+}
+
+/// The queue of the agent called `name`, by its name after the prefix.
+#[must_use]
+pub fn agent(name: &str) -> String {
+    format!("agent-{name}")
+}
+
+/// How long messages may wait where orders of `workflow` are concerned: half of its shortest timeout, at most `most`, and no
+/// less than [`MIN_LIMIT`]. `None` where `most` is zero: then nobody is ever refused.
+#[must_use]
+pub fn limit(workflow: &Workflow, most: SignedDuration) -> Option<SignedDuration> {
+    (most > SignedDuration::ZERO).then(|| (workflow.shortest_timeout() / 2).min(most).max(MIN_LIMIT))
+}
+
+/// Whether another order of `workflow` is too much now, by the notes about the queues it passes through. The longest wait
+/// is named.
+#[must_use]
+pub fn refuse(
+    workflow: &Workflow,
+    waits: &BTreeMap<String, Wait>,
+    most: SignedDuration,
+    now: Timestamp,
+) -> Option<Overload> {
+    let limit = limit(workflow, most)?;
+    if waits.is_empty() {
+        return None;
+    }
+    let queues = [SCHEDULER.to_owned(), REPLIES.to_owned()].into_iter().chain(workflow.agents().into_iter().map(agent));
+    let over = queues.filter_map(|queue| {
+        let wait = waits.get(&queue)?;
+        let age = SignedDuration::from_millis(wait.ms);
+        // A clock may be behind the one that wrote the note.
+        (age > limit && wait.at.duration_until(now).abs() < FRESH).then_some(Overload { queue, age })
+    });
+    over.max_by_key(|overload| overload.age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflow::file::{Known, parse};
+
+    fn workflow(timeouts: [&str; 2]) -> Workflow {
+        let step = |name: &str, agent: &str, timeout: &str| {
+            format!("[[step]]\nname = \"{name}\"\nagent = \"{agent}\"\ntimeout = \"{timeout}\"\n")
+        };
+        let text = format!("name = \"w\"\n{}{}", step("a", "x", timeouts[0]), step("b", "y", timeouts[1]));
+        parse("w.toml", &text, Known { agents: &["x", "y", "z"], inputs: &[] }).unwrap()
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
+    }
+
+    fn ms(ms: i64) -> SignedDuration {
+        SignedDuration::from_millis(ms)
+    }
+
+    fn waits(all: &[(&str, i64)]) -> BTreeMap<String, Wait> {
+        all.iter().map(|(queue, ms)| ((*queue).to_owned(), Wait { ms: *ms, at: at(0) })).collect()
+    }
+
+    const MOST: SignedDuration = SignedDuration::from_secs(30);
+
+    // J1: half of the shortest timeout, within bounds.
+    #[test]
+    fn the_limit_is_half_of_the_shortest_timeout_within_bounds() {
+        assert_eq!(limit(&workflow(["5s", "60s"]), MOST), Some(ms(2500)));
+        assert_eq!(limit(&workflow(["2h", "1h"]), MOST), Some(MOST));
+        assert_eq!(limit(&workflow(["100ms", "60s"]), MOST), Some(MIN_LIMIT));
+        assert_eq!(limit(&workflow(["100ms", "60s"]), ms(200)), Some(MIN_LIMIT));
+        assert_eq!(limit(&workflow(["5s", "60s"]), SignedDuration::ZERO), None);
+    }
+
+    // J1: the boundary is exact, other agents' queues do not matter, an old note counts no more.
+    #[test]
+    fn an_order_is_refused_above_the_limit_in_a_queue_it_passes_and_not_at_it() {
+        let w = workflow(["5s", "60s"]);
+        let queue = |waits: &[(&str, i64)]| refuse(&w, &self::waits(waits), MOST, at(0)).map(|o| (o.queue, o.age));
+        assert_eq!(queue(&[]), None);
+        for name in ["scheduler", "replies", "agent-x", "agent-y"] {
+            assert_eq!(queue(&[(name, 2500)]), None);
+            assert_eq!(queue(&[(name, 2501)]), Some((name.into(), ms(2501))));
+        }
+        assert_eq!(queue(&[("agent-z", 100_000), ("submissions", 100_000)]), None);
+        assert_eq!(queue(&[("agent-x", 3000), ("replies", 9000), ("scheduler", 4000)]).unwrap().0, "replies");
+        let old = waits(&[("scheduler", 9000)]);
+        for (now, is_refused) in [(-4999, true), (0, true), (4999, true), (5000, false), (-5000, false)] {
+            assert_eq!(refuse(&w, &old, MOST, at(now)).is_some(), is_refused, "{now}");
+        }
+        assert_eq!(refuse(&w, &old, SignedDuration::ZERO, at(0)), None, "switched off");
+    }
+
+    // A4: a caller learns when to come back, and not all learn the same.
+    #[test]
+    fn callers_are_spread_over_as_long_again_as_work_waits() {
+        let seconds = |ms: i64| {
+            let overload = Overload { queue: "scheduler".into(), age: SignedDuration::from_millis(ms) };
+            (0..500).map(move |n| overload.retry_after_s(&Id::derive("t", &n.to_string()))).collect::<Vec<_>>()
+        };
+        for (ms, least, most) in [(1001, 2, 4), (9000, 10, 20), (3_600_000, 60, 120)] {
+            let all = seconds(ms);
+            assert_eq!((all.iter().min().copied(), all.iter().max().copied()), (Some(least), Some(most)), "{ms}");
+        }
+    }
+}

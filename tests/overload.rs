@@ -1,0 +1,269 @@
+//! Goal: under more load than the agents can bear orders are refused with a time to come back, and what was accepted ends
+//! well; and nobody is refused for another reason. Method: the real handlers over the embedded endpoints, every message
+//! delivered by the test, in virtual time: tokio's clock is paused, and the endpoints' clock goes with it.
+
+mod support;
+
+use serde_json::{Value, json};
+use shared::order::Id;
+use shared::overload::{FRESH, Wait};
+use shared::ports::StateStore;
+use shared::task::ProcessState;
+use shared::time::SignedDuration;
+use std::time::Duration;
+use stepwarden_aws::Engine;
+use submit::submission::PATIENCE;
+use supervisor::{Settings, Supervisor};
+use support::world::{World, whole_event};
+use support::{queued, three_noops, trip};
+use tokio::time::{Instant, advance};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The limit of [`three_noops`] with this timeout is three seconds.
+const TIMEOUT: &str = "6s";
+
+async fn try_submit(world: &World, workflow: &str, key: &str) -> Result<Id, submit::problem::Problem> {
+    let body = json!({"workflow": workflow, "input": {"total_cents": 1}}).to_string();
+    let submission = submit::submission::parse(body.as_bytes()).unwrap();
+    world.submit.accept(submit::http::DEFAULT_TENANT, key, submission).await
+}
+
+/// The queue that is named as too long, if the order is refused.
+async fn refused(world: &World, workflow: &str, key: &str) -> Option<String> {
+    let problem = try_submit(world, workflow, key).await.err()?;
+    assert_eq!((problem.status, problem.code), (429, "overloaded"), "{problem:?}");
+    assert!(problem.retry_after_s.is_some_and(|s| s > 0), "{problem:?}");
+    let id = Id::derive(submit::http::DEFAULT_TENANT, key);
+    assert!(world.submit.engine.store.load(&id).await.unwrap().is_none(), "nothing is written");
+    Some(problem.detail.split('`').nth(1).unwrap().to_owned())
+}
+
+fn notes(world: &World) -> u64 {
+    let counts = world.endpoints.counts();
+    counts.operations.iter().filter(|(name, _)| name.ends_with("UpdateItem")).map(|(_, o)| o.requests).sum()
+}
+
+async fn world() -> (World, Engine) {
+    let world = World::start(&[three_noops(TIMEOUT), trip("trip", TIMEOUT, 3, "")], None).await;
+    let scheduler = world.engine("scheduler", 1000, None);
+    (world, scheduler)
+}
+
+// J1, A4: what has waited too long is noted, by a function of its own, and orders are refused until that is long ago. A
+// repeated submission of an order that was accepted gets its answer all the same.
+#[tokio::test(start_paused = true)]
+async fn orders_are_refused_while_first_wakes_wait_too_long() {
+    let (world, scheduler) = world().await;
+    let first = try_submit(&world, "noops", "first").await.unwrap();
+    advance(SECOND * 3).await;
+    world.deliver("scheduler", &scheduler).await;
+    assert_eq!((notes(&world), refused(&world, "noops", "at the limit").await), (0, None));
+    advance(SECOND * 3 + Duration::from_millis(1)).await;
+    // Two batches within a second: the second note would say nothing new.
+    for n in 0..15 {
+        try_submit(&world, "noops", &format!("more-{n}")).await.unwrap();
+    }
+    advance(SECOND * 4).await;
+    world.deliver("scheduler", &scheduler).await;
+    world.deliver("scheduler", &scheduler).await;
+    assert_eq!(notes(&world), 1);
+    assert_eq!(refused(&world, "noops", "late").await.as_deref(), Some("scheduler"));
+    assert_eq!(refused(&world, "trip", "late").await.as_deref(), Some("scheduler"), "every order passes there");
+    assert_eq!(try_submit(&world, "noops", "first").await.unwrap(), first);
+    advance(Duration::try_from(FRESH).unwrap()).await;
+    assert_eq!(refused(&world, "noops", "late").await, None);
+}
+
+// J1: how long requests wait for an agent comes back with its replies, and concerns the orders of that agent only.
+#[tokio::test(start_paused = true)]
+async fn orders_are_refused_while_requests_wait_too_long_for_one_of_their_agents() {
+    let (world, scheduler) = world().await;
+    try_submit(&world, "noops", "a").await.unwrap();
+    world.deliver("scheduler", &scheduler).await;
+    advance(SECOND * 4).await;
+    world.deliver("agent-noop", &scheduler).await;
+    let messages = world.receive_whole("replies").await;
+    let reply: Value = serde_json::from_str(messages[0].body().unwrap()).unwrap();
+    assert_eq!(reply["queued_ms"], 4000, "{reply}");
+    // Twice: the second delivery is of the past.
+    for _ in 0..2 {
+        world.handle("replies", &scheduler, whole_event("replies", &messages)).await;
+    }
+    assert_eq!(notes(&world), 1);
+    assert_eq!(refused(&world, "noops", "b").await.as_deref(), Some("agent-noop"));
+    assert_eq!(refused(&world, "trip", "b").await, None);
+}
+
+// J1: replies wait as well.
+#[tokio::test(start_paused = true)]
+async fn orders_are_refused_while_replies_wait_too_long() {
+    let (world, scheduler) = world().await;
+    try_submit(&world, "noops", "a").await.unwrap();
+    world.deliver("scheduler", &scheduler).await;
+    world.deliver("agent-noop", &scheduler).await;
+    advance(SECOND * 4).await;
+    world.deliver("replies", &scheduler).await;
+    assert_eq!(refused(&world, "trip", "b").await.as_deref(), Some("replies"));
+}
+
+// J1: a delayed Wake is as old as its delay, and a message that comes again as old as its first delivery: neither tells
+// anything about the queue.
+#[tokio::test(start_paused = true)]
+async fn a_delay_and_a_second_delivery_are_no_load() {
+    let (world, scheduler) = world().await;
+    let id = try_submit(&world, "noops", "a").await.unwrap();
+    // Received by somebody who died.
+    world.receive("scheduler").await;
+    let late = json!({"type": "wake", "task_id": id, "seen": 1, "hops": 0}).to_string();
+    let send = world.clients.sqs.send_message().queue_url(world.url("scheduler")).message_body(late);
+    send.delay_seconds(30).send().await.unwrap();
+    advance(SECOND * 90).await;
+    assert_eq!(queued(&world.endpoints, "scheduler"), 2);
+    world.deliver("scheduler", &scheduler).await;
+    assert_eq!(queued(&world.endpoints, "scheduler"), 0);
+    assert_eq!(notes(&world), 0);
+}
+
+// J1: zero takes every order, and looks at nothing.
+#[tokio::test(start_paused = true)]
+async fn the_guard_can_be_switched_off() {
+    let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
+    let engine = &world.submit.engine;
+    let wait = Wait { ms: 60_000, at: world.now() };
+    engine.store.note_wait("scheduler", &wait).await.unwrap();
+    assert_eq!(refused(&world, "noops", "a").await, None);
+    advance(SECOND * 60).await;
+    world.deliver("scheduler", engine).await;
+    assert_eq!(notes(&world), 1, "only the one above");
+}
+
+// E6, J1: an order by message has nobody who would come back. It waits for the load to ease, no message fails, and none is
+// received so often that it ends among the dead letters.
+#[tokio::test(start_paused = true)]
+async fn an_order_by_message_waits_and_is_never_given_up() {
+    let (world, scheduler) = world().await;
+    let engine = &world.submit.engine;
+    for (key, noted) in [("patient", 1000), ("eased", 1)] {
+        for n in 0..3 {
+            let body = json!({"idempotency_key": format!("{key}-{n}"), "workflow": "noops", "input": {}}).to_string();
+            world.send("submissions", &body).await;
+        }
+        let begin = Instant::now();
+        let (messages, store) = (world.receive_whole("submissions").await, &engine.store);
+        assert_eq!(messages.len(), 3);
+        let note = async {
+            for _ in 0..noted {
+                store.note_wait("scheduler", &Wait { ms: 60_000, at: world.now() }).await.unwrap();
+                tokio::time::sleep(SECOND).await;
+            }
+            std::future::pending::<()>().await
+        };
+        engine.forget_agents();
+        store.note_wait("scheduler", &Wait { ms: 60_000, at: world.now() }).await.unwrap();
+        let response = tokio::select! {
+            response = world.handle("submissions", &scheduler, whole_event("submissions", &messages)) => response,
+            () = note => unreachable!("it never ends"),
+        };
+        assert_eq!(response.batch_item_failures, []);
+        let waited = begin.elapsed();
+        if noted == 1 {
+            assert!(waited >= SECOND * 4 && waited < PATIENCE, "{waited:?}");
+        } else {
+            assert!(waited >= PATIENCE, "{waited:?}");
+        }
+        for n in 0..3 {
+            let id = Id::derive(submit::http::DEFAULT_TENANT, &format!("{key}-{n}"));
+            let task = world.task(&id).await;
+            assert!(task.due.is_some_and(|due| due > world.now()), "its times begin when it is stored");
+        }
+    }
+}
+
+/// What a run under load came to.
+#[derive(Debug, Default)]
+struct Run {
+    accepted: Vec<Id>,
+    refused: usize,
+    processed: usize,
+    error: usize,
+}
+
+/// Three times as many orders as the agent can bear, for twenty seconds; then until all have ended.
+async fn under_load(overload_age: SignedDuration) -> Run {
+    const TICK: Duration = Duration::from_millis(500);
+    // The agent does ten requests a tick, so ten orders in three; ten orders come.
+    const LOADED: usize = 40;
+    const ARRIVE: usize = 10;
+    const MOST: usize = 2000;
+    let ladder = "retry = { max = 3, backoff = [\"1s\"], then = \"error\" }";
+    let workflow = three_noops(TIMEOUT).replace("retry = { max = 200, backoff = [\"20ms\"] }", ladder);
+    assert_eq!(workflow.matches(ladder).count(), 3);
+    let world = World::start_with(&[workflow], None, overload_age).await;
+    let (scheduler, watcher) = (world.engine("scheduler", 1000, None), world.engine("supervisor", 1, None));
+    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
+    let mut run = Run::default();
+    let mut open: Vec<Id> = Vec::new();
+    for tick in 0..MOST {
+        if tick < LOADED {
+            for n in 0..ARRIVE {
+                let key = format!("{tick}-{n}");
+                match try_submit(&world, "noops", &key).await {
+                    Ok(id) => {
+                        run.accepted.push(id.clone());
+                        open.push(id);
+                    }
+                    Err(problem) => {
+                        assert_eq!((problem.status, problem.code), (429, "overloaded"));
+                        assert!(problem.retry_after_s.is_some_and(|s| s > 0));
+                        run.refused += 1;
+                    }
+                }
+            }
+        }
+        while world.deliver("scheduler", &scheduler).await {}
+        while world.deliver("replies", &scheduler).await {}
+        world.deliver("agent-noop", &scheduler).await;
+        if tick % 2 == 1 {
+            supervisor.sweep().await.unwrap();
+        }
+        if tick % 10 == 9 {
+            let mut still = Vec::new();
+            for id in open {
+                match world.task(&id).await.process_state() {
+                    ProcessState::Processed => run.processed += 1,
+                    ProcessState::Error => run.error += 1,
+                    _ => still.push(id),
+                }
+            }
+            open = still;
+        }
+        if tick > LOADED && open.is_empty() {
+            for queue in ["set-aside", "scheduler-dead", "replies-dead", "agent-noop-dead"] {
+                assert_eq!(queued(&world.endpoints, queue), 0, "{queue}");
+            }
+            println!(
+                "{tick} ticks: {} accepted, {} refused, {} processed, {} in Error",
+                run.accepted.len(),
+                run.refused,
+                run.processed,
+                run.error
+            );
+            return run;
+        }
+        advance(TICK).await;
+    }
+    panic!("{} orders are still open", open.len());
+}
+
+// A1, A4: the guard under three times the load the agents can bear: orders are refused, what is accepted ends well, and the
+// agents are kept busy. Without it most orders spend their ladders in the queue.
+#[tokio::test(start_paused = true)]
+async fn under_overload_orders_are_refused_and_what_is_accepted_ends_well() {
+    let guarded = under_load(SignedDuration::from_secs(30)).await;
+    let open_door = under_load(SignedDuration::ZERO).await;
+    assert!(guarded.refused > 0 && open_door.refused == 0, "{guarded:?}");
+    assert_eq!(guarded.error, 0, "{guarded:?}");
+    assert_eq!(guarded.processed, guarded.accepted.len());
+    assert!(open_door.error * 2 > open_door.accepted.len(), "the load is one: {open_door:?}");
+    assert!(guarded.processed > open_door.processed, "{guarded:?} {open_door:?}");
+}
