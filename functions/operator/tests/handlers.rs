@@ -136,6 +136,13 @@ impl World {
     }
 
     async fn call(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> (i64, Value) {
+        let answer = self.answer(method, path, body, subject).await;
+        let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
+        (answer["statusCode"].as_i64().unwrap(), body)
+    }
+
+    /// The answer as API Gateway gets it.
+    async fn answer(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> Value {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let mut event = json!({
             "version": "2.0",
@@ -155,9 +162,7 @@ impl World {
         let event = serde_json::from_value(event).unwrap();
         assert!(operator::http::takes(&event), "{method} {path}");
         let answer = operator::http::handler(&self.operator, event).await;
-        let answer = serde_json::to_value(answer).unwrap();
-        let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
-        (answer["statusCode"].as_i64().unwrap(), body)
+        serde_json::to_value(answer).unwrap()
     }
 
     async fn get(&self, path: &str) -> Value {
@@ -291,8 +296,10 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
     }
     let (status, answer) = world.act(&Id("ord_none".into()), "cancel", json!({})).await;
     assert_eq!((status, &answer["code"]), (404, &json!("no_such_order")));
-    let (status, _) = world.call("GET", &format!("{path}/cancel"), Value::Null, None).await;
-    assert_eq!(status, 405);
+    for (method, path, allow) in [("GET", format!("{path}/cancel"), "POST"), ("DELETE", "/agents".into(), "GET")] {
+        let answer = world.answer(method, &path, Value::Null, None).await;
+        assert_eq!((&answer["statusCode"], &answer["headers"]["allow"]), (&json!(405), &json!(allow)), "{answer}");
+    }
     assert_eq!(world.task(&id).await, before);
 }
 
