@@ -3,7 +3,8 @@
 use crate::{Operator, act};
 use futures::future::try_join_all;
 use serde::Serialize;
-use shared::agents::Pause;
+use shared::agents::{Agents, Pause};
+use shared::strain::Strain;
 use stepwarden_aws::config::queue;
 use stepwarden_aws::problem::{self, Problem};
 
@@ -15,6 +16,9 @@ pub struct Agent {
     /// Who paused it, why and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
+    /// Since when it holds up a large part of the work, and what its back-offs are multiplied by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strained: Option<Strain>,
     /// Requests that wait in its queue, about.
     pub waiting: u64,
     /// Requests that were received too often, about.
@@ -27,13 +31,16 @@ impl Operator {
     /// # Errors
     /// The store's or SQS's.
     pub async fn agents(&self) -> Result<Vec<Agent>, Problem> {
-        let mut paused = self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?.paused;
+        let Agents { mut paused, mut strained, .. } =
+            self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?;
+        strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let one = |name: &String| {
-            let (name, paused, queue) = (name.clone(), paused.remove(name), queue::agent(name));
+            let (paused, strained) = (paused.remove(name), strained.remove(name));
+            let (name, queue) = (name.clone(), queue::agent(name));
             async move {
                 let waiting = self.redriver.waiting(&queue).await?;
                 let dead = self.redriver.waiting(&queue::dead(&queue)).await?;
-                Ok(Agent { name, paused, waiting, dead })
+                Ok(Agent { name, paused, strained, waiting, dead })
             }
         };
         try_join_all(self.agents.iter().map(one)).await.map_err(|e| act::unavailable(&e))
