@@ -1,7 +1,7 @@
 //! The supervisor: sweeps the due index under leases, and requests recovery of what is overdue.
 //!
-//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue, put events, and nothing else: it has
-//! no right on agents' queues and knows no remote service.
+//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue, put events, and
+//! nothing else: it has no right on agents' queues and knows no remote service.
 //!
 //! The due index is divided into groups of shards, each led under a lease of its own, so that several supervisors work at
 //! once. **No lease, no sweep**: while the lease store is away nothing is recovered here, and an alarm says so. The leases
