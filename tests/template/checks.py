@@ -177,10 +177,10 @@ def variables_agree_with_the_code(stack):
     for function in FUNCTIONS:
         variables = set(stack.properties(function).get("Environment", {}).get("Variables", {}))
         name = function.lower()
-        needed = config | source.read_by(name)
+        needed = config | source.read_by(name) | set(source.numbers_of(name))
         if missing := needed - variables:
             yield f"{function}: missing {sorted(missing)}"
-        unknown = variables - needed - source.may_be_read_by(name) - {"RUST_LOG"}
+        unknown = variables - needed - {"RUST_LOG"}
         if unknown and name in source.FUNCTIONS:
             yield f"{function}: unknown {sorted(unknown)}"
         if "RUST_LOG" not in variables:
@@ -195,6 +195,13 @@ def bounds_agree_with_the_code(stack):
         there = tuple(parameter.get(k) for k in ("Default", "MinValue", "MaxValue"))
         if there != (default, least, most):
             yield f"{name}: default and bounds are {there} here and {(default, least, most)} in the code"
+    for function in FUNCTIONS:
+        own = stack.raw["Resources"][function]["Properties"].get("Environment", {}).get("Variables", {})
+        for name, bounds in source.numbers_of(function.lower()).items():
+            parameter = stack.raw["Parameters"].get(own.get(name, {}).get("Ref"), {})
+            there = tuple(parameter.get(k) for k in ("Default", "MinValue", "MaxValue"))
+            if there != bounds:
+                yield f"{function}: default and bounds of {name} are {there} here and {bounds} in the code"
 
 
 @check
@@ -533,8 +540,15 @@ def alerts_reach_the_topic(stack):
 def _alarms(stack):
     """Alarms as (id, properties, (namespace, metric, dimensions)). Metric math is not among them: emulators refuse it."""
     for name, p in stack.of_type("AWS::CloudWatch::Alarm").items():
-        dimensions = tuple(sorted((d["Name"], d["Value"]) for d in p["Dimensions"]))
+        dimensions = tuple(sorted((d["Name"], d["Value"]) for d in p.get("Dimensions", [])))
         yield name, p, (p["Namespace"], p["MetricName"], dimensions)
+
+
+def _filtered(stack):
+    """Metrics made from log lines as (namespace, metric, log group, pattern)."""
+    for p in stack.of_type("AWS::Logs::MetricFilter").values():
+        for t in p["MetricTransformations"]:
+            yield t["MetricNamespace"], t["MetricName"], target(p["LogGroupName"]), p["FilterPattern"]
 
 
 @check
@@ -566,6 +580,7 @@ def everything_that_needs_an_alarm_has_one(stack):
     wanted |= {function(m, f) for f in FUNCTIONS for m in ("Errors", "Throttles")}
     wanted |= {function("RecursiveInvocationsDropped", f) for f in ("Scheduler", "Agent")}
     wanted |= {function("Invocations", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    wanted |= {(namespace, metric, ()) for namespace, metric, *_ in _filtered(stack)}
     for table, p in stack.of_type("AWS::DynamoDB::Table").items():
         of_table = [("TableName", f"<{table}>")]
         of_indexes = [("GlobalSecondaryIndexName", i["IndexName"]) for i in p.get("GlobalSecondaryIndexes", [])]
@@ -578,9 +593,20 @@ def everything_that_needs_an_alarm_has_one(stack):
 @check
 def alarms_are_on_metrics_that_exist(stack):
     ours = ("AWS/SQS", "AWS/Lambda", "AWS/ApiGateway", "AWS/DynamoDB")
+    filtered = {metric[:2] for metric in _filtered(stack)}
     for name, _, (namespace, metric, _) in _alarms(stack):
-        if namespace not in ours and not (namespace == "Stepwarden" and source.emitted(metric)):
+        if namespace not in ours and (namespace, metric) not in filtered:
             yield f"{name}: nobody emits {namespace} {metric}"
+
+
+@check
+def lines_that_are_alarms_are_counted(stack):
+    """A log line with the field `alarm` is one for the operator: each has a metric of its own, from the logs of its function."""
+    lines = source.alarm_lines()
+    counted = {(group, pattern) for _, _, group, pattern in _filtered(stack)}
+    wanted = {(f"{function.capitalize()}Logs", f'{{ $.alarm = "{value}" }}') for function, value in lines}
+    if counted != wanted:
+        yield f"not counted {sorted(wanted - counted)}, never logged {sorted(counted - wanted)}"
 
 
 @check

@@ -41,10 +41,11 @@ def read_by(function):
     return names
 
 
-def may_be_read_by(function):
-    """Names of the numbers that a function reads and has a default for; the template may leave them out."""
+def numbers_of(function):
+    """Numbers that a function reads beside those of the configuration, as name -> (default, least, most)."""
     texts = (path.read_text() for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")))
-    return {name for text in texts for name in re.findall(r'number\(&?lookup, "([A-Z_]+)",', text)}
+    found = (re.findall(r'number\([^"]*"([A-Z_]+)", ([\d_]+), ([\d_]+), ([\d_]+)\)', text) for text in texts)
+    return {name: tuple(int(n.replace("_", "")) for n in numbers) for one in found for name, *numbers in one}
 
 
 # Names of agents, and of those that call a remote service.
@@ -129,7 +130,9 @@ def runbook_sections():
     return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in runbook_texts()}
 
 
-def emitted(metric):
-    """Whether some source names the metric."""
-    quoted = f'"{metric}"'
-    return any(quoted in p.read_text() for p in ROOT.glob("*/**/src/**/*.rs") if "target" not in p.parts)
+def alarm_lines():
+    """Values of the field `alarm` of log lines, as (function, value)."""
+    for path in ROOT.glob("functions/*/src/**/*.rs"):
+        function = path.relative_to(ROOT / "functions").parts[0]
+        for value in re.findall(r'\balarm = "(\w+)"', path.read_text()):
+            yield function, value

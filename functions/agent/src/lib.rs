@@ -22,6 +22,7 @@ use shared::ports::Messenger;
 use shared::time::SignedDuration;
 use std::time::Duration;
 use stepwarden_aws::batch::{self, Record, Response};
+use stepwarden_aws::telemetry::Chain;
 
 /// How long a finished reply waits for others to share a request to SQS.
 const LINGER: Duration = Duration::from_millis(3);
@@ -116,7 +117,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<(Option<Reply>, Record)>,
     }
     for (id, sent) in ids.iter().zip(messenger.send(effects).await) {
         if let Err(error) = sent {
-            tracing::warn!(message.id = %id, error = &error as &dyn std::error::Error, "a reply was not sent; its request comes again");
+            tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request comes again");
             response.fail(id);
         }
     }

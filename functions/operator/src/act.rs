@@ -7,6 +7,7 @@ use shared::operator::{Act, Outcome, What};
 use shared::order::Id;
 use shared::ports::Error;
 use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::telemetry::Chain;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;
@@ -149,7 +150,7 @@ fn verb(what: &What) -> &'static str {
 /// The store's or a queue's error as a problem.
 #[must_use]
 pub fn unavailable(error: &Error) -> Problem {
-    tracing::error!(error = error as &dyn std::error::Error, "store or queues did not do their part");
+    tracing::error!(error = %Chain(error), "store or queues did not do their part");
     match error {
         Error::TooLarge { bytes, limit, .. } => {
             problem::too_large(None, format!("the order would take {bytes} bytes, at most {limit} can be kept"))

@@ -3,6 +3,7 @@
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use operator::Operator;
 use std::sync::Arc;
+use stepwarden_aws::config::{lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
@@ -10,8 +11,8 @@ async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
     let clients = Clients::from_env().await;
-    let leases = std::env::var("LEASES").unwrap_or_else(|_| "supervisor-0".into());
-    let leases = leases.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
+    let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let operator = Operator::new(engine, &clients, &config, leases);
     let operator = &operator;

@@ -11,6 +11,7 @@ use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Response};
 use stepwarden_aws::config::queue;
+use stepwarden_aws::telemetry::Chain;
 
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
@@ -56,7 +57,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             Ok(Handled::NoSuchTask) => aside.push((record, "there is no such task".into())),
             Err(error @ Error::Corrupt { .. }) => aside.push((record, error.to_string())),
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
-                tracing::warn!(message.id = %record.message_id, error = &error as &dyn std::error::Error, "a message comes again");
+                tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message comes again");
                 response.fail(&record.message_id);
             }
         }

@@ -13,6 +13,7 @@ use shared::task::{Priority, Submission as NewTask, Task};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::time::Duration;
+use stepwarden_aws::telemetry::Chain;
 use tokio::time::{Instant, sleep};
 
 /// Largest body of a submission, in bytes.
@@ -219,7 +220,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
             for sent in self.engine.messenger.send(vec![effect]).await {
                 if let Err(error) = sent {
-                    tracing::warn!(task.id = %task.id, error = &error as &dyn std::error::Error, "an accepted order waits for the supervisor");
+                    tracing::warn!(task.id = %task.id, error = %Chain(&error), "an accepted order waits for the supervisor");
                     return;
                 }
             }
@@ -229,7 +230,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
 /// The store's error as a problem.
 pub fn unavailable(error: &Error) -> Problem {
-    tracing::error!(error = error as &dyn std::error::Error, "the state store did not do its part");
+    tracing::error!(error = %Chain(error), "the state store did not do its part");
     match error {
         Error::TooLarge { bytes, limit, .. } => {
             problem::too_large(None, format!("the order takes {bytes} bytes, at most {limit} can be kept"))

@@ -16,6 +16,7 @@ use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use stepwarden_aws::telemetry::Chain;
 use tokio::time::{Instant, sleep_until};
 
 /// Tasks looked at side by side, and the size of a page of the due index.
@@ -75,11 +76,7 @@ impl Sweep {
     }
 }
 
-/// Name of a group's lease.
-#[must_use]
-pub fn lease_name(group: u16) -> String {
-    format!("supervisor-{group}")
-}
+pub use stepwarden_aws::config::lease_name;
 
 /// A supervisor that keeps its leases from one sweep to the next, so that a sweep that finds nothing costs one query for
 /// each shard.
@@ -185,7 +182,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "a due task stays for the next sweep");
+                        tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
                         sweep.failed += 1;
                     }
                 }
@@ -206,7 +203,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
             if let Err(error) = hold.release(&self.engine.store).await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a lease could not be given back");
+                tracing::warn!(error = %Chain(&error), "a lease could not be given back");
             }
         }
     }
@@ -228,7 +225,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                 Err(error) if is_last => break Err(error),
                 // One alarm line for the operator; what is due stays due.
                 Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, alarm = "no_sweep", "a sweep failed");
+                    tracing::error!(error = %Chain(&error), alarm = "no_sweep", "a sweep failed");
                 }
             }
             if is_last {

@@ -1,6 +1,7 @@
 //! What every function that consumes a queue does alike: read each record, set aside what cannot be read, and name the
 //! records that have to come again (`ReportBatchItemFailures`).
 
+use crate::telemetry::Chain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
@@ -120,7 +121,7 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     });
     for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {
         if let Err(error) = sent {
-            tracing::warn!(message.id = %id, error = &error as &dyn std::error::Error, "could not set a message aside; it comes again");
+            tracing::warn!(message.id = %id, error = %Chain(&error), "could not set a message aside; it comes again");
             response.fail(id);
         }
     }

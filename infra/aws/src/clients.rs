@@ -4,6 +4,7 @@ use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use std::time::Duration;
 
@@ -29,7 +30,13 @@ pub struct Clients {
 impl Clients {
     /// Clients as the environment says: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
     pub async fn from_env() -> Self {
+        // One for all three: each HTTP client of its own would read the machine's root certificates once more, which is
+        // a good part of a cold start.
+        let http = aws_smithy_http_client::Builder::new()
+            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
+            .build_https();
         let config = aws_config::defaults(BehaviorVersion::latest())
+            .http_client(http)
             .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
             .timeout_config(timeouts())
             .load()

@@ -117,6 +117,12 @@ pub fn instance() -> String {
     format!("{:010x}", fastrand::u64(..) >> 24)
 }
 
+/// Name of the lease under which a supervisor leads a group of shards.
+#[must_use]
+pub fn lease_name(group: u16) -> String {
+    format!("supervisor-{group}")
+}
+
 /// Names of the queues, after the prefix.
 pub mod queue {
     /// Wakes and cancellations, for the scheduler.

@@ -3,6 +3,7 @@
 use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::state_store::unavailable;
+use crate::telemetry::Chain;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures::future::join_all;
@@ -109,7 +110,7 @@ impl SqsMessenger {
                 batch.iter().enumerate().map(|(n, parcel)| (parcel.owner, result(n))).collect()
             }
             Err(error) => {
-                let error = unavailable(url, error).to_string_chain();
+                let error = Chain(&unavailable(url, error)).to_string();
                 batch.iter().map(|parcel| (parcel.owner, Err(refused(url, &error)))).collect()
             }
         }
@@ -134,7 +135,7 @@ impl SqsMessenger {
                 batch.iter().enumerate().map(|(n, event)| (event.owner, result(n))).collect()
             }
             Err(error) => {
-                let error = unavailable(bus, error).to_string_chain();
+                let error = Chain(&unavailable(bus, error)).to_string();
                 batch.iter().map(|event| (event.owner, Err(refused(bus, &error)))).collect()
             }
         }
@@ -212,23 +213,6 @@ fn json_of<T: serde::Serialize>(message: &T) -> String {
 
 fn refused(what: &str, why: &str) -> Error {
     Error::Unavailable { what: what.to_owned(), source: why.to_owned().into() }
-}
-
-/// One text of an error and its causes.
-trait StringChain {
-    fn to_string_chain(&self) -> String;
-}
-
-impl StringChain for Error {
-    fn to_string_chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        text
-    }
 }
 
 #[cfg(test)]

@@ -67,7 +67,11 @@ async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, S
     Ok(answer.map_err(|e| unavailable(&format!("queue {name}"), e))?.queue_url.unwrap_or_default())
 }
 
-async fn create_tables(clients: &Clients, config: &Config) -> Result<(), Error> {
+/// The tables alone, for an endpoint that has no queues.
+///
+/// # Errors
+/// The endpoint's.
+pub async fn create_tables(clients: &Clients, config: &Config) -> Result<(), Error> {
     let string = ScalarAttributeType::S;
     let number = ScalarAttributeType::N;
     let existing = clients.dynamodb.list_tables().send().await.map_err(|e| unavailable("tables", e))?;

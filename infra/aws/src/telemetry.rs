@@ -1,5 +1,7 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
+use std::error::Error;
+use std::fmt;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
@@ -18,4 +20,32 @@ pub fn init_at(level: &str) {
         builder.with_ansi(std::io::stderr().is_terminal()).try_init()
     };
     drop(started);
+}
+
+/// An error with its causes, one after another: what is logged as `error`. As a value of its own an error loses its causes
+/// in JSON, and with them what DynamoDB or SQS said.
+#[derive(Clone, Copy)]
+pub struct Chain<'a>(pub &'a dyn Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_logged_with_its_causes() {
+        let error = shared::ports::Error::Unavailable { what: "task 1".into(), source: "AccessDeniedException".into() };
+        assert_eq!(Chain(&error).to_string(), "task 1 is unavailable: AccessDeniedException");
+    }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden::client::Api;
-use stepwarden::system::{Backend, Options, StartError, System};
+use stepwarden::system::{self, Backend, Options, StartError, System};
 use stepwarden::{bench, demo};
 use stepwarden_embedded::Durability;
 use submit::workflows::{self, Workflows};
@@ -39,6 +39,8 @@ enum Command {
     Demo(Demo),
     /// Measure throughput and latency on this machine
     Bench(Bench),
+    /// Serve the sample remote services alone, for a system that runs elsewhere
+    Remotes(Remotes),
     /// Submit an order from a file, or from standard input for `-`
     Submit(Submit),
     /// Show how an order stands
@@ -196,6 +198,16 @@ struct Up {
 }
 
 #[derive(clap::Args)]
+struct Remotes {
+    /// Port on 127.0.0.1; 0 takes a free one, and the first line of the output is the URL
+    #[arg(long, default_value_t = 8082)]
+    port: u16,
+    /// Where the ledgers are kept [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
 struct Demo {
     /// Orders, one JSON object a line [default: the 830 built-in ones]
     file: Option<PathBuf>,
@@ -285,6 +297,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Up(up)) => self::up(up, workflows()?).await,
         Some(Command::Bench(bench)) => self::bench(bench).await,
+        Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Demo(demo)) => self::demo(demo, workflows()?).await,
         Some(other) => speak(other).await,
         None => {
@@ -308,7 +321,9 @@ fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
 async fn speak(command: Command) -> Result<ExitCode> {
     let api = |at: &At| Api::new(&at.url, at.json);
     let (action, act) = match command {
-        Command::Up(_) | Command::Demo(_) | Command::Bench(_) => unreachable!("these start a system of their own"),
+        Command::Up(_) | Command::Demo(_) | Command::Bench(_) | Command::Remotes(_) => {
+            unreachable!("these speak to no running system")
+        }
         Command::Submit(Submit { file, workflow, key, reply_queue, at }) => {
             api(&at)?.submit(&file, &workflow, key.as_deref(), reply_queue.as_deref()).await?;
             return Ok(ExitCode::SUCCESS);
@@ -394,6 +409,14 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     say("Stop with Ctrl-C.");
     wait_for_signal().await?;
     system.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remotes(Remotes { port, data }: Remotes) -> Result<ExitCode> {
+    let services = system::open_remotes(data.as_deref())?;
+    let listener = system::bind(port, 0).await?;
+    say(&system::url_of(&listener)?);
+    services.serve(listener, async { drop(wait_for_signal().await) }).await.context("serving the remote services")?;
     Ok(ExitCode::SUCCESS)
 }
 

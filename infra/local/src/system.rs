@@ -9,10 +9,11 @@ use shared::engine::Observer;
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::config::{instance, queue};
+use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
@@ -143,7 +144,10 @@ impl System {
             }
         };
 
-        let remotes = open_remotes(&options.backend)?;
+        let remotes = open_remotes(match &options.backend {
+            Backend::Embedded { data, .. } => data.as_deref(),
+            Backend::Emulator | Backend::Deployed => None,
+        })?;
         let remotes_url = url_of(&remotes_listener)?;
         {
             let (remotes, ended) = (remotes.clone(), ended(stopped.clone()));
@@ -227,11 +231,11 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
     }
 }
 
-fn open_remotes(backend: &Backend) -> Result<Remotes> {
-    let data = match backend {
-        Backend::Embedded { data, .. } => data.as_deref(),
-        Backend::Emulator | Backend::Deployed => None,
-    };
+/// The sample remote services, kept in `data` or in memory.
+///
+/// # Errors
+/// [`StartError::Data`]: the directory or the file cannot be used.
+pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
     let opened = Remotes::open(data).map_err(|error| match error {
         stepwarden_remotes::OpenError::Prepare { path, source } => {
             format!("cannot use the data directory {}: {source}", path.display())
@@ -340,7 +344,7 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
         }
         if let Err(error) = supervisor.sweep().await {
             tracing::error!(
-                error = &error as &dyn std::error::Error,
+                error = %Chain(&error),
                 alarm = "no_sweep",
                 "a sweep failed; the next one tries again"
             );
@@ -349,7 +353,11 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
     supervisor.release().await;
 }
 
-async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
+/// A listener on loopback, `offset` ports after `port`; 0 takes a free one.
+///
+/// # Errors
+/// [`StartError::PortInUse`], or the system's own.
+pub async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
     let wanted =
         if port == 0 { 0 } else { port.checked_add(offset).context("--port leaves no room for the next two ports")? };
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted));
@@ -362,7 +370,11 @@ async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
     })
 }
 
-fn url_of(listener: &TcpListener) -> Result<String> {
+/// Where a listener is reached.
+///
+/// # Errors
+/// The system does not tell its address.
+pub fn url_of(listener: &TcpListener) -> Result<String> {
     Ok(format!("http://{}", listener.local_addr().context("reading a listener's address")?))
 }
 

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::fmt;
 
 use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 
 use crate::Service;
 use crate::ledger;
 
-/// What an order should have left behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an order should have left behind. JSON: `{"applied": ["inventory"]}`, `"undone"`, `"any"`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Expected {
     /// Exactly one standing effect at each of these services, and none that stands at another undoable one.
     Applied(Vec<Service>),
@@ -22,7 +24,8 @@ pub enum Expected {
 }
 
 /// What is wrong with an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// An expected effect was never applied, or was taken back.
     Missing,
@@ -37,7 +40,7 @@ pub enum Kind {
 }
 
 /// One thing wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// The order.
     pub order_id: String,
@@ -51,7 +54,7 @@ pub struct Violation {
 pub const LISTED_MAX: usize = 1_000;
 
 /// What a check found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Orders checked.
     pub orders: u64,

@@ -80,6 +80,7 @@ fn router(shared: Shared) -> Router {
         .route("/counts", get(ledger::counts))
         .route("/ledger", get(ledger::page))
         .route("/ledger/orders/{order_id}", get(ledger::of_order))
+        .route("/check", post(ledger::check))
         .route("/faults", get(faults::read).put(faults::replace))
         .route("/faults/{service}", put(faults::replace_service))
         .route("/{service}/apply", post(calls::apply))
@@ -99,7 +100,7 @@ async fn no_route() -> Problem {
         StatusCode::NOT_FOUND,
         "no_route",
         "nothing is here; write POST /NAME/apply, POST /NAME/undo, GET /ledger, GET /ledger/orders/{order_id}, \
-         GET /faults, PUT /faults, PUT /faults/NAME, GET /counts or GET /health",
+         POST /check, GET /faults, PUT /faults, PUT /faults/NAME, GET /counts or GET /health",
     )
 }
 
@@ -107,6 +108,6 @@ async fn no_method() -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "no_method",
-        "use POST to apply and undo, GET for the ledger, counts and health, GET or PUT for faults",
+        "use POST to apply, undo and check, GET for the ledger, counts and health, GET or PUT for faults",
     )
 }

@@ -10,6 +10,7 @@
 //! | `POST /NAME/apply` | applies an effect once per `Idempotency-Key` |
 //! | `POST /NAME/undo` | takes it back, or bars the key from ever being applied |
 //! | `GET /ledger?service=&cursor=&limit=`, `GET /ledger/orders/{order_id}` | what was done, see [`Entry`] |
+//! | `POST /check` | compares the effects with what orders should have left, see [`Expected`] and [`Report`] |
 //! | `GET /faults`, `PUT /faults`, `PUT /faults/NAME` | the faults, see [`Faults`] |
 //! | `GET /counts`, `GET /health` | see [`Counts`]; `{"status": "ok"}` |
 //!

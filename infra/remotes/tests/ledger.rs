@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Served, serve};
+use common::{Served, send, serve};
+use reqwest::Method;
 use stepwarden_remotes::{Expected, Kind, Service};
 
 #[tokio::test]
@@ -43,6 +44,22 @@ async fn the_ledger_is_paged_without_gaps() {
         let answer = served.get(&format!("/ledger?{bad}")).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (400, "bad_request"), "{bad}");
     }
+}
+
+#[tokio::test]
+async fn the_check_is_there_over_http() {
+    let served = serve(None).await;
+    served.apply("inventory", "k-1", "o-1").await;
+    served.apply("payment", "k-2", "o-2").await;
+    let check = async |body: &str| send(served.request(Method::POST, "/check").body(body.to_owned())).await;
+    let clean = check(r#"{"o-1": {"applied": ["inventory"]}, "o-2": "any", "o-3": "undone"}"#).await.body;
+    assert_eq!((&clean["orders"], &clean["effects"], &clean["violation_count"]), (&3.into(), &2.into(), &0.into()));
+    let report = check(r#"{"o-1": {"applied": ["shipping"]}, "o-2": "undone"}"#).await.body;
+    let kinds: Vec<_> = report["violations"].as_array().unwrap().iter().map(|v| v["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["unexpected", "missing", "left_after_undo"]);
+    let answer = check(r#"{"o-1": "perhaps"}"#).await;
+    assert_eq!((answer.status.as_u16(), answer.code()), (400, "bad_request"));
+    assert!(answer.detail().contains("undone"), "{}", answer.detail());
 }
 
 fn kinds(served: &Served, expected: &[(&str, Expected)]) -> Vec<(String, Kind)> {

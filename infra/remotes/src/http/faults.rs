@@ -36,7 +36,7 @@ pub(super) async fn replace_service(
 }
 
 /// The messages of serde name the unknown field or service and list the known ones.
-fn parse<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|err| Problem::bad_request(format!("{err}; write for instance {example}")))
 }
 

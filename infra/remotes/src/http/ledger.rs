@@ -1,12 +1,17 @@
-//! Reading the ledger and the counts.
+//! Reading the ledger and the counts, and checking them.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::faults::parse;
 use super::problem::Problem;
+use crate::check::{Expected, Report};
 use crate::counts::Counts;
 use crate::ledger::{self, Entry, PAGE_DEFAULT, PAGE_MAX, Page};
 use crate::service::{Service, UnknownService};
@@ -67,4 +72,16 @@ pub(super) async fn of_order(
 
 pub(super) async fn counts(State(shared): State<Shared>) -> Json<Counts> {
     Json(shared.remotes.counts())
+}
+
+/// [`Remotes::check`](crate::Remotes::check) for whoever runs the system elsewhere: order ids with what each should have
+/// left.
+pub(super) async fn check(
+    State(shared): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Report>, Problem> {
+    let example = r#"{"ord_1": {"applied": ["inventory"]}, "ord_2": "undone", "ord_3": "any"}"#;
+    let expected: BTreeMap<String, Expected> = parse(&body?, example)?;
+    let checked = tokio::task::spawn_blocking(move || shared.remotes.check(expected)).await;
+    Ok(Json(checked.expect("a check does not panic")?))
 }

@@ -1,0 +1,40 @@
+# What has to do with Lambda, one command each. `cargo run` and `cargo test` need none of this.
+
+.PHONY: build measure e2e template contract-dynamodb-local contract-ministack contract-localstack
+
+# ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
+ARCH ?= x86_64
+PYTHON ?= python3
+FUNCTIONS := submit scheduler agent supervisor operator
+TOOLS := target/build-tools
+TARGET_x86_64 := --x86-64
+TARGET_arm64 := --arm64
+
+# Without jitter entropy: gathering it takes a process some 50 ms before its first TLS handshake, and on Lambda's processors
+# the instruction RDRAND is there beside the kernel's source (aws-lc-rs, issue 899).
+# The five functions, at target/lambda/NAME/bootstrap, where template.yaml takes them from.
+build: $(TOOLS)/requirements.txt
+	AWS_LC_SYS_NO_JITTER_ENTROPY=1 PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo lambda build --profile lambda --locked $(TARGET_$(ARCH)) \
+	    --lambda-dir target/lambda $(FUNCTIONS:%=--package %)
+
+$(TOOLS)/requirements.txt: infra/lambda/requirements.txt
+	rm -rf $(TOOLS)
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	cp $< $@
+
+# Sizes, cold starts and memory of what `make build` made.
+measure:
+	tests/lambda/run
+
+# template.yaml and those binaries in an emulator, with faults.
+e2e:
+	tests/e2e/run
+
+# Lints and checks of template.yaml.
+template:
+	tests/template/run
+
+# The contract suite of the adapters against other endpoints than the embedded ones.
+contract-dynamodb-local contract-ministack contract-localstack: contract-%:
+	tests/contract/run $*
