@@ -8,6 +8,7 @@ use crate::lease::Lease;
 use crate::message::Effect;
 use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
+use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
 use crate::supervisor::{Verdict, supervise};
@@ -50,6 +51,8 @@ pub struct Config {
     pub clock: Clock,
     /// Told of every save.
     pub observer: Option<Observer>,
+    /// The agents with more than one pool.
+    pub pools: pools::Layout,
 }
 
 /// What became of one event.
@@ -85,6 +88,8 @@ pub struct Engine<S, M> {
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The paused agents, and when they were read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
+    /// How the pools do; `None` if no agent has several.
+    pools: Option<Mutex<Pools>>,
 }
 
 /// An event with its effects, decided and saved but not yet sent.
@@ -105,6 +110,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             inputs: Mutex::new(LruCache::new(size)),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
+            pools: (!config.pools.is_empty()).then(|| Mutex::new(Pools::new(&config.pools))),
             config,
         }
     }
@@ -259,9 +265,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match schedule(&task, event, &self.turn(&workflow, &agents)) {
+            match self.schedule(&task, event, &workflow, &agents) {
                 Decision::Save { task: next, effects } => match self.try_save(next, task.version).await? {
-                    Ok(saved) => return Ok(Decided { handled: Handled::Applied(saved), effects }),
+                    Ok(saved) => {
+                        if let Some(pools) = &self.pools {
+                            lock(pools).learn(event, &task, &saved, &workflow, self.now());
+                        }
+                        return Ok(Decided { handled: Handled::Applied(saved), effects });
+                    }
                     Err(current) => {
                         is_fresh = current.is_some();
                         known = current;
@@ -278,6 +289,19 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         Err(contended(id))
+    }
+
+    /// The core's decision, with what this instance knows of the pools.
+    fn schedule(&self, task: &Task, event: &Event, workflow: &Workflow, agents: &Agents) -> Decision {
+        let Some(pools) = &self.pools else { return schedule(task, event, &self.turn(workflow, agents)) };
+        let mut pools = lock(pools);
+        let turn = Turn { pools: &pools, ..self.turn(workflow, agents) };
+        let decision = schedule(task, event, &turn);
+        if let Decision::Save { task: next, .. } = &decision {
+            let now = turn.now;
+            pools.sent(task, next, workflow, now);
+        }
+        decision
     }
 
     async fn judge(&self, id: &Id, token: u64) -> Result<(usize, Decided), Error> {
@@ -396,7 +420,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
-        Turn { workflow, now: self.now(), instance: &self.config.instance, skew: self.config.skew, agents }
+        let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
+        Turn { workflow, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
     }
 
     fn stamp(&self) -> String {

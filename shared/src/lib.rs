@@ -16,6 +16,7 @@ pub mod lease;
 pub mod message;
 pub mod operator;
 pub mod order;
+pub mod pools;
 pub mod ports;
 pub mod retry;
 pub mod scheduler;

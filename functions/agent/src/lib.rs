@@ -16,7 +16,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use shared::message::{Effect, Request};
+use shared::message::{Effect, Reply, Request};
 use shared::ports::Messenger;
 use shared::time::SignedDuration;
 use std::time::Duration;
@@ -78,8 +78,12 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
                 continue;
             }
         };
-        if let Some(agent) = runtime.agent(&request.agent) {
-            work.push(async move { (runtime.perform(agent, &request).await, record) });
+        if let Some(agent) = runtime.agent_of(&request) {
+            let queued_ms = record.sent_ms.map(|sent| runtime.since(sent));
+            work.push(async move {
+                let reply = runtime.perform(agent, &request).await;
+                (reply.map(|reply| Reply { queued_ms, ..reply }), record)
+            });
         } else {
             let reason = format!("no agent here is called `{}`", request.agent);
             aside.push((record, reason));
@@ -102,11 +106,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
     response
 }
 
-async fn reply<M: Messenger>(
-    messenger: &M,
-    ready: Vec<(Option<shared::message::Reply>, Record)>,
-    response: &mut Response,
-) {
+async fn reply<M: Messenger>(messenger: &M, ready: Vec<(Option<Reply>, Record)>, response: &mut Response) {
     let (effects, ids): (Vec<_>, Vec<_>) = ready
         .into_iter()
         .filter_map(|(reply, record)| reply.map(|r| (Effect::Reply(Box::new(r)), record.message_id)))

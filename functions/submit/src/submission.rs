@@ -173,7 +173,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// The order is safe already: a Wake that is lost here is made up for by the due index. The notice goes first; while it
     /// cannot be sent there is no Wake either, so that the order stays as it is until the sweep sends both.
     async fn announce(&self, task: &Task, notice: Option<Effect>) {
-        let wake = Effect::Wake(Wake { task_id: task.id.clone(), seen: task.version, hops: 0 }, SignedDuration::ZERO);
+        let wake = Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO);
         for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
             for sent in self.engine.messenger.send(vec![effect]).await {
                 if let Err(error) = sent {

@@ -70,7 +70,8 @@ impl World {
         let clock: engine::Clock = Arc::new(move || {
             Timestamp::from_millisecond(now.load(Ordering::Relaxed) + ahead_ms).expect("within the calendar")
         });
-        let config = engine::Config { instance: name.into(), skew: SKEW, cache: 1, clock, observer: None };
+        let pools = shared::pools::Layout::new();
+        let config = engine::Config { instance: name.into(), skew: SKEW, cache: 1, clock, observer: None, pools };
         Engine::new(self.store.clone(), Dropped, config)
     }
 
@@ -219,6 +220,7 @@ async fn two_leaders_at_once_do_no_harm() {
         instance: "right",
         skew: SKEW,
         agents: &shared::agents::Agents::default(),
+        pools: &shared::pools::ONE_EACH,
     };
     world.store.rearm(&task, task.due, 2).await.unwrap();
     let unaware = Task { lease_token: 1, ..task.clone() };
@@ -236,7 +238,8 @@ async fn two_leaders_at_once_do_no_harm() {
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
-        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, outcome };
+        let (tenant, queued_ms) = (String::new(), None);
+        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, tenant, queued_ms, outcome };
         scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
         assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
     }

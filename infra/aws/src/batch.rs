@@ -18,6 +18,8 @@ pub struct Record {
     pub message_id: String,
     /// Name of the queue it came from, after the last `:` of its ARN.
     pub queue: String,
+    /// When it was sent, in milliseconds since 1970.
+    pub sent_ms: Option<i64>,
     /// The message.
     pub body: String,
 }
@@ -59,6 +61,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
                 .and_then(|arn| arn.rsplit(':').next())
                 .unwrap_or_default()
                 .to_owned(),
+            sent_ms: record.attributes.get("SentTimestamp").and_then(|ms| ms.parse().ok()),
             body: record.body.unwrap_or_default(),
         })
         .collect()

@@ -49,6 +49,7 @@ pub fn observed_engine(
         cache: config.cache,
         clock,
         observer,
+        pools: config.pools.clone(),
     };
     shared::engine::Engine::new(store, messenger, config)
 }

@@ -116,6 +116,7 @@ impl<S: StateStore> RetryQueue<S> {
             cache: 1000,
             clock: Arc::clone(&settings.clock),
             observer: None,
+            pools: shared::pools::Layout::new(),
         };
         Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }
     }
