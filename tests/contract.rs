@@ -398,6 +398,7 @@ fn request(n: usize, agent: &str, tenant: &str) -> Effect {
         task_id: Id(format!("ord_{n}")),
         step: "pay".into(),
         agent: agent.into(),
+        pool: None,
         direction: Direction::Do,
         attempt: 1,
         idempotency_key: format!("ord_{n}:pay:do"),
@@ -413,7 +414,8 @@ fn request(n: usize, agent: &str, tenant: &str) -> Effect {
 }
 
 fn wake(n: usize, delay_ms: i64) -> Effect {
-    let wake = Wake { task_id: Id(format!("ord_{n}")), seen: 1, hops: 0 };
+    let wake =
+        Wake { task_id: Id(format!("ord_{n}")), seen: 1, hops: 0, tenant: "tenant".into(), priority: Priority::Normal };
     Effect::Wake(wake, SignedDuration::from_millis(delay_ms))
 }
 
@@ -428,10 +430,13 @@ async fn every_effect_reaches_the_queue_it_is_for() {
         task_id: Id("ord_r".into()),
         step: "pay".into(),
         attempt: 1,
+        tenant: "tenant".into(),
+        queued_ms: None,
         outcome: Outcome::Done { output: pair("x").0.input },
     };
     let notice = Notice {
         queue: "default".into(),
+        tenant: "tenant".into(),
         kind: NoticeKind::Completed,
         order_id: Id("ord_n".into()),
         reference: None,

@@ -5,6 +5,7 @@
 
 use crate::history::{self, Entry, Kind};
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
+use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::scheduler::{Decision, Turn};
 use crate::step::{Direction, State};
@@ -126,6 +127,8 @@ impl<'a> Change<'a> {
         let complete_by = plus(self.turn.now, work.timeout);
         let locked_by = self.turn.instance.to_owned();
         let step = &mut self.task.steps[index];
+        step.pool = pools::choose(self.turn.pools, work.agent, step, direction, self.turn.now);
+        let pool = step.pool.as_ref().map(|pool| format!("in pool `{pool}`"));
         step.attempt += 1;
         step.claimed_at = self.task.version;
         step.extended = 0;
@@ -133,11 +136,11 @@ impl<'a> Change<'a> {
             Direction::Do => {
                 step.state = State::Processing { locked_by, complete_by };
                 self.task.forward_by = self.task.forward_by.max(Some(complete_by));
-                self.log(Kind::Claimed, Some(index), None);
+                self.log(Kind::Claimed, Some(index), pool);
             }
             Direction::Undo => {
                 step.state = State::UndoProcessing { locked_by, complete_by };
-                self.log(Kind::UndoClaimed, Some(index), None);
+                self.log(Kind::UndoClaimed, Some(index), pool);
             }
         }
         self.requests.extend(request(&self.task, index, self.turn.workflow));
@@ -455,8 +458,7 @@ impl<'a> Change<'a> {
             (_, None) => None,
         };
         if extended {
-            let wake = Wake { task_id: task.id.clone(), seen: task.version - 1, hops: 0 };
-            effects.push(Effect::Wake(wake, SignedDuration::ZERO));
+            effects.push(Effect::Wake(Wake::new(&task, task.version - 1, 0), SignedDuration::ZERO));
         }
         if wake {
             effects.extend(self::wake(&task, turn, 0));
@@ -500,6 +502,7 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         task_id: task.id.clone(),
         step: spec.name.clone(),
         agent: work.agent.to_owned(),
+        pool: step.pool.clone(),
         direction,
         attempt: step.attempt,
         idempotency_key,
@@ -534,8 +537,7 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
 pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
     let at = next_claim(task, turn)?;
     let delay = until(turn.now, at);
-    let wake = Wake { task_id: task.id.clone(), seen: task.version, hops };
-    (delay <= MAX_DELAY).then_some(Effect::Wake(wake, delay))
+    (delay <= MAX_DELAY).then(|| Effect::Wake(Wake::new(task, task.version, hops), delay))
 }
 
 /// The notice of what happened last, for a submitter that has a queue.
@@ -552,6 +554,7 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
     let queue = task.reply_queue.clone()?;
     Some(Effect::Notice(Box::new(Notice {
         queue,
+        tenant: task.tenant.clone(),
         kind,
         order_id: task.id.clone(),
         reference: task.reference.clone(),

@@ -9,11 +9,13 @@ use crate::message::Effect;
 use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
 use crate::overload::{self, Overload, Wait};
+use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
+use crate::queues;
 use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
 use crate::strain;
 use crate::supervisor::{Verdict, supervise};
-use crate::task::Task;
+use crate::task::{Priority, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
@@ -55,6 +57,10 @@ pub struct Config {
     pub clock: Clock,
     /// Told of every save.
     pub observer: Option<Observer>,
+    /// The agents with more than one pool.
+    pub pools: pools::Layout,
+    /// Whether each priority has queues of its own.
+    pub classes: bool,
 }
 
 /// What became of one event.
@@ -90,6 +96,8 @@ pub struct Engine<S, M> {
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// How agents and queues stand, and when that was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
+    /// How the pools do; `None` if no agent has several.
+    pools: Option<Mutex<Pools>>,
 }
 
 /// What a supervisor found about one task.
@@ -119,6 +127,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             inputs: Mutex::new(LruCache::new(size)),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
+            pools: (!config.pools.is_empty()).then(|| Mutex::new(Pools::new(&config.pools))),
             config,
         }
     }
@@ -136,6 +145,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Where the time comes from.
     pub fn clock(&self) -> Clock {
         Arc::clone(&self.config.clock)
+    }
+
+    /// Whether each priority has queues of its own.
+    pub fn has_classes(&self) -> bool {
+        self.config.classes
     }
 
     /// Name of this instance.
@@ -213,11 +227,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// Why another order of `workflow` is too much now, if it is.
-    pub async fn overload(&self, workflow: &Workflow) -> Option<Overload> {
+    pub async fn overload(&self, workflow: &Workflow, priority: Priority) -> Option<Overload> {
         if self.config.overload_age.is_zero() {
             return None;
         }
-        overload::refuse(workflow, &self.agents().await.waits, self.config.overload_age, self.now())
+        let agents = self.agents().await;
+        if agents.waits.is_empty() {
+            return None;
+        }
+        let passages = queues::passages(workflow, priority, &self.config.pools, self.config.classes);
+        overload::refuse(workflow, &passages, &agents.waits, self.config.overload_age, self.now())
     }
 
     /// Notes that a message about an order of `workflow` has waited for `age` in `queue`, if that is too long and not just
@@ -308,9 +327,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match schedule(&task, event, &self.turn(&workflow, &agents)) {
+            match self.schedule(&task, event, &workflow, &agents) {
                 Decision::Save { task: next, effects } => match self.try_save(next, task.version).await? {
-                    Ok(saved) => return Ok(Decided { handled: Handled::Applied(saved), effects }),
+                    Ok(saved) => {
+                        if let Some(pools) = &self.pools {
+                            lock(pools).learn(event, &task, &saved, &workflow, self.now());
+                        }
+                        return Ok(Decided { handled: Handled::Applied(saved), effects });
+                    }
                     Err(current) => {
                         is_fresh = current.is_some();
                         known = current;
@@ -327,6 +351,19 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         Err(contended(id))
+    }
+
+    /// The core's decision, with what this instance knows of the pools.
+    fn schedule(&self, task: &Task, event: &Event, workflow: &Workflow, agents: &Agents) -> Decision {
+        let Some(pools) = &self.pools else { return schedule(task, event, &self.turn(workflow, agents)) };
+        let mut pools = lock(pools);
+        let turn = Turn { pools: &pools, ..self.turn(workflow, agents) };
+        let decision = schedule(task, event, &turn);
+        if let Decision::Save { task: next, .. } = &decision {
+            let now = turn.now;
+            pools.sent(task, next, workflow, now);
+        }
+        decision
     }
 
     async fn judge(&self, id: &Id, token: u64) -> Result<(Found, Decided), Error> {
@@ -453,7 +490,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
-        Turn { workflow, now: self.now(), instance: &self.config.instance, skew: self.config.skew, agents }
+        let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
+        Turn { workflow, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
     }
 
     fn stamp(&self) -> String {

@@ -3,7 +3,7 @@
 use crate::order::Id;
 use crate::retry::Calls;
 use crate::step::Direction;
-use crate::task::{Priority, ProcessState};
+use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,6 +51,20 @@ pub struct Wake {
     /// How often it has re-sent itself.
     #[serde(default)]
     pub hops: u32,
+    /// Whose order it is, for the queue.
+    #[serde(skip)]
+    pub tenant: String,
+    /// How urgent it is, for the choice of the queue.
+    #[serde(skip)]
+    pub priority: Priority,
+}
+
+impl Wake {
+    /// A Wake for `task`, whose sender knows it up to version `seen`.
+    #[must_use]
+    pub fn new(task: &Task, seen: u64, hops: u32) -> Self {
+        Self { task_id: task.id.clone(), seen, hops, tenant: task.tenant.clone(), priority: task.priority }
+    }
 }
 
 /// A person's or a program's wish to stop an order and undo it.
@@ -73,6 +87,9 @@ pub struct Request {
     pub step: String,
     /// Name of the agent asked.
     pub agent: String,
+    /// The pool of that agent it is given to; `None` for the one called as the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// The step itself or its undo.
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
@@ -111,12 +128,30 @@ pub struct Reply {
     pub step: String,
     /// The attempt, as in the request.
     pub attempt: u32,
+    /// Whose order it is, for the queue.
+    #[serde(skip)]
+    pub tenant: String,
     /// How long the request had waited in the agent's queue, in milliseconds, where that was long enough to matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
+}
+
+impl Reply {
+    /// The answer to `request`.
+    #[must_use]
+    pub fn to(request: &Request, outcome: Outcome) -> Self {
+        Self {
+            task_id: request.task_id.clone(),
+            step: request.step.clone(),
+            attempt: request.attempt,
+            tenant: request.tenant.clone(),
+            queued_ms: None,
+            outcome,
+        }
+    }
 }
 
 /// How an attempt went.
@@ -175,6 +210,9 @@ pub struct Notice {
     /// Registered name of the queue it goes to.
     #[serde(skip)]
     pub queue: String,
+    /// Whose order it is, for the queue.
+    #[serde(skip)]
+    pub tenant: String,
     /// What happened.
     pub kind: NoticeKind,
     /// The order.

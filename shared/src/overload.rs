@@ -11,11 +11,6 @@ use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The queue of Wakes.
-pub const SCHEDULER: &str = "scheduler";
-/// The queue of agents' replies.
-pub const REPLIES: &str = "replies";
-
 /// A note older than this counts no more. Longer than a note is written apart, read late ([`crate::engine::AGENTS_FOR`])
 /// and clocks differ; not longer, because the door stays closed for so long after the last one.
 pub const FRESH: SignedDuration = SignedDuration::from_secs(5);
@@ -55,12 +50,6 @@ impl Overload {
     }
 }
 
-/// The queue of the agent called `name`, by its name after the prefix.
-#[must_use]
-pub fn agent(name: &str) -> String {
-    format!("agent-{name}")
-}
-
 /// How long messages may wait where orders of `workflow` are concerned: half of its shortest timeout, at most `most`, and no
 /// less than [`MIN_LIMIT`]. `None` where `most` is zero: then nobody is ever refused.
 #[must_use]
@@ -68,32 +57,38 @@ pub fn limit(workflow: &Workflow, most: SignedDuration) -> Option<SignedDuration
     (most > SignedDuration::ZERO).then(|| (workflow.shortest_timeout() / 2).min(most).max(MIN_LIMIT))
 }
 
-/// Whether another order of `workflow` is too much now, by the notes about the queues it passes through. The longest wait
-/// is named.
+/// Whether another order of `workflow` is too much now, by the notes about the queues it passes through
+/// ([`passages`](crate::queues::passages)). The longest wait is named; of several pools the one with the shortest.
 #[must_use]
 pub fn refuse(
     workflow: &Workflow,
+    passages: &[Vec<String>],
     waits: &BTreeMap<String, Wait>,
     most: SignedDuration,
     now: Timestamp,
 ) -> Option<Overload> {
     let limit = limit(workflow, most)?;
-    if waits.is_empty() {
-        return None;
-    }
-    let queues = [SCHEDULER.to_owned(), REPLIES.to_owned()].into_iter().chain(workflow.agents().into_iter().map(agent));
-    let over = queues.filter_map(|queue| {
-        let wait = waits.get(&queue)?;
+    let over = |queue: &String| {
+        let wait = waits.get(queue)?;
         let age = SignedDuration::from_millis(wait.ms);
         // A clock may be behind the one that wrote the note.
-        (age > limit && wait.at.duration_until(now).abs() < FRESH).then_some(Overload { queue, age })
+        let counts = age > limit && wait.at.duration_until(now).abs() < FRESH;
+        counts.then(|| Overload { queue: queue.clone(), age })
+    };
+    // One pool that is not over will do.
+    let closed = passages.iter().filter_map(|queues| {
+        let all: Option<Vec<Overload>> = queues.iter().map(over).collect();
+        all?.into_iter().min_by_key(|overload| overload.age)
     });
-    over.max_by_key(|overload| overload.age)
+    closed.max_by_key(|overload| overload.age)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pools::Layout;
+    use crate::queues::passages;
+    use crate::task::Priority;
     use crate::workflow::file::{Known, parse};
 
     fn workflow(timeouts: [&str; 2]) -> Workflow {
@@ -132,7 +127,9 @@ mod tests {
     #[test]
     fn an_order_is_refused_above_the_limit_in_a_queue_it_passes_and_not_at_it() {
         let w = workflow(["5s", "60s"]);
-        let queue = |waits: &[(&str, i64)]| refuse(&w, &self::waits(waits), MOST, at(0)).map(|o| (o.queue, o.age));
+        let through = passages(&w, Priority::Normal, &Layout::new(), false);
+        let refuse = |waits: &BTreeMap<String, Wait>, most, now| super::refuse(&w, &through, waits, most, now);
+        let queue = |waits: &[(&str, i64)]| refuse(&self::waits(waits), MOST, at(0)).map(|o| (o.queue, o.age));
         assert_eq!(queue(&[]), None);
         for name in ["scheduler", "replies", "agent-x", "agent-y"] {
             assert_eq!(queue(&[(name, 2500)]), None);
@@ -142,9 +139,27 @@ mod tests {
         assert_eq!(queue(&[("agent-x", 3000), ("replies", 9000), ("scheduler", 4000)]).unwrap().0, "replies");
         let old = waits(&[("scheduler", 9000)]);
         for (now, is_refused) in [(-4999, true), (0, true), (4999, true), (5000, false), (-5000, false)] {
-            assert_eq!(refuse(&w, &old, MOST, at(now)).is_some(), is_refused, "{now}");
+            assert_eq!(refuse(&old, MOST, at(now)).is_some(), is_refused, "{now}");
         }
-        assert_eq!(refuse(&w, &old, SignedDuration::ZERO, at(0)), None, "switched off");
+        assert_eq!(refuse(&old, SignedDuration::ZERO, at(0)), None, "switched off");
+    }
+
+    // J1, J2, J3: an order is refused for the queues of its own class, and for an agent once all its pools are over.
+    #[test]
+    fn an_order_is_refused_for_its_own_class_and_when_no_pool_is_left() {
+        let w = workflow(["5s", "60s"]);
+        let pools = Layout::from([("x".into(), vec!["x".into(), "x-b".into()])]);
+        let queue = |priority, of: &[(&str, i64)]| {
+            let through = passages(&w, priority, &pools, true);
+            refuse(&w, &through, &waits(of), MOST, at(0)).map(|overload| overload.queue)
+        };
+        assert_eq!(queue(Priority::High, &[("scheduler", 9000), ("agent-y", 9000), ("agent-y-low", 9000)]), None);
+        assert_eq!(queue(Priority::High, &[("scheduler-high", 9000)]).as_deref(), Some("scheduler-high"));
+        assert_eq!(queue(Priority::Low, &[("scheduler", 9000)]).as_deref(), Some("scheduler"));
+        assert_eq!(queue(Priority::Low, &[("agent-y-low", 9000)]).as_deref(), Some("agent-y-low"));
+        assert_eq!(queue(Priority::Normal, &[("agent-x", 9000)]), None);
+        let both = [("agent-x", 9000), ("agent-x-b", 4000)];
+        assert_eq!(queue(Priority::Normal, &both).as_deref(), Some("agent-x-b"));
     }
 
     // A4: a caller learns when to come back, and not all learn the same.

@@ -8,6 +8,7 @@ use crate::agents::Agents;
 use crate::change::{self, Change, Miss};
 use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
 use crate::operator::{self, Act, Refusal, What};
+use crate::pools::Pools;
 use crate::step::{Direction, State};
 use crate::task::{Phase, Task};
 use crate::time::{SignedDuration, Timestamp};
@@ -27,6 +28,8 @@ pub struct Turn<'a> {
     pub skew: SignedDuration,
     /// Which agents are paused: their steps are not claimed.
     pub agents: &'a Agents,
+    /// The agents' pools, and how they do.
+    pub pools: &'a Pools,
 }
 
 /// What happened to a task.
@@ -197,10 +200,10 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         },
         Outcome::Failed { error } => change.fail(index, direction, error),
         Outcome::Unavailable { error, retry_after_ms } => {
-            change.miss(index, direction, Miss::Unavailable(retry_after_ms.map(wait)), error);
+            change.miss(index, direction, Miss::Unavailable(retry_after_ms.map(asked_wait)), error);
         }
         Outcome::Deferred { error, retry_after_ms } => {
-            change.miss(index, direction, Miss::Deferred(wait(*retry_after_ms).max(MIN_DEFERRAL)), error);
+            change.miss(index, direction, Miss::Deferred(asked_wait(*retry_after_ms).max(MIN_DEFERRAL)), error);
         }
     }
     let in_its_direction = match (direction, change.task.phase) {
@@ -219,7 +222,8 @@ const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
 /// The longest wait an agent may ask for: a day.
 const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
 
-fn wait(ms: u64) -> SignedDuration {
+/// A wait as an agent names it, within bounds.
+pub(crate) fn asked_wait(ms: u64) -> SignedDuration {
     SignedDuration::from_millis(i64::try_from(ms.min(MAX_WISH_MS)).expect("a day in milliseconds"))
 }
 

@@ -71,6 +71,9 @@ pub struct Step {
     /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of a reply.
     #[serde(rename = "a", default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
+    /// The pool of its agent that the current attempt was given to; `None` for the one called as the agent.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Failed forward attempts since the last resubmission (the pattern's FailureCount).
     #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
     pub failures: u32,
@@ -112,6 +115,7 @@ impl Step {
         Self {
             state: State::Pending { not_before: None },
             attempt: 0,
+            pool: None,
             failures: 0,
             undo_failures: 0,
             extended: 0,

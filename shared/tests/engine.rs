@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use serde_json::json;
 use shared::engine::{Clock, Config, Engine, Handled};
 use shared::lease::Lease;
-use shared::message::Effect;
+use shared::message::{Effect, Outcome, Reply};
 use shared::order::{Id, Order};
+use shared::pools::Layout;
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::{Event, Kept};
 use shared::task::{ProcessState, Task};
@@ -205,10 +206,22 @@ impl World {
     }
 
     fn instance(&self, name: &str) -> Instance {
+        self.instance_with(name, Layout::new())
+    }
+
+    fn instance_with(&self, name: &str, pools: Layout) -> Instance {
         let now = Arc::clone(&self.now);
         let clock: Clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
-        let config =
-            Config { instance: name.into(), skew: SKEW, cache: 100, overload_age: secs(30), clock, observer: None };
+        let config = Config {
+            instance: name.into(),
+            skew: SKEW,
+            cache: 100,
+            overload_age: secs(30),
+            clock,
+            observer: None,
+            pools,
+            classes: false,
+        };
         Engine::new(Arc::clone(&self.store), Arc::clone(&self.queues), config)
     }
 
@@ -234,13 +247,8 @@ fn wake(task: &str) -> (Id, Event) {
 }
 
 fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
-    let reply = shared::message::Reply {
-        task_id: id(task),
-        step: step.into(),
-        attempt,
-        queued_ms: None,
-        outcome: done(json!({"of": step})),
-    };
+    let (tenant, outcome) = (String::new(), done(json!({"of": step})));
+    let reply = Reply { task_id: id(task), step: step.into(), attempt, tenant, queued_ms: None, outcome };
     (id(task), Event::Reply(reply))
 }
 
@@ -272,6 +280,37 @@ async fn a_wake_claims_and_its_requests_carry_the_orders_input() {
         assert_eq!(request.input, json!({"n": 1}));
     }
     assert!(matches!(one(&engine, wake("ord_9")).await, Ok(Handled::NoSuchTask)));
+}
+
+// J3: what one reply told goes for all orders of this instance, and of many claims at once one goes to see how the pool does.
+#[tokio::test]
+async fn a_pool_is_left_after_one_reply_and_probed_by_one_of_many_claims() {
+    let world = World::new(ONE, 30).await;
+    let engine = world.instance_with("s1", Layout::from([("x".into(), vec!["x".into(), "x-b".into()])]));
+    let batch = |orders: std::ops::RangeInclusive<usize>| orders.map(|n| wake(&format!("ord_{n}"))).collect::<Vec<_>>();
+    let pools = || {
+        let pool = |effect: &Effect| match effect {
+            Effect::Request(request) => Some(request.pool.clone().unwrap_or("x".into())),
+            _ => None,
+        };
+        let all: Vec<_> = world.queues.take().iter().filter_map(pool).collect();
+        ["x", "x-b"].map(|name| all.iter().filter(|pool| *pool == name).count())
+    };
+    one(&engine, wake("ord_1")).await.unwrap();
+    assert_eq!(pools(), [1, 0]);
+    let (id, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
+    let outcome = Outcome::Deferred { error: "open".into(), retry_after_ms: 5_000 };
+    one(&engine, (id, Event::Reply(Reply { outcome, ..told }))).await.unwrap();
+    assert_eq!(pools(), [0, 0]);
+    engine.handle(batch(2..=11)).await;
+    assert_eq!(pools(), [0, 10]);
+    world.at(5_000);
+    engine.handle(batch(12..=21)).await;
+    assert_eq!(pools(), [1, 9]);
+    let probe = (12..=21).find(|n| world.store.get(&format!("ord_{n}")).steps[0].pool.is_none()).unwrap();
+    one(&engine, reply(&format!("ord_{probe}"), "a", 1)).await.unwrap();
+    engine.handle(batch(22..=30)).await;
+    assert_eq!(pools(), [9, 0]);
 }
 
 // A4, D9: the process dies after its save, before any of its sends; the queue delivers the message again.

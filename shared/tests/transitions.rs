@@ -382,8 +382,14 @@ fn the_back_off_of_an_undo_is_stretched() {
 }
 
 fn holders(bench: &Bench) -> Vec<&str> {
-    let turn =
-        Turn { workflow: &bench.workflow, now: at(bench.now), instance: "v1", skew: SKEW, agents: &bench.agents };
+    let turn = Turn {
+        workflow: &bench.workflow,
+        now: at(bench.now),
+        instance: "v1",
+        skew: SKEW,
+        agents: &bench.agents,
+        pools: &bench.pools,
+    };
     strain::holders(&bench.task, &turn)
 }
 

@@ -176,7 +176,8 @@ impl World {
     }
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
-        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW, agents: &shared::agents::ALL_RUN }
+        let (agents, pools) = (&shared::agents::ALL_RUN, &shared::pools::ONE_EACH);
+        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW, agents, pools }
     }
 
     fn event(&self, task: &Task, msg: Msg) -> Option<Event> {
@@ -189,6 +190,7 @@ impl World {
                 task_id: task.id.clone(),
                 step: self.workflow.steps[step].name.clone(),
                 attempt,
+                tenant: String::new(),
                 queued_ms: None,
                 outcome: match answer {
                     Answer::Done => Outcome::Done { output: json!(null) },
@@ -580,13 +582,7 @@ impl World {
                         let step = self.workflow.position(&r.step).unwrap();
                         applied[step] = r.direction == Direction::Do;
                         let outcome = Outcome::Done { output: json!(null) };
-                        Event::Reply(Reply {
-                            task_id: r.task_id,
-                            step: r.step,
-                            attempt: r.attempt,
-                            queued_ms: None,
-                            outcome,
-                        })
+                        Event::Reply(Reply::to(&r, outcome))
                     }
                     Effect::Alert(a) => Event::AlertSent { version: a.version },
                     Effect::Notice(_) if task.notice_owed => Event::NoticeSent { version: task.turned_at },

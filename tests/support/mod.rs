@@ -6,10 +6,12 @@ pub mod world;
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::order::Id;
+use shared::pools::Layout;
 use shared::ports::StateStore;
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stepwarden::system::{Backend, Options, System};
@@ -113,6 +115,11 @@ pub struct Whole {
 impl Whole {
     /// Starts it with these workflows, on free ports.
     pub async fn start(workflows: &[String]) -> Self {
+        Self::start_with(workflows, Layout::new(), BTreeMap::new()).await
+    }
+
+    /// The same, with agents that have several pools, and remote services that are elsewhere.
+    pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
         let versions = Arc::new(Mutex::new(Vec::new()));
         let observer = {
             let versions = Arc::clone(&versions);
@@ -126,6 +133,8 @@ impl Whole {
             reply_queues: vec!["shop".into()],
             observer: Some(observer),
             cache: 1000,
+            pools,
+            urls,
         })
         .await
         .unwrap();

@@ -62,6 +62,8 @@ impl World {
             event_bus: "default".into(),
             reply_queues: vec!["shop".into()],
             agents: agents::NAMES.map(str::to_owned).to_vec(),
+            pools: shared::pools::Layout::new(),
+            priority_classes: true,
             shards: 1,
             order_buckets: 1,
             clock_skew: SignedDuration::from_millis(50),
@@ -173,7 +175,7 @@ impl World {
     pub async fn handle(&self, queue: &str, engine: &Engine, event: SqsEvent) -> Response {
         match queue {
             "submissions" => submit::queue_handler(&*self.submit, event).await,
-            "scheduler" | "replies" => scheduler::handler(engine, event).await,
+            "scheduler" | "scheduler-high" | "replies" => scheduler::handler(engine, event).await,
             _ => agent::handler(&self.runtime, &self.messenger, event).await,
         }
     }

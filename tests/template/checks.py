@@ -40,6 +40,22 @@ def sources(stack):
         yield name, p, target(p["FunctionName"]), target(p["EventSourceArn"])
 
 
+def classes(stack):
+    """Ends of the names of the queues that are not the ordinary class's, where the classes are on."""
+    return set(source.CLASS_ENDS.values()) if stack.parameters["PriorityClasses"] == "true" else set()
+
+
+def base_of(name):
+    """Name of the queue of the ordinary class, whose dead letters the other classes share."""
+    for end in source.CLASS_ENDS.values():
+        name = name.removesuffix(end)
+    return name
+
+
+def scheduler_queues(stack):
+    return {i for i, n in queue_names(stack).items() if base_of(n) == source.QUEUE["SCHEDULER"]}
+
+
 def consumed(stack):
     return [queue for *_, queue in sources(stack)]
 
@@ -121,13 +137,15 @@ def every_consumed_queue_has_a_dead_letter_queue(stack):
         if dead not in names:
             yield f"{queue}: no dead-letter queue"
             continue
-        if names[dead] != names[queue] + source.DEAD_QUEUE:
+        base = base_of(names[queue])
+        if names[dead] != base + source.DEAD_QUEUE:
             yield f"{queue}: its dead-letter queue is called {names[dead]}"
         if redrive.get("maxReceiveCount") != source.MAX_RECEIVES:
             yield f"{queue}: maxReceiveCount is {redrive.get('maxReceiveCount')}, not {source.MAX_RECEIVES}"
-        own = f"arn:aws:sqs:eu-west-1:111122223333:shop-{names[queue]}"
-        if stack.properties(dead).get("RedriveAllowPolicy") != {"redrivePermission": "byQueue", "sourceQueueArns": [own]}:
-            yield f"{dead}: does not name {queue} as the only queue it serves"
+        served = {f"arn:aws:sqs:eu-west-1:111122223333:shop-{n}" for n in names.values() if base_of(n) == base}
+        allowed = stack.properties(dead).get("RedriveAllowPolicy", {})
+        if allowed.get("redrivePermission") != "byQueue" or set(allowed.get("sourceQueueArns", [])) != served:
+            yield f"{dead}: does not name {queue} and its other classes as the only queues it serves"
 
 
 @check
@@ -146,18 +164,32 @@ def queues_poll_long_keep_long_and_are_encrypted(stack):
 def queue_names_are_those_of_the_code(stack):
     variables = stack.properties("Agent")["Environment"]["Variables"]
     wanted = set(source.QUEUE.values())
-    wanted |= {source.AGENT_QUEUE + agent for agent in variables["AGENTS"].split(",")}
+    pools = dict(part.split("=") for part in variables.get(source.POOLS, "").split(";") if part)
+    for agent in variables["AGENTS"].split(","):
+        for pool in pools.get(agent, agent).split(","):
+            wanted |= {source.AGENT_QUEUE + pool + end for end in {""} | classes(stack)}
+    wanted |= {source.QUEUE["SCHEDULER"] + source.CLASS_ENDS["High"]} if classes(stack) else set()
     wanted |= {source.NOTICES_QUEUE + name for name in variables["REPLY_QUEUES"].split(",")}
     names = queue_names(stack)
     fed = {names[q] for q in consumed(stack)}
     passive = {source.QUEUE["SET_ASIDE"]} | {n for n in wanted if n.startswith(source.NOTICES_QUEUE)}
-    wanted |= {name + source.DEAD_QUEUE for name in wanted - passive}
+    wanted |= {base_of(name) + source.DEAD_QUEUE for name in wanted - passive}
     # For what is lost beside the queues of the code: alerts and sweeps.
     there = set(names.values()) - {"alerts-dead", "supervisor-dead"}
     if there != wanted:
         yield f"missing {sorted(wanted - there)}, unknown {sorted(there - wanted)}"
     if fed != {n for n in wanted - passive if not n.endswith(source.DEAD_QUEUE)}:
         yield f"functions consume {sorted(fed)}"
+
+
+@check
+def urgent_work_has_the_most_places_and_the_rest_a_floor(stack):
+    places = {queue_names(stack)[q]: int(p["ScalingConfig"]["MaximumConcurrency"]) for _, p, _, q in sources(stack)}
+    for name in (n for n in places if base_of(n) == n and classes(stack)):
+        of_classes = [places.get(name + source.CLASS_ENDS["High"]), places[name], places.get(name + source.CLASS_ENDS["Low"])]
+        given = [n for n in of_classes if n]
+        if given != sorted(given, reverse=True) or given[-1] < 2:
+            yield f"{name}: {given} places, the most urgent class first"
 
 
 @check
@@ -173,14 +205,14 @@ def recursion_is_allowed_where_the_loop_is(stack):
 
 @check
 def variables_agree_with_the_code(stack):
-    config = source.REQUIRED | source.LISTS | set(source.NUMBERS)
+    config = source.REQUIRED | source.LISTS | set(source.NUMBERS) | set(source.FLAGS)
     for function in FUNCTIONS:
         variables = set(stack.properties(function).get("Environment", {}).get("Variables", {}))
         name = function.lower()
         needed = config | source.read_by(name) | set(source.numbers_of(name))
         if missing := needed - variables:
             yield f"{function}: missing {sorted(missing)}"
-        unknown = variables - needed - {"RUST_LOG"}
+        unknown = variables - needed - source.may_be_read_by(name) - {"RUST_LOG", source.POOLS}
         if unknown and name in source.FUNCTIONS:
             yield f"{function}: unknown {sorted(unknown)}"
         if "RUST_LOG" not in variables:
@@ -202,6 +234,10 @@ def bounds_agree_with_the_code(stack):
             there = tuple(parameter.get(k) for k in ("Default", "MinValue", "MaxValue"))
             if there != bounds:
                 yield f"{function}: default and bounds of {name} are {there} here and {bounds} in the code"
+    for name, default in source.FLAGS.items():
+        parameter = stack.raw["Parameters"][variables[name]["Ref"]]
+        if (parameter.get("Default"), parameter.get("AllowedValues")) != (default, ["true", "false"]):
+            yield f"{name}: is {parameter.get('Default')} of {parameter.get('AllowedValues')}, and {default} in the code"
 
 
 @check
@@ -400,7 +436,7 @@ def agents_cannot_touch_tables(stack):
 # B6
 @check
 def the_supervisor_only_requests_recovery(stack):
-    queues = {("sqs:SendMessage", "SchedulerQueue"), ("sqs:SendMessage", "NoticesDefaultQueue")}
+    queues = {("sqs:SendMessage", q) for q in scheduler_queues(stack) | {"NoticesDefaultQueue"}}
     if _may(stack, "Supervisor", "sqs:") != queues:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
     wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "PutItem", "UpdateItem")}
@@ -428,11 +464,15 @@ def each_function_may_do_what_it_does(stack):
         if missing := {(a, queue) for a in receive} - _may(stack, function, "sqs:"):
             yield f"{function}: cannot consume: {sorted(missing)}"
     sends = {
-        "Submit": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"},
-        "Scheduler": {"SchedulerQueue", "NoticesDefaultQueue", "SetAsideQueue"} | _agent_queues(stack),
+        "Submit": {"NoticesDefaultQueue", "SetAsideQueue"} | scheduler_queues(stack),
+        "Scheduler": {"NoticesDefaultQueue", "SetAsideQueue"} | scheduler_queues(stack) | _agent_queues(stack),
         "Agent": {"RepliesQueue", "SetAsideQueue"},
-        "Supervisor": {"SchedulerQueue", "NoticesDefaultQueue"},
+        "Supervisor": {"NoticesDefaultQueue"} | scheduler_queues(stack),
+        # Messages set aside go back to where they came from.
+        "Operator": set(consumed(stack)),
     }
+    if missing := {("sqs:GetQueueAttributes", q) for q in consumed(stack)} - _may(stack, "Operator", "sqs:"):
+        yield f"Operator: cannot count what waits: {sorted(missing)}"
     for function, queues in sends.items():
         if missing := {("sqs:SendMessage", q) for q in queues} - _may(stack, function, "sqs:"):
             yield f"{function}: cannot send: {sorted(missing)}"

@@ -28,6 +28,9 @@ NUMBERS = {
     name: tuple(int(n.replace("_", "")) for n in numbers)
     for name, *numbers in re.findall(r'number\(&lookup, "([A-Z_]+)", ([\d_]+), ([\d_]+), ([\d_]+)\)', _config)
 }
+FLAGS = {name: default for name, default in re.findall(r'flag\(&lookup, "([A-Z_]+)", (true|false)\)', _config)}
+# May be left out: nothing has several pools then.
+POOLS = _one(r'pools\(&lookup\("([A-Z_]+)"\)', _config, "the variable that names pools")
 
 
 def read_by(function):
@@ -56,6 +59,7 @@ REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
 QUEUE = {n: v for n, v in re.findall(r'pub const ([A-Z_]+): &str = "([a-z-]+)";', _config)}
 AGENT_QUEUE = _one(r'format!\("(agent-)\{name\}"\)', _config, "an agent's queue")
 NOTICES_QUEUE = _one(r'format!\("(notices-)\{name\}"\)', _config, "a reply queue")
+CLASS_ENDS = dict(re.findall(r'Priority::(\w+) => format!\("\{queue\}(-[a-z]+)"\)', _config))
 DEAD_QUEUE = _one(r'format!\("\{queue\}(-dead)"\)', _config, "a dead-letter queue")
 MAX_RECEIVES = int(_one(r"MAX_RECEIVES: u32 = (\d+);", _schema, "the number of receives"))
 RETENTION_S = int(_one(r'RETENTION_S: &str = "(\d+)";', _schema, "the retention of queues"))

@@ -12,6 +12,7 @@ SETTINGS = {
     "open": {"OpenOrders": "true"},
     "jwt-open": {**JWT, "OpenOrders": "true"},
     "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
+    "classes": {"PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},
     **{f"every-{m}-min": {"SupervisorRateMinutes": m} for m in read()["Parameters"]["SupervisorRateMinutes"]["AllowedValues"]},

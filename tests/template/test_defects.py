@@ -42,6 +42,7 @@ def statement(function, number, value):
 
 KEY = {"KmsKeyArn": "arn:aws:kms:eu-west-1:111122223333:key/1234"}
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
+CLASSES = {"PriorityClasses": "true"}
 VARIABLES = ("Globals", "Function", "Environment", "Variables")
 
 # The check, what breaks the template, and parameters under which it shows.
@@ -57,12 +58,20 @@ DEFECTS = [
     ("every_consumed_queue_has_a_dead_letter_queue", resource("AgentPaymentQueue", P, "RedrivePolicy", PASS), {}),
     ("every_consumed_queue_has_a_dead_letter_queue", resource("SchedulerQueue", P, "RedrivePolicy", "maxReceiveCount", 3), {}),
     ("every_consumed_queue_has_a_dead_letter_queue", resource("SchedulerDead", P, "RedriveAllowPolicy", PASS), {}),
+    ("every_consumed_queue_has_a_dead_letter_queue", resource("AgentPaymentLowQueue", P, "RedrivePolicy", "deadLetterTargetArn", {"Fn::GetAtt": ["AgentFraudDead", "Arn"]}), CLASSES),
+    ("every_consumed_queue_has_a_dead_letter_queue", put("Resources", "AgentPaymentDead", P, "RedriveAllowPolicy", "sourceQueueArns", 2, PASS), CLASSES),
     ("queues_poll_long_keep_long_and_are_encrypted", resource("SetAsideQueue", P, "ReceiveMessageWaitTimeSeconds", 0), {}),
     ("queues_poll_long_keep_long_and_are_encrypted", resource("SetAsideQueue", P, "MessageRetentionPeriod", 345600), {}),
     ("queues_poll_long_keep_long_and_are_encrypted", resource("SchedulerDead", P, "SqsManagedSseEnabled", False), {}),
     ("queues_poll_long_keep_long_and_are_encrypted", resource("SchedulerDead", P, "KmsMasterKeyId", PASS), KEY),
     ("queue_names_are_those_of_the_code", resource("SetAsideQueue", P, "QueueName", {"Fn::Sub": "${AWS::StackName}-poison"}), {}),
     ("queue_names_are_those_of_the_code", put("Resources", "AgentFraudSource", PASS), {}),
+    ("queue_names_are_those_of_the_code", put("Resources", "AgentFraudLowSource", PASS), CLASSES),
+    ("queue_names_are_those_of_the_code", resource("AgentFraudHighQueue", P, "QueueName", {"Fn::Sub": "${AWS::StackName}-agent-fraud-urgent"}), CLASSES),
+    ("queue_names_are_those_of_the_code", put("Resources", "SchedulerHighQueue", "Condition", PASS), {}),
+    ("queue_names_are_those_of_the_code", put(*VARIABLES, "AGENT_POOLS", "payment=payment,payment-b"), {}),
+    ("urgent_work_has_the_most_places_and_the_rest_a_floor", put("Parameters", "HighPriorityConcurrency", "Default", 19), CLASSES),
+    ("urgent_work_has_the_most_places_and_the_rest_a_floor", resource("AgentFraudLowSource", P, "ScalingConfig", "MaximumConcurrency", {"Ref": "HighPriorityConcurrency"}), CLASSES),
     ("recursion_is_allowed_where_the_loop_is", resource("Scheduler", P, "RecursiveLoop", PASS), {}),
     ("recursion_is_allowed_where_the_loop_is", resource("Submit", P, "RecursiveLoop", "Allow"), {}),
     ("variables_agree_with_the_code", put(*VARIABLES, "STATE_TABLE", PASS), {}),
@@ -73,6 +82,7 @@ DEFECTS = [
     ("bounds_agree_with_the_code", put("Parameters", "SweepForMs", "Default", 30000), {}),
     ("bounds_agree_with_the_code", resource("Supervisor", P, "Environment", "Variables", "SUPERVISOR_GROUPS", {"Ref": "Shards"}), {}),
     ("variables_agree_with_the_code", resource("Operator", P, "Environment", "Variables", "SUPERVISOR_GROUPS", PASS), {}),
+    ("bounds_agree_with_the_code", put("Parameters", "PriorityClasses", "Default", "true"), {}),
     ("queue_prefix_and_names_make_the_urls", put(*VARIABLES, "QUEUE_PREFIX", {"Ref": "SchedulerQueue"}), {}),
     ("queue_prefix_and_names_make_the_urls", resource("SetAsideQueue", P, "QueueName", "set-aside"), {}),
     ("agents_are_those_of_the_code_and_of_the_workflows", put(*VARIABLES, "AGENTS", "inventory,fraud,payment"), {}),
@@ -109,10 +119,13 @@ DEFECTS = [
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "sqs:SendMessage", "AgentPaymentQueue"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "dynamodb:GetItem", "Orders"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "lambda:InvokeFunction", "Agent"), {}),
+    ("the_supervisor_only_requests_recovery", grant("Supervisor", "sqs:SendMessage", "AgentPaymentHighQueue"), CLASSES),
     ("the_scheduler_never_changes_an_order", grant("Scheduler", "dynamodb:PutItem", "Orders"), {}),
     ("each_function_may_do_what_it_does", put("Resources", "SchedulerRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, PASS), {}),
     ("each_function_may_do_what_it_does", put("Resources", "AgentRole", P, "Policies", 0, "PolicyDocument", "Statement", 1, PASS), {}),
     ("each_function_may_do_what_it_does", put("Resources", "SubmitRole", P, "Policies", 0, "PolicyDocument", "Statement", 0, PASS), {}),
+    ("each_function_may_do_what_it_does", put("Resources", "SubmitRole", P, "Policies", 0, "PolicyDocument", "Statement", 3, "Resource", 1, PASS), CLASSES),
+    ("each_function_may_do_what_it_does", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, "Resource", 1, PASS), CLASSES),
     ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationType", "NONE"), {}),
     ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", PASS), JWT),
     ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", [{"Ref": "OrderScope"}]), JWT),
@@ -131,6 +144,7 @@ DEFECTS = [
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmActions", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", put("Resources", "AgentFraudDeadAlarm", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", put("Resources", "AgentFraudHighAgeAlarm", PASS), CLASSES),
     ("everything_that_needs_an_alarm_has_one", put("Resources", "DueWriteThrottlesAlarm", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", resource("ApiErrorsAlarm", P, "MetricName", "5XXError"), {}),
     ("alarms_are_on_metrics_that_exist", resource("ApiErrorsAlarm", P, "Namespace", "Stepwarden"), {}),
@@ -149,6 +163,7 @@ DEFECTS = [
     ("parameters_are_described_and_bounded", put("Parameters", "Shards", "Description", PASS), {}),
     ("parameters_are_described_and_bounded", put("Parameters", "TaskCache", "MaxValue", PASS), {}),
     ("parameters_are_described_and_bounded", put("Parameters", "New", {"Type": "String"}), {}),
+    ("outputs_say_where_everything_is", put("Outputs", "AgentFraudLowQueueUrl", PASS), CLASSES),
     ("outputs_say_where_everything_is", put("Outputs", "NoticesDefaultQueueUrl", PASS), {}),
 ]
 # These compare sources with a document, and the template has no part in it.

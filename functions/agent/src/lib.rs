@@ -80,7 +80,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
                 continue;
             }
         };
-        if let Some(agent) = runtime.agent(&request.agent) {
+        if let Some(agent) = runtime.agent_of(&request) {
             work.push(async move { (runtime.perform(agent, &request).await, record) });
         } else {
             let reason = format!("no agent here is called `{}`", request.agent);

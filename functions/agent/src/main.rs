@@ -9,11 +9,17 @@ async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
     let messenger = SqsMessenger::new(&Clients::from_env().await, &config);
-    let url = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase())).unwrap_or_default();
+    let variable = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase().replace('-', "_"))).ok();
+    let url = |name: &str| variable(name).unwrap_or_default();
     let mut all = agents::all(url);
     all.retain(|agent| config.agents.is_empty() || config.agents.iter().any(|name| name == agent.name()));
     let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
-    let runtime = Runtime::new(all, settings, wall_clock());
+    let mut runtime = Runtime::new(all, settings, wall_clock());
+    // A pool without a URL of its own calls the service that its agent calls.
+    let url_of_pool = |agent: &str, pool: &str| variable(pool).unwrap_or_else(|| url(agent));
+    for (pool, agent) in agents::in_pools(&config.pools, url_of_pool) {
+        runtime = runtime.with_pool(&pool, agent);
+    }
     let (runtime, messenger) = (&runtime, &messenger);
     run(service_fn(move |event: LambdaEvent<_>| async move {
         Ok::<_, Error>(Box::pin(agent::handler(runtime, messenger, event.payload)).await)

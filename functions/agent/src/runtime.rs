@@ -20,7 +20,8 @@ pub struct Settings {
 
 /// The agents of one process, each behind its breaker.
 pub struct Runtime {
-    agents: HashMap<&'static str, (Arc<dyn Agent>, Breaker)>,
+    /// By the name of the pool they serve, which is the agent's where it has only one.
+    agents: HashMap<String, (Arc<dyn Agent>, Breaker)>,
     settings: Settings,
     clock: Clock,
 }
@@ -36,21 +37,34 @@ impl Runtime {
     /// A runtime of `agents`.
     #[must_use]
     pub fn new(agents: Vec<Arc<dyn Agent>>, settings: Settings, clock: Clock) -> Self {
-        let guarded = agents.into_iter().map(|agent| (agent.name(), (agent, Breaker::new(settings.breaker))));
-        Self { agents: guarded.collect(), settings, clock }
+        let none = Self { agents: HashMap::new(), settings, clock };
+        agents.into_iter().fold(none, |all, agent| all.with_pool(agent.name(), agent))
     }
 
-    /// The agent called `name`.
+    /// The same, where requests for the pool called `pool` are done by `agent`, behind a breaker of its own.
     #[must_use]
-    pub fn agent(&self, name: &str) -> Option<Guarded<'_>> {
-        self.agents.get(name).map(|(agent, breaker)| Guarded { agent: &**agent, breaker })
+    pub fn with_pool(mut self, pool: &str, agent: Arc<dyn Agent>) -> Self {
+        self.agents.insert(pool.to_owned(), (agent, Breaker::new(self.settings.breaker)));
+        self
     }
 
-    /// Breakers that are open now: name of the agent and the time until the next probe.
+    /// Who does this request: its pool, or the agent itself where that pool is not known here.
     #[must_use]
-    pub fn open_breakers(&self) -> Vec<(&'static str, SignedDuration)> {
+    pub fn agent_of(&self, request: &Request) -> Option<Guarded<'_>> {
+        let pool = request.pool.as_ref().and_then(|pool| self.agents.get(pool));
+        let own = || self.agents.get(&request.agent);
+        let (agent, breaker) = pool.filter(|(agent, _)| agent.name() == request.agent).or_else(own)?;
+        Some(Guarded { agent: &**agent, breaker })
+    }
+
+    /// Breakers that are open now: name of the pool and the time until the next probe.
+    #[must_use]
+    pub fn open_breakers(&self) -> Vec<(&str, SignedDuration)> {
         let now = self.now();
-        self.agents.iter().filter_map(|(name, (_, breaker))| breaker.open_for(now).map(|left| (*name, left))).collect()
+        self.agents
+            .iter()
+            .filter_map(|(name, (_, breaker))| breaker.open_for(now).map(|left| (name.as_str(), left)))
+            .collect()
     }
 
     fn now(&self) -> Timestamp {
@@ -74,8 +88,7 @@ impl Runtime {
                 tracing::warn!(task.id = %request.task_id, step.name = %name, step.attempt = attempt, "out of time; silent");
             }
         }
-        let task_id = request.task_id.clone();
-        outcome.map(|outcome| Reply { task_id, step: request.step.clone(), attempt, queued_ms: None, outcome })
+        outcome.map(|outcome| Reply::to(request, outcome))
     }
 
     async fn attempt(&self, Guarded { agent, breaker }: Guarded<'_>, request: &Request) -> Option<Outcome> {

@@ -4,6 +4,7 @@ use crate::{Operator, act};
 use futures::future::try_join_all;
 use serde::Serialize;
 use shared::agents::{Agents, Pause};
+use shared::ports::Error;
 use shared::strain::Strain;
 use stepwarden_aws::config::queue;
 use stepwarden_aws::problem::{self, Problem};
@@ -19,10 +20,32 @@ pub struct Agent {
     /// Since when it holds up a large part of the work, and what its back-offs are multiplied by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strained: Option<Strain>,
-    /// Requests that wait in its queue, about.
+    /// Requests that wait in all its queues, about.
     pub waiting: u64,
     /// Requests that were received too often, about.
     pub dead: u64,
+    /// Its pools, the most preferred first.
+    pub pools: Vec<Pool>,
+}
+
+/// A pool of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pool {
+    /// Its name; the agent's where it has only one.
+    pub name: String,
+    /// Its queues, the most urgent first.
+    pub queues: Vec<Queue>,
+    /// Its requests that were received too often, about.
+    pub dead: u64,
+}
+
+/// A queue of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Requests that wait in it, about.
+    pub waiting: u64,
 }
 
 impl Operator {
@@ -36,14 +59,26 @@ impl Operator {
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let one = |name: &String| {
             let (paused, strained) = (paused.remove(name), strained.remove(name));
-            let (name, queue) = (name.clone(), queue::agent(name));
+            let name = name.clone();
             async move {
-                let waiting = self.redriver.waiting(&queue).await?;
-                let dead = self.redriver.waiting(&queue::dead(&queue)).await?;
-                Ok(Agent { name, paused, strained, waiting, dead })
+                let pools = self.config.pools_of(&name);
+                let pools = try_join_all(pools.into_iter().map(|pool| self.pool(pool))).await?;
+                let waiting = pools.iter().flat_map(|pool| &pool.queues).map(|queue| queue.waiting).sum();
+                let dead = pools.iter().map(|pool| pool.dead).sum();
+                Ok(Agent { name, paused, strained, waiting, dead, pools })
             }
         };
-        try_join_all(self.agents.iter().map(one)).await.map_err(|e| act::unavailable(&e))
+        try_join_all(self.config.agents.iter().map(one)).await.map_err(|e| act::unavailable(&e))
+    }
+
+    async fn pool(&self, name: &str) -> Result<Pool, Error> {
+        let waits = |name: String| async move {
+            let waiting = self.redriver.waiting(&name).await?;
+            Ok::<_, Error>(Queue { name, waiting })
+        };
+        let queues = try_join_all(self.config.pool_queues(name).into_iter().map(waits)).await?;
+        let dead = self.redriver.waiting(&queue::dead(&queue::agent(name))).await?;
+        Ok(Pool { name: name.to_owned(), queues, dead })
     }
 
     /// Pauses the agent called `name`, or resumes it. Schedulers follow within [`shared::engine::AGENTS_FOR`].
@@ -51,8 +86,8 @@ impl Operator {
     /// # Errors
     /// There is no such agent, or the store's.
     pub async fn set_agent(&self, name: &str, paused: bool, by: String, reason: String) -> Result<(), Problem> {
-        if !self.agents.iter().any(|known| known == name) {
-            let detail = format!("`{name}` is not one of {}", self.agents.join(", "));
+        if !self.config.agents.iter().any(|known| known == name) {
+            let detail = format!("`{name}` is not one of {}", self.config.agents.join(", "));
             return Err(problem::no_such_agent(None, detail));
         }
         tracing::info!(agent = name, operator = %by, paused, "changed whether an agent takes work: {reason}");

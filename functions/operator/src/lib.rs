@@ -21,8 +21,8 @@ pub struct Operator {
     pub engine: Arc<Engine>,
     /// Moves poison messages.
     pub redriver: Redriver,
-    /// Names of all agents.
-    pub agents: Vec<String>,
+    /// Which agents, pools and queues there are.
+    pub config: Config,
     /// Names of the leases to show.
     pub leases: Vec<String>,
 }
@@ -31,6 +31,6 @@ impl Operator {
     /// An operator of the system that `config` names.
     #[must_use]
     pub fn new(engine: Arc<Engine>, clients: &Clients, config: &Config, leases: Vec<String>) -> Self {
-        Self { engine, redriver: Redriver::new(clients, config), agents: config.agents.clone(), leases }
+        Self { engine, redriver: Redriver::new(clients, config), config: config.clone(), leases }
     }
 }

@@ -117,7 +117,8 @@ impl World {
     async fn reply(&self, id: &Id, step: &str, outcome: Outcome) {
         let task = self.task(id).await;
         let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
-        let reply = Reply { task_id: id.clone(), step: step.into(), attempt, queued_ms: None, outcome };
+        let (tenant, queued_ms) = (String::new(), None);
+        let reply = Reply { task_id: id.clone(), step: step.into(), attempt, tenant, queued_ms, outcome };
         self.event(id, Event::Reply(reply)).await;
     }
 

@@ -2,8 +2,9 @@
 
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
-use shared::overload::{self, MIN_LIMIT, REPLIES, SCHEDULER};
+use shared::overload::MIN_LIMIT;
 use shared::ports::{Messenger, StateStore};
+use shared::queues::{self, REPLIES};
 use shared::step::Direction;
 use shared::task::{Phase, Task};
 use shared::time::SignedDuration;
@@ -13,8 +14,10 @@ use stepwarden_aws::batch::Record;
 /// A wait that may be too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The message itself, in this queue.
-    Message(&'static str, SignedDuration),
+    /// The Wake or cancellation itself.
+    Wake(SignedDuration),
+    /// The reply itself.
+    Reply(SignedDuration),
     /// The request that it answers, in the queue of the agent of this step.
     Request(String, SignedDuration),
 }
@@ -25,13 +28,11 @@ pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
     match message {
         // A first Wake is never delayed. A later one may be, and its wait says nothing about the queue.
         ToScheduler::Wake(wake) if wake.seen > 0 || wake.hops > 0 => Vec::new(),
-        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => {
-            own.map(|w| Waited::Message(SCHEDULER, w)).into_iter().collect()
-        }
+        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => own.map(Waited::Wake).into_iter().collect(),
         ToScheduler::Reply(reply) => {
             let ms = reply.queued_ms.and_then(|ms| i64::try_from(ms).ok()).map(SignedDuration::from_millis);
             let request = ms.filter(|waited| *waited >= MIN_LIMIT).map(|w| Waited::Request(reply.step.clone(), w));
-            own.map(|w| Waited::Message(REPLIES, w)).into_iter().chain(request).collect()
+            own.map(Waited::Reply).into_iter().chain(request).collect()
         }
     }
 }
@@ -47,12 +48,13 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
         let Ok(workflow) = engine.workflow(&task.workflow_hash).await else { continue };
         for waited in waits {
             let (queue, age) = match waited {
-                Waited::Message(queue, age) if is_applied || queue == SCHEDULER => (queue.to_owned(), age),
-                Waited::Request(step, age) if is_applied => match agent(&task, &workflow, &step) {
-                    Some(agent) => (overload::agent(agent), age),
+                Waited::Wake(age) => (queues::of_wakes(task.priority, engine.has_classes()), age),
+                Waited::Reply(age) if is_applied => (REPLIES.to_owned(), age),
+                Waited::Request(step, age) if is_applied => match pool(&task, &workflow, &step) {
+                    Some(pool) => (queues::of_requests(pool, task.priority, engine.has_classes()), age),
                     None => continue,
                 },
-                Waited::Message(..) | Waited::Request(..) => continue,
+                Waited::Reply(_) | Waited::Request(..) => continue,
             };
             match engine.note_wait(&queue, age, &workflow).await {
                 Ok(true) => {
@@ -67,12 +69,14 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
     }
 }
 
-/// The agent that answered for `step`: a task that is undone speaks of undos.
-fn agent<'a>(task: &Task, workflow: &'a Workflow, step: &str) -> Option<&'a str> {
-    let spec = &workflow.steps[workflow.position(step)?];
+/// The pool that answered for `step`: a task that is undone speaks of undos.
+fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<&'a str> {
+    let index = workflow.position(step)?;
+    let spec = &workflow.steps[index];
     let undo = match task.phase {
         Phase::Forward | Phase::Processed | Phase::Error => None,
         Phase::Undoing | Phase::Undone | Phase::UndoError => spec.work(Direction::Undo),
     };
-    undo.or_else(|| spec.work(Direction::Do)).map(|work| work.agent)
+    let agent = undo.or_else(|| spec.work(Direction::Do))?.agent;
+    Some(task.steps.get(index)?.pool.as_deref().unwrap_or(agent))
 }

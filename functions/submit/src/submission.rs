@@ -105,7 +105,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let (workflow, order, task) = self.check(tenant, key, submission)?;
         // Whoever lost the answer to an order that was accepted gets it again, whatever the load.
-        if let Some(overload) = self.engine.overload(workflow).await
+        if let Some(overload) = self.engine.overload(workflow, task.priority).await
             && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
         {
             tracing::warn!(queue = overload.queue, age_ms = overload.age.as_millis(), "refused an order: overload");
@@ -122,7 +122,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         if let Some(workflow) = self.workflows.get(&submission.workflow) {
             let patience = Instant::now() + PATIENCE;
-            while Instant::now() < patience && self.engine.overload(workflow).await.is_some() {
+            while Instant::now() < patience && self.engine.overload(workflow, submission.priority).await.is_some() {
                 sleep(LOOK_EVERY).await;
             }
         }
@@ -216,7 +216,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// The order is safe already: a Wake that is lost here is made up for by the due index. The notice goes first; while it
     /// cannot be sent there is no Wake either, so that the order stays as it is until the sweep sends both.
     async fn announce(&self, task: &Task, notice: Option<Effect>) {
-        let wake = Effect::Wake(Wake { task_id: task.id.clone(), seen: task.version, hops: 0 }, SignedDuration::ZERO);
+        let wake = Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO);
         for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
             for sent in self.engine.messenger.send(vec![effect]).await {
                 if let Err(error) = sent {

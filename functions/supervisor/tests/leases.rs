@@ -77,6 +77,8 @@ impl World {
             overload_age: SignedDuration::ZERO,
             clock,
             observer: None,
+            pools: shared::pools::Layout::new(),
+            classes: false,
         };
         Engine::new(self.store.clone(), Dropped, config)
     }
@@ -226,6 +228,7 @@ async fn two_leaders_at_once_do_no_harm() {
         instance: "right",
         skew: SKEW,
         agents: &shared::agents::Agents::default(),
+        pools: &shared::pools::ONE_EACH,
     };
     world.store.rearm(&task, task.due, 2).await.unwrap();
     let unaware = Task { lease_token: 1, ..task.clone() };
@@ -243,7 +246,8 @@ async fn two_leaders_at_once_do_no_harm() {
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
-        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, queued_ms: None, outcome };
+        let (tenant, queued_ms) = (String::new(), None);
+        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, tenant, queued_ms, outcome };
         scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
         assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
     }

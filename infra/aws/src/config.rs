@@ -1,6 +1,10 @@
 //! What a process is told at its start, read once and checked. The names of the variables match template.yaml.
 
+use shared::message::Request;
+use shared::pools::Layout;
+use shared::task::Priority;
 use shared::time::SignedDuration;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 /// Why the configuration was refused: the variable and what to set it to.
@@ -26,6 +30,11 @@ pub struct Config {
     pub reply_queues: Vec<String>,
     /// `AGENTS`: names of all agents, separated by commas.
     pub agents: Vec<String>,
+    /// `AGENT_POOLS`: pools of the agents that have more than their own, the most preferred first, for instance
+    /// `payment=payment,payment-b;fraud=fraud,fraud-b`.
+    pub pools: Layout,
+    /// `PRIORITY_CLASSES`: whether urgent Wakes, and urgent and patient requests, have queues of their own.
+    pub priority_classes: bool,
     /// `SHARDS`: parts of the due index, 1 to 256. It may rise, and never falls while orders are open.
     pub shards: u16,
     /// `ORDER_BUCKETS`: partitions per month of the order table, 1 to 256. It may rise and never falls.
@@ -66,13 +75,22 @@ impl Config {
             let all = lookup(name).unwrap_or_default();
             all.split(',').map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned).collect()
         };
+        let agents = list("AGENTS");
+        if let Some(name) = agents.iter().find(|name| !queue::is_pool(name)) {
+            return Err(Error { name: "AGENTS", problem: format!("`{name}` {NO_POOL}") });
+        }
+        let pools = pools(&lookup("AGENT_POOLS").unwrap_or_default())
+            .and_then(|pools| apart(pools, &agents))
+            .map_err(|problem| Error { name: "AGENT_POOLS", problem })?;
         Ok(Self {
             orders_table: text("ORDERS_TABLE")?,
             state_table: text("STATE_TABLE")?,
             queue_prefix: text("QUEUE_PREFIX")?,
             event_bus: text("EVENT_BUS")?,
             reply_queues: list("REPLY_QUEUES"),
-            agents: list("AGENTS"),
+            agents,
+            pools,
+            priority_classes: flag(&lookup, "PRIORITY_CLASSES", false)?,
             shards: number(&lookup, "SHARDS", 4, 1, 256)?,
             order_buckets: number(&lookup, "ORDER_BUCKETS", 4, 1, 256)?,
             clock_skew: SignedDuration::from_millis(number(&lookup, "CLOCK_SKEW_MS", 1000, 0, 60_000)?),
@@ -87,6 +105,93 @@ impl Config {
     #[must_use]
     pub fn queue_url(&self, name: &str) -> String {
         format!("{}{name}", self.queue_prefix)
+    }
+
+    /// The pools of an agent, the most preferred first.
+    #[must_use]
+    pub fn pools_of<'a>(&'a self, agent: &'a str) -> Vec<&'a str> {
+        self.pools.get(agent).map_or_else(|| vec![agent], |pools| pools.iter().map(String::as_str).collect())
+    }
+
+    /// The queues of one pool of an agent, the most urgent first.
+    #[must_use]
+    pub fn pool_queues(&self, pool: &str) -> Vec<String> {
+        let queue = queue::agent(pool);
+        let classes = [Priority::High, Priority::Normal, Priority::Low];
+        if self.priority_classes { classes.map(|p| queue::of_class(&queue, p)).to_vec() } else { vec![queue] }
+    }
+
+    /// The scheduler's queues of Wakes, the most urgent first.
+    #[must_use]
+    pub fn scheduler_queues(&self) -> Vec<String> {
+        let own = queue::SCHEDULER.to_owned();
+        if self.priority_classes { vec![queue::of_class(&own, Priority::High), own] } else { vec![own] }
+    }
+
+    /// The queue a request goes to.
+    #[must_use]
+    pub fn queue_of(&self, request: &Request) -> String {
+        let pools = self.pools_of(&request.agent);
+        let wanted = request.pool.as_deref().unwrap_or(&request.agent);
+        // A pool that was taken out of the configuration since it was chosen.
+        let pool = if pools.contains(&wanted) { wanted } else { pools[0] };
+        queue::of_requests(pool, request.priority, self.priority_classes)
+    }
+
+    /// The queue a Wake goes to. Only urgent ones have a queue of their own: what is not urgent waits its turn with the rest.
+    #[must_use]
+    pub fn queue_of_wake(&self, priority: Priority) -> String {
+        queue::of_wakes(priority, self.priority_classes)
+    }
+}
+
+const NO_POOL: &str = "cannot be part of a queue's name; write 1 to 40 lower-case letters, digits and `-`, not ending in -high, -low or -dead";
+
+/// The pools in `agent=pool,pool;agent=pool`.
+///
+/// # Errors
+/// What is wrong with the text, in words.
+pub fn pools(text: &str) -> Result<Layout, String> {
+    let mut all = Layout::new();
+    let mut seen = BTreeSet::new();
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let Some((agent, names)) = part.split_once('=') else {
+            return Err(format!("`{part}` names no pools; write agent=pool,pool"));
+        };
+        let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+        if let Some(name) = names.iter().find(|name| !queue::is_pool(name)) {
+            return Err(format!("`{name}` {NO_POOL}"));
+        }
+        if let Some(name) = names.iter().find(|name| !seen.insert((*name).clone())) {
+            return Err(format!("pool `{name}` is named twice; each has queues of its own"));
+        }
+        if all.insert(agent.trim().to_owned(), names).is_some() {
+            return Err(format!("agent `{}` is named twice", agent.trim()));
+        }
+    }
+    Ok(all)
+}
+
+/// The same pools, none of which is called as an agent that it does not belong to.
+///
+/// # Errors
+/// The pool that is, in words.
+pub fn apart(pools: Layout, agents: &[String]) -> Result<Layout, String> {
+    for (agent, names) in &pools {
+        if let Some(name) = names.iter().find(|name| *name != agent && agents.contains(name)) {
+            return Err(format!("pool `{name}` of `{agent}` is called as another agent"));
+        }
+    }
+    Ok(pools)
+}
+
+/// Whether variable `name` is `true`, or `default` if it is not set.
+fn flag(lookup: impl Fn(&str) -> Option<String>, name: &'static str, default: bool) -> Result<bool, Error> {
+    match lookup(name).as_deref().map(str::trim) {
+        None => Ok(default),
+        Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(text) => Err(Error { name, problem: format!("`{text}` is neither `true` nor `false`") }),
     }
 }
 
@@ -124,35 +229,7 @@ pub fn lease_name(group: u16) -> String {
 }
 
 /// Names of the queues, after the prefix.
-pub mod queue {
-    /// Wakes and cancellations, for the scheduler.
-    pub const SCHEDULER: &str = "scheduler";
-    /// Agents' replies, for the scheduler: a queue of their own, so that orders under way never wait behind new ones, and
-    /// because all that an agent may send is a reply.
-    pub const REPLIES: &str = "replies";
-    /// Orders submitted by message.
-    pub const SUBMISSIONS: &str = "submissions";
-    /// Messages that cannot be handled, with the reason.
-    pub const SET_ASIDE: &str = "set-aside";
-
-    /// Requests for one agent.
-    #[must_use]
-    pub fn agent(name: &str) -> String {
-        format!("agent-{name}")
-    }
-
-    /// Notices for one submitter.
-    #[must_use]
-    pub fn notices(name: &str) -> String {
-        format!("notices-{name}")
-    }
-
-    /// Where the platform puts messages of `queue` that were received too often.
-    #[must_use]
-    pub fn dead(queue: &str) -> String {
-        format!("{queue}-dead")
-    }
-}
+pub use shared::queues as queue;
 
 #[cfg(test)]
 mod tests {
@@ -167,9 +244,67 @@ mod tests {
     #[test]
     fn a_missing_or_wrong_variable_is_named() {
         assert_eq!(lookup(&[("AGENTS", "a, b,")]).unwrap().agents, ["a", "b"]);
-        for (name, value) in [("STATE_TABLE", ""), ("SHARDS", "0"), ("SHARDS", "many"), ("CLOCK_SKEW_MS", "-1")] {
+        let wrong = [
+            ("STATE_TABLE", ""),
+            ("SHARDS", "0"),
+            ("SHARDS", "many"),
+            ("CLOCK_SKEW_MS", "-1"),
+            ("PRIORITY_CLASSES", "yes"),
+            ("AGENTS", "a,a-high"),
+            ("AGENT_POOLS", "payment"),
+            ("AGENT_POOLS", "payment=payment,"),
+            ("AGENT_POOLS", "payment=Payment"),
+            ("AGENT_POOLS", "payment=payment,payment-low"),
+            ("AGENT_POOLS", "payment=a,a"),
+            ("AGENT_POOLS", "payment=a;fraud=a"),
+            ("AGENT_POOLS", "payment=a;payment=b"),
+        ];
+        for (name, value) in wrong {
             let error = lookup(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(name), "{error}");
+        }
+        let error = lookup(&[("AGENTS", "fraud,payment"), ("AGENT_POOLS", "payment=payment,fraud")]).unwrap_err();
+        assert!(error.to_string().contains("another agent"), "{error}");
+    }
+
+    fn request(agent: &str, pool: Option<&str>, priority: Priority) -> Request {
+        serde_json::from_value(serde_json::json!({
+            "task_id": "t", "step": "s", "agent": agent, "pool": pool, "direction": "do", "attempt": 1,
+            "idempotency_key": "t:s:do", "complete_by": "2027-01-15T08:00:00Z", "tenant": "acme", "priority": priority,
+            "calls": {"attempts": 1, "base": "PT0.1S", "cap": "PT1S"},
+        }))
+        .unwrap()
+    }
+
+    // J2, J3: the queue of each pool and class; one queue for all classes where they are off.
+    #[test]
+    fn requests_and_wakes_go_to_the_queue_of_their_pool_and_class() {
+        let pools = ("AGENT_POOLS", " payment = payment, payment-b ;fraud=fraud-b");
+        let on = lookup(&[pools, ("PRIORITY_CLASSES", "true")]).unwrap();
+        let off = lookup(&[pools, ("PRIORITY_CLASSES", "false")]).unwrap();
+        let table = [
+            ("payment", None, Priority::High, "agent-payment-high", "agent-payment"),
+            ("payment", None, Priority::Normal, "agent-payment", "agent-payment"),
+            ("payment", Some("payment-b"), Priority::Low, "agent-payment-b-low", "agent-payment-b"),
+            ("shipping", None, Priority::Normal, "agent-shipping", "agent-shipping"),
+            // Recorded under an older configuration.
+            ("payment", Some("payment-c"), Priority::Normal, "agent-payment", "agent-payment"),
+            ("fraud", None, Priority::Normal, "agent-fraud-b", "agent-fraud-b"),
+        ];
+        for (agent, pool, priority, with, without) in table {
+            let request = request(agent, pool, priority);
+            assert_eq!(on.queue_of(&request), with);
+            assert_eq!(off.queue_of(&request), without);
+        }
+        assert_eq!(on.pool_queues("payment-b"), ["agent-payment-b-high", "agent-payment-b", "agent-payment-b-low"]);
+        assert_eq!(off.pool_queues("payment-b"), ["agent-payment-b"]);
+        assert_eq!(on.scheduler_queues(), ["scheduler-high", "scheduler"]);
+        assert_eq!(off.scheduler_queues(), ["scheduler"]);
+        for (priority, queue) in
+            [(Priority::High, "scheduler-high"), (Priority::Normal, "scheduler"), (Priority::Low, "scheduler")]
+        {
+            assert_eq!(on.queue_of_wake(priority), queue);
+            assert_eq!(off.queue_of_wake(priority), "scheduler");
         }
     }
 }

@@ -50,6 +50,8 @@ pub fn observed_engine(
         overload_age: config.overload_age,
         clock,
         observer,
+        pools: config.pools.clone(),
+        classes: config.priority_classes,
     };
     shared::engine::Engine::new(store, messenger, config)
 }

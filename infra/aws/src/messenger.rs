@@ -8,7 +8,7 @@ use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures::future::join_all;
 use serde_json::json;
-use shared::message::{Effect, Request, ToScheduler};
+use shared::message::{Effect, ToScheduler};
 use shared::ports::{Error, Messenger};
 use shared::time::SignedDuration;
 
@@ -64,15 +64,20 @@ impl SqsMessenger {
         };
         match effect {
             Effect::Request(request) => {
-                parcel(&queue_of(request), json_of(request), 0, Some(group_of(&request.tenant)));
+                parcel(&self.config.queue_of(request), json_of(request), 0, Some(group_of(&request.tenant)));
             }
             Effect::Wake(wake, delay) => {
-                parcel(queue::SCHEDULER, json_of(&ToScheduler::Wake(wake.clone())), whole_seconds(*delay), None);
+                let queue = self.config.queue_of_wake(wake.priority);
+                let body = json_of(&ToScheduler::Wake(wake.clone()));
+                parcel(&queue, body, whole_seconds(*delay), Some(group_of(&wake.tenant)));
             }
             Effect::Reply(reply) => {
-                parcel(queue::REPLIES, json_of(&ToScheduler::Reply((**reply).clone())), 0, None);
+                let body = json_of(&ToScheduler::Reply((**reply).clone()));
+                parcel(queue::REPLIES, body, 0, Some(group_of(&reply.tenant)));
             }
-            Effect::Notice(notice) => parcel(&queue::notices(&notice.queue), json_of(notice), 0, None),
+            Effect::Notice(notice) => {
+                parcel(&queue::notices(&notice.queue), json_of(notice), 0, Some(group_of(&notice.tenant)));
+            }
             Effect::Alert(alert) => events.push(Event { owner, detail_type: ORDER_ALERT, detail: json_of(alert) }),
             Effect::Strained(agent) => events.push(Event { owner, detail_type: AGENT_ALERT, detail: json_of(agent) }),
             Effect::SetAside(message) => {
@@ -188,10 +193,6 @@ fn into_batches(mut parcels: Vec<Parcel>) -> Vec<Vec<Parcel>> {
         }
     }
     batches
-}
-
-fn queue_of(request: &Request) -> String {
-    queue::agent(&request.agent)
 }
 
 /// SQS takes up to 128 letters, digits and marks as a group; a tenant's name may hold others.

@@ -13,7 +13,7 @@ const MAX_FIELD: usize = 200;
 pub struct Problem {
     /// Page that explains the code.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: &'static str,
     /// The code in words.
     pub title: &'static str,
     /// HTTP status.
@@ -24,7 +24,7 @@ pub struct Problem {
     pub detail: String,
     /// The field or header it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
+    pub field: Option<Box<str>>,
     /// When to try again, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
@@ -40,12 +40,12 @@ macro_rules! codes {
         $($(#[$doc])*
         pub fn $name(field: impl Into<Option<&'static str>>, detail: impl Into<String>) -> Problem {
             Problem {
-                kind: format!("/problems/{}", $code),
+                kind: concat!("/problems/", $code),
                 title: $title,
                 status: $status,
                 code: $code,
                 detail: shorten(&detail.into(), MAX_DETAIL),
-                field: field.into().map(str::to_owned),
+                field: field.into().map(Box::from),
                 retry_after_s: None,
                 allow: None,
             }
@@ -105,7 +105,7 @@ impl Problem {
     /// The same problem about a field that is known only now.
     #[must_use]
     pub fn at(mut self, field: String) -> Self {
-        self.field = Some(shorten(&field, MAX_FIELD));
+        self.field = Some(shorten(&field, MAX_FIELD).into_boxed_str());
         self
     }
 

@@ -72,8 +72,9 @@ impl Redriver {
     /// The queues whose messages can be moved back: the one of messages set aside, and those with dead letters.
     #[must_use]
     pub fn queues(&self) -> Vec<String> {
-        let consumed = consumed(&self.config, 0).into_iter().map(|(name, _)| name);
-        std::iter::once(queue::SET_ASIDE.to_owned()).chain(consumed).collect()
+        // The classes of a queue share its dead letters.
+        let consumed = consumed(&self.config).into_iter().filter(|queue| queue.name == queue.of);
+        std::iter::once(queue::SET_ASIDE.to_owned()).chain(consumed.map(|queue| queue.name)).collect()
     }
 
     /// Messages in the queue called `name`, about.
@@ -148,7 +149,7 @@ impl Redriver {
         }
         let prefix = self.config.queue_prefix.rsplit('/').next().unwrap_or_default();
         let name = aside.queue.strip_prefix(prefix).unwrap_or(&aside.queue);
-        if consumed(&self.config, 0).iter().any(|(known, _)| known == name) {
+        if consumed(&self.config).iter().any(|known| known.name == name) {
             return Ok((name.to_owned(), aside.body));
         }
         Err(format!("there is no queue `{}` any more", aside.queue))

@@ -10,17 +10,33 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use shared::ports::Error;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Times a message is received before it goes to the dead-letter queue.
 pub const MAX_RECEIVES: u32 = 5;
 
-/// Name and visibility timeout of every queue that a function consumes.
+/// A queue that a function consumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// Its name.
+    pub name: String,
+    /// The queue whose dead-letter queue it shares: itself, or that of the ordinary class.
+    pub of: String,
+}
+
+/// Every queue that a function consumes.
 #[must_use]
-pub fn consumed(config: &Config, visibility_timeout_s: u32) -> Vec<(String, u32)> {
-    let mut names = [queue::SCHEDULER, queue::REPLIES, queue::SUBMISSIONS].map(str::to_owned).to_vec();
-    names.extend(config.agents.iter().map(|agent| queue::agent(agent)));
-    names.into_iter().map(|name| (name, visibility_timeout_s)).collect()
+pub fn consumed(config: &Config) -> Vec<Consumed> {
+    let own = |name: &str| Consumed { name: name.to_owned(), of: name.to_owned() };
+    let mut all = vec![own(queue::REPLIES), own(queue::SUBMISSIONS)];
+    let mut add = |of: &str, names: Vec<String>| {
+        all.extend(names.into_iter().map(|name| Consumed { name, of: of.to_owned() }));
+    };
+    add(queue::SCHEDULER, config.scheduler_queues());
+    for pool in config.agents.iter().flat_map(|agent| config.pools_of(agent)) {
+        add(&queue::agent(pool), config.pool_queues(pool));
+    }
+    all
 }
 
 /// Makes what is missing. Queues are called `name_prefix` and their own name; the answer is the URL of every queue up to
@@ -36,8 +52,14 @@ pub async fn create(
 ) -> Result<String, Error> {
     create_tables(clients, config).await?;
     let full = |name: &str| format!("{name_prefix}{name}");
-    for (name, timeout_s) in consumed(config, visibility_timeout_s) {
-        let dead = create_queue(clients, &full(&queue::dead(&name)), &[]).await?;
+    let mut made = HashSet::new();
+    for Consumed { name, of } in consumed(config) {
+        let dead = full(&queue::dead(&of));
+        if made.insert(dead.clone()) {
+            create_queue(clients, &dead, &[]).await?;
+        }
+        let dead = clients.sqs.get_queue_url().queue_name(&dead).send().await.map_err(|e| unavailable(&dead, e))?;
+        let dead = dead.queue_url.unwrap_or_default();
         let attributes = clients
             .sqs
             .get_queue_attributes()
@@ -48,7 +70,8 @@ pub async fn create(
             .map_err(|e| unavailable(&dead, e))?;
         let arn = attributes.attributes().and_then(|a| a.get(&Attribute::QueueArn)).cloned().unwrap_or_default();
         let redrive = format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":{MAX_RECEIVES}}}"#);
-        let wanted = [(Attribute::VisibilityTimeout, timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];
+        let wanted =
+            [(Attribute::VisibilityTimeout, visibility_timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];
         create_queue(clients, &full(&name), &wanted).await?;
     }
     for name in config.reply_queues.iter().map(|n| queue::notices(n)) {

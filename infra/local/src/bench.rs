@@ -10,7 +10,7 @@ use serde_json::json;
 use shared::engine::Observer;
 use shared::order::Id;
 use shared::task::{ProcessState, Task};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -140,6 +140,8 @@ pub async fn run(settings: Settings) -> Result<Report> {
         reply_queues: Vec::new(),
         observer: Some(observer),
         cache: 20_000,
+        pools: shared::pools::Layout::new(),
+        urls: BTreeMap::new(),
     })
     .await?;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -38,10 +38,11 @@ impl Api {
         workflow: &str,
         key: Option<&str>,
         reply_queue: Option<&str>,
+        priority: &str,
     ) -> Result<()> {
         let input: Value =
             serde_json::from_str(&read(file)?).with_context(|| format!("{}: not one JSON object", file.display()))?;
-        let mut body = json!({"workflow": workflow, "input": input});
+        let mut body = json!({"workflow": workflow, "input": input, "priority": priority});
         if let Some(queue) = reply_queue {
             body["reply_queue"] = json!(queue);
         }
@@ -101,6 +102,29 @@ impl Api {
             }
             if let Some(cursor) = a["next_cursor"].as_str() {
                 let _ = writeln!(out, "more: --cursor {cursor}");
+            }
+            out
+        })
+    }
+
+    /// Prints the agents: whether they are paused, and what waits in the queues of their pools, the most urgent first.
+    ///
+    /// # Errors
+    /// The system does not answer.
+    pub async fn agents(&self) -> Result<()> {
+        let answer = self.send(self.request(Method::GET, "/agents")).await?;
+        self.print(&answer, |a| {
+            let mut out = String::new();
+            for agent in a["agents"].as_array().into_iter().flatten() {
+                let paused = agent["paused"]["by"].as_str().map(|by| format!(", paused by {by}")).unwrap_or_default();
+                let _ = writeln!(out, "{}{paused}", text(agent, "name"));
+                for pool in agent["pools"].as_array().into_iter().flatten() {
+                    let _ = write!(out, "  {:<20} dead {}", text(pool, "name"), text(pool, "dead"));
+                    for queue in pool["queues"].as_array().into_iter().flatten() {
+                        let _ = write!(out, "  {} {}", text(queue, "name"), text(queue, "waiting"));
+                    }
+                    out.push('\n');
+                }
             }
             out
         })

@@ -105,6 +105,8 @@ pub async fn run(settings: Settings) -> Result<bool> {
         reply_queues: Vec::new(),
         observer: Some(observer),
         cache: 20_000,
+        pools: shared::pools::Layout::new(),
+        urls: BTreeMap::new(),
     })
     .await?;
     let faults = ServiceFaults {

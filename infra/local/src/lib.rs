@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod client;
 pub mod demo;
+pub mod gate;
 pub mod http;
 pub mod process;
 pub mod pump;

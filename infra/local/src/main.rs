@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+use shared::pools::Layout;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ enum Command {
     History(One),
     /// List orders, newest first
     List(List),
+    /// List agents: whether they are paused, and what waits in their pools
+    Agents(At),
     /// Continue an order in Error from its failed steps
     Resubmit(Act),
     /// Leave a failed step, or a failed undo, out
@@ -95,6 +98,9 @@ struct Submit {
     /// Registered name of the queue that gets the notices
     #[arg(long, value_name = "NAME")]
     reply_queue: Option<String>,
+    /// How urgent it is
+    #[arg(long, value_parser = ["high", "normal", "low"], default_value = "normal")]
+    priority: String,
     #[command(flatten)]
     at: At,
 }
@@ -195,6 +201,12 @@ struct Up {
     /// Register a reply queue that submissions may name; may be repeated
     #[arg(long = "reply-queue", value_name = "NAME", default_value = "default")]
     reply_queues: Vec<String>,
+    /// Agents with several pools, the most preferred first, for instance "payment=payment,payment-b"
+    #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
+    pools: Layout,
+    /// Where the remote service of an agent or a pool is, in place of the sample one; may be repeated
+    #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
+    remotes: Vec<(String, String)>,
 }
 
 #[derive(clap::Args)]
@@ -270,6 +282,11 @@ impl From<Kept> for Durability {
     }
 }
 
+fn remote(text: &str) -> Result<(String, String), String> {
+    let (name, url) = text.split_once('=').ok_or("write a name, `=` and a URL")?;
+    Ok((name.to_owned(), url.to_owned()))
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for instance 0.1".to_owned())?;
     if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for instance 0.1".into()) }
@@ -324,8 +341,8 @@ async fn speak(command: Command) -> Result<ExitCode> {
         Command::Up(_) | Command::Demo(_) | Command::Bench(_) | Command::Remotes(_) => {
             unreachable!("these speak to no running system")
         }
-        Command::Submit(Submit { file, workflow, key, reply_queue, at }) => {
-            api(&at)?.submit(&file, &workflow, key.as_deref(), reply_queue.as_deref()).await?;
+        Command::Submit(Submit { file, workflow, key, reply_queue, priority, at }) => {
+            api(&at)?.submit(&file, &workflow, key.as_deref(), reply_queue.as_deref(), &priority).await?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Get(One { id, at }) => {
@@ -356,6 +373,10 @@ async fn speak(command: Command) -> Result<ExitCode> {
         }
         Command::ResumeAgent(AgentAct { agent, by, reason, at }) => {
             api(&at)?.set_agent("resume", &agent, &by, &reason).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Agents(at) => {
+            api(&at)?.agents().await?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Resubmit(act) => ("resubmit", act),
@@ -397,8 +418,16 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         Backend::Emulator => format!("at {}", std::env::var("AWS_ENDPOINT_URL").unwrap_or_default()),
         Backend::Deployed => "on AWS".into(),
     };
-    let options =
-        Options { backend, port: up.port, workflows, reply_queues: up.reply_queues, observer: None, cache: 20_000 };
+    let options = Options {
+        backend,
+        port: up.port,
+        workflows,
+        reply_queues: up.reply_queues,
+        observer: None,
+        cache: 20_000,
+        pools: up.pools,
+        urls: up.remotes.into_iter().collect(),
+    };
     let system = System::start(options).await?;
     say(&system.url);
     say(&format!("  data              {kept}"));

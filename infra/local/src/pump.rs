@@ -1,6 +1,7 @@
 //! A pump: what an SQS event source mapping is to Lambda. It receives batches, hands them to a handler as `SqsEvent`s, and
 //! deletes all messages but those the handler names as failed; these come again after their visibility timeout.
 
+use crate::gate::Gate;
 use anyhow::Context;
 use aws_lambda_events::event::sqs::SqsEvent;
 use aws_sdk_sqs::Client;
@@ -92,22 +93,25 @@ pub enum Work {
     New(UnderWay),
 }
 
-/// Where a pump takes its messages from, and how many batches it has under way at most.
+/// Where a pump takes its messages from, and where they wait for their turn.
 #[derive(Clone)]
 pub struct Source {
     /// The client of the endpoint.
     pub sqs: Client,
     /// URL of the queue.
     pub url: String,
-    /// Batches under way at once: Lambda's MaximumConcurrency.
-    pub concurrency: usize,
+    /// Where its batches wait for their turn: as many places as batches under way at once, Lambda's MaximumConcurrency.
+    pub gate: Arc<Gate>,
+    /// Which class of the gate they are; 0 is the most urgent one.
+    pub class: usize,
     /// Who gives way to whom.
     pub work: Work,
 }
 
 /// Pumps until `stop` becomes true. While `pause` is true nothing is received: the consumer is down.
 pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(source.concurrency));
+    // One batch at most is received ahead of its turn: more would only age here in place of the queue.
+    let ahead = Arc::new(Semaphore::new(1));
     let mut batches = JoinSet::new();
     let mut was_full = false;
     let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
@@ -122,7 +126,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 if let Work::New(under_way) = &source.work {
                     under_way.wait().await;
                 }
-                let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+                let turn = Arc::clone(&ahead).acquire_owned().await.expect("nobody closes it");
                 let receive = async {
                     match &source.work {
                         Work::Begun(under_way) => under_way.watch(&mut was_full, receive(&source)).await,
@@ -133,11 +137,11 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                     biased;
                     // A long poll that is already under way ends with its consumer.
                     Ok(_) = paused.wait_for(|paused| *paused) => {}
-                    received = receive => return (place, received),
+                    received = receive => return (turn, received),
                 }
             }
         };
-        let (place, received) = tokio::select! {
+        let (turn, received) = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
             ready = ready => ready,
@@ -148,6 +152,8 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 let is_full = messages.len() == BATCH as usize;
                 let (source, handler, name) = (source.clone(), Arc::clone(&handler), Arc::clone(&name));
                 batches.spawn(async move {
+                    let place = source.gate.enter(source.class).await;
+                    drop(turn);
                     one_batch(&source, &handler, &name, messages).await;
                     drop(place);
                 });

@@ -1,18 +1,20 @@
 //! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
 
+use crate::gate::Gate;
 use crate::http;
 use crate::pump::{self, Source, UnderWay, Work};
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use operator::Operator;
 use shared::engine::Observer;
+use shared::pools::Layout;
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::config::{instance, queue};
+use stepwarden_aws::config::{apart, instance, queue};
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
@@ -36,10 +38,10 @@ const SWEEP_EVERY: Duration = Duration::from_millis(250);
 const LEASE_LIFE: Duration = Duration::from_secs(2);
 /// As template.yaml has it.
 const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
-/// Batches under way at once, for each queue whose messages only meet the store: SQLite writes one thing at a time, so more
+/// Batches under way at once, for each consumer whose messages only meet the store: SQLite writes one thing at a time, so more
 /// would only wait in front of it, and hold up the supervisor's lease and sweep.
 const STORE_CONCURRENCY: usize = 16;
-/// The same for each agent's queue: its calls wait for a remote service.
+/// The same for each agent's pool: its calls wait for a remote service.
 const AGENT_CONCURRENCY: usize = 64;
 
 /// Where tables, queues and the bus are.
@@ -72,6 +74,10 @@ pub struct Options {
     pub observer: Option<Observer>,
     /// Most tasks and inputs kept in memory between messages.
     pub cache: usize,
+    /// The agents with more than one pool, each with consumers of its own.
+    pub pools: Layout,
+    /// Where the remote services of agents and pools are that do not call the sample ones.
+    pub urls: BTreeMap<String, String>,
 }
 
 /// Why it did not start, for the exit code: these are the user's to mend.
@@ -80,7 +86,7 @@ pub enum StartError {
     /// The port is taken.
     #[error("port {0} is in use by another program; choose another one with --port, or 0 for any free one")]
     PortInUse(u16),
-    /// The data directory is damaged, in use, or of a newer version.
+    /// The data directory is damaged, in use, or of a newer version; or a pool is named wrongly.
     #[error("{0}")]
     Data(String),
 }
@@ -121,6 +127,7 @@ impl System {
         let remotes_listener = bind(options.port, 2).await?;
         let (endpoints, clients) = open(&options.backend).await?;
         let mut config = configure(&options, &names)?;
+        check_pools(&config)?;
         if !matches!(options.backend, Backend::Deployed) {
             config.queue_prefix = schema::create(&clients, &config, NAME_PREFIX, VISIBILITY_TIMEOUT_S)
                 .await
@@ -162,7 +169,9 @@ impl System {
             shards: config.shards,
             queue_tenant: submit::http::DEFAULT_TENANT.to_owned(),
         });
-        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, &remotes_url, &stopped);
+        let elsewhere = |name: &str| options.urls.get(name).cloned();
+        let runtime = agent_runtime(&config, elsewhere, &remotes_url);
+        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, runtime, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
         let url = url_of(&listener)?;
@@ -186,7 +195,8 @@ impl System {
         })
     }
 
-    /// Stops an agent's consumer, or starts it again, as if its process had died.
+    /// Stops the consumer of an agent's pool, or starts it again, as if its process had died. The pool is called as its
+    /// agent where that has only one.
     pub fn pause_agent(&self, name: &str, paused: bool) {
         if let Some(switch) = self.agents.get(name) {
             switch.send_replace(paused);
@@ -260,6 +270,9 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
         event_bus: "default".into(),
         reply_queues: options.reply_queues.clone(),
         agents: agents.iter().map(|name| (*name).to_owned()).collect(),
+        pools: options.pools.clone(),
+        // Here an idle queue costs nothing.
+        priority_classes: true,
         shards: 1,
         order_buckets: 1,
         clock_skew: SKEW,
@@ -270,27 +283,53 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
     })
 }
 
+fn check_pools(config: &Config) -> Result<(), StartError> {
+    if let Some(agent) = config.pools.keys().find(|agent| !config.agents.contains(agent)) {
+        let known = config.agents.join(", ");
+        return Err(StartError::Data(format!("there is no agent `{agent}` to have pools; there are {known}")));
+    }
+    apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
+}
+
+/// All agents of this process, each pool behind a breaker of its own.
+fn agent_runtime(config: &Config, elsewhere: impl Fn(&str) -> Option<String>, remotes_url: &str) -> agent::Runtime {
+    let sample = |agent: &str| elsewhere(agent).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
+    let settings = agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() };
+    let runtime = agent::Runtime::new(agent::agents::all(sample), settings, wall_clock());
+    let url = |agent: &str, pool: &str| elsewhere(pool).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
+    let pools = agent::agents::in_pools(&config.pools, url);
+    pools.into_iter().fold(runtime, |runtime, (pool, agent)| runtime.with_pool(&pool, agent))
+}
+
 fn start_pumps(
     tasks: &mut JoinSet<()>,
     config: &Config,
     clients: &Clients,
     engine: &Arc<Engine>,
     submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
-    remotes_url: &str,
+    runtime: agent::Runtime,
     stopped: &watch::Receiver<bool>,
 ) -> BTreeMap<String, watch::Sender<bool>> {
     let under_way = UnderWay::default();
-    let mut start = |queue: &str, is_new: bool, concurrency: usize, handler: pump::Handler| {
-        let work = if is_new { Work::New } else { Work::Begun };
-        let source = Source {
-            sqs: clients.sqs.clone(),
-            url: config.queue_url(queue),
-            concurrency,
-            work: work(under_way.clone()),
-        };
+    // One consumer of some queues, the most urgent first.
+    let mut start = |queues: Vec<String>, concurrency: usize, handler: pump::Handler| {
         let (switch, pause) = watch::channel(false);
-        tasks.spawn(pump::run(source, handler, pause, stopped.clone()));
-        (queue.to_owned(), switch)
+        let gate = Gate::new(concurrency, queues.len());
+        for (class, queue) in queues.iter().enumerate() {
+            // New orders give way, but for urgent ones, which ordinary ones give way to. Nobody gives way to what may wait.
+            let is_new = [queue::SCHEDULER, queue::SUBMISSIONS].contains(&queue.as_str());
+            let work = if is_new { Work::New } else { Work::Begun };
+            let under_way = if class > 1 { UnderWay::default() } else { under_way.clone() };
+            let source = Source {
+                sqs: clients.sqs.clone(),
+                url: config.queue_url(queue),
+                gate: Arc::clone(&gate),
+                class,
+                work: work(under_way),
+            };
+            tasks.spawn(pump::run(source, Arc::clone(&handler), pause.clone(), stopped.clone()));
+        }
+        switch
     };
 
     let schedule: pump::Handler = {
@@ -306,28 +345,19 @@ fn start_pumps(
         async move { submit::queue_handler(&submit, event).await }.boxed()
     });
     let mut switches = BTreeMap::from([
-        start(queue::SCHEDULER, true, STORE_CONCURRENCY, Arc::clone(&schedule)),
-        start(queue::REPLIES, false, STORE_CONCURRENCY, schedule),
-        start(queue::SUBMISSIONS, true, STORE_CONCURRENCY, accept),
+        (queue::SCHEDULER.to_owned(), start(config.scheduler_queues(), STORE_CONCURRENCY, Arc::clone(&schedule))),
+        (queue::REPLIES.to_owned(), start(vec![queue::REPLIES.to_owned()], STORE_CONCURRENCY, schedule)),
+        (queue::SUBMISSIONS.to_owned(), start(vec![queue::SUBMISSIONS.to_owned()], STORE_CONCURRENCY, accept)),
     ]);
-    let runtime = Arc::new(agent::Runtime::new(
-        agent::agents::all(|name| format!("{remotes_url}/{name}")),
-        agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() },
-        wall_clock(),
-    ));
+    let runtime = Arc::new(runtime);
     let messenger = Arc::new(SqsMessenger::new(clients, config));
-    for name in &config.agents {
+    for pool in config.agents.iter().flat_map(|agent| config.pools_of(agent)) {
         let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        let (_, switch) = start(
-            &queue::agent(name),
-            false,
-            AGENT_CONCURRENCY,
-            Arc::new(move |event| {
-                let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-                async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
-            }),
-        );
-        switches.insert(name.clone(), switch);
+        let act: pump::Handler = Arc::new(move |event| {
+            let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
+            async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+        });
+        switches.insert(pool.to_owned(), start(config.pool_queues(pool), AGENT_CONCURRENCY, act));
     }
     switches
 }

@@ -117,6 +117,8 @@ impl<S: StateStore> RetryQueue<S> {
             overload_age: SignedDuration::ZERO,
             clock: Arc::clone(&settings.clock),
             observer: None,
+            pools: shared::pools::Layout::new(),
+            classes: false,
         };
         Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }
     }

@@ -1,6 +1,6 @@
 //! The worker: polls what is due, claims it by conditional write, runs handlers under a deadline, writes down how it went.
 
-use crate::policy::{STEP, TO_SETTLE};
+use crate::policy::TO_SETTLE;
 use crate::queue::{RetryQueue, handler_of};
 use crate::strategy::{Handlers, Strategies, Thrown, ThrownThen};
 use futures::FutureExt;
@@ -246,7 +246,7 @@ async fn run_job<S: StateStore>(queue: RetryQueue<S>, strategies: Strategies, ha
     let id = request.task_id.clone();
     let outcome = attempt(&queue, &strategies, handler, &request).await;
     strategies.in_hand.put_back(&id);
-    let reply = Reply { task_id: id.clone(), step: STEP.into(), attempt: request.attempt, queued_ms: None, outcome };
+    let reply = Reply::to(&request, outcome);
     let mut pause = Duration::from_millis(100);
     while queue.engine.now() < request.complete_by {
         let handled = Box::pin(queue.engine.handle(vec![(id.clone(), Event::Reply(reply.clone()))])).await.pop();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use shared::agents::Agents;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::Id;
+use shared::pools::Pools;
 use shared::scheduler::{Decision, Event, Kept, Turn, schedule};
 use shared::step::{Direction, State};
 use shared::supervisor::{Verdict, supervise};
@@ -85,6 +86,7 @@ pub struct Bench {
     /// Every value `due` has had, in milliseconds since the task was created.
     pub dues: Vec<Option<i64>>,
     pub agents: Agents,
+    pub pools: Pools,
 }
 
 impl Bench {
@@ -101,6 +103,7 @@ impl Bench {
             expired: 0,
             dues: Vec::new(),
             agents: Agents::default(),
+            pools: Pools::default(),
         };
         bench.note_due();
         bench
@@ -127,6 +130,7 @@ impl Bench {
             instance: self.instance,
             skew: SKEW,
             agents: &self.agents,
+            pools: &self.pools,
         };
         schedule(&self.task, event, &turn)
     }
@@ -136,7 +140,9 @@ impl Bench {
         match self.decide(event) {
             Decision::Save { task, effects } => {
                 assert_eq!(task.version, self.task.version + 1, "a save is exactly one version");
-                self.task = *task;
+                let before = std::mem::replace(&mut self.task, *task);
+                self.pools.sent(&before, &self.task, &self.workflow, at(self.now));
+                self.pools.learn(event, &before, &self.task, &self.workflow, at(self.now));
                 (self.kept, self.effects) = (None, effects);
             }
             Decision::Keep { why, effects } => (self.kept, self.effects) = (Some(why), effects),
@@ -154,7 +160,8 @@ impl Bench {
     }
 
     pub fn reply(&self, step: &str, attempt: u32, outcome: Outcome) -> Event {
-        Event::Reply(Reply { task_id: self.task.id.clone(), step: step.into(), attempt, queued_ms: None, outcome })
+        let (task_id, tenant) = (self.task.id.clone(), self.task.tenant.clone());
+        Event::Reply(Reply { task_id, step: step.into(), attempt, tenant, queued_ms: None, outcome })
     }
 
     /// The answer of the attempt that is current now.
@@ -181,8 +188,14 @@ impl Bench {
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
-        let turn =
-            Turn { workflow: &self.workflow, now: at(self.now), instance: "v1", skew: SKEW, agents: &self.agents };
+        let turn = Turn {
+            workflow: &self.workflow,
+            now: at(self.now),
+            instance: "v1",
+            skew: SKEW,
+            agents: &self.agents,
+            pools: &self.pools,
+        };
         self.expired = 0;
         match supervise(&self.task, token, &turn) {
             Verdict::Recover { task, effects, expired } => {
