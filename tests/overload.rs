@@ -124,7 +124,7 @@ async fn a_delay_and_a_second_delivery_are_no_load() {
     assert_eq!(notes(&world), 0);
 }
 
-// J1: zero takes every order, and looks at nothing.
+// J1: zero takes every order; how long messages wait is noted all the same, for the sweeps.
 #[tokio::test(start_paused = true)]
 async fn the_guard_can_be_switched_off() {
     let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
@@ -134,7 +134,29 @@ async fn the_guard_can_be_switched_off() {
     assert_eq!(refused(&world, "noops", "a").await, None);
     advance(SECOND * 60).await;
     world.deliver("scheduler", engine).await;
-    assert_eq!(notes(&world), 1, "only the one above");
+    assert_eq!((notes(&world), refused(&world, "noops", "b").await), (2, None));
+}
+
+// J1, J2, D3: orders that wait in a long queue are not lost. The sweep leaves them to it, which costs nothing and adds no
+// Wakes to it, and looks after those whose queue is another one. Once nobody takes from the queue, it looks after all.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
+    let (world, scheduler) = world().await;
+    let watcher = world.engine("supervisor", 1, None);
+    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
+    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
+    let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
+    world.submit.accept(submit::http::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
+    for n in 0..12 {
+        try_submit(&world, "noops", &format!("{n}")).await.unwrap();
+    }
+    advance(SECOND * 10).await;
+    world.deliver("scheduler", &scheduler).await;
+    assert_eq!(notes(&world), 1);
+    assert_eq!(supervisor.sweep().await.unwrap().looked_at, 1, "the urgent one, whose Wake seems lost");
+    assert_eq!(world.receive("scheduler-high").await.len(), 2, "its first Wake and another one");
+    advance(Duration::try_from(FRESH).unwrap()).await;
+    assert_eq!(supervisor.sweep().await.unwrap().looked_at, 12);
 }
 
 // E6, J1: an order by message has nobody who would come back. It waits for the load to ease, no message fails, and none is

@@ -3,14 +3,13 @@
 
 mod support;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use shared::history::Kind;
 use shared::pools::Layout;
 use shared::task::{ProcessState, Task};
 use std::collections::BTreeMap;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
-use support::world::{World, event};
-use support::{Whole, count, three_noops, trip, until};
+use support::{Whole, count, trip, until};
 
 /// Position of the step that payment does.
 const CHARGE: usize = 2;
@@ -89,29 +88,6 @@ async fn a_step_tried_in_two_pools_has_one_effect() {
     let counts = &whole.system.remotes.counts()[&Service::Payment];
     assert_eq!(counts.applied, 3);
     assert!(counts.replays > 0);
-}
-
-// J3: an agent says how long a request waited in its queue; without the time of sending it says nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reply_says_how_long_its_request_waited() {
-    let world = World::start(&[three_noops("60s")], None).await;
-    world.accept("noops", "one", json!({})).await;
-    world.deliver("scheduler", &world.submit.engine).await;
-    let (_, _, request) = world.receive("agent-noop").await.remove(0);
-    for waited in [Some(2_500), None] {
-        let mut event = event("agent-noop", &[("1", &request)]);
-        if let Some(ms) = waited {
-            let sent = (world.now().as_millisecond() - ms).to_string();
-            event.records[0].attributes.insert("SentTimestamp".into(), sent);
-        }
-        world.handle("agent-noop", &world.submit.engine, event).await;
-        let (_, _, reply) = world.receive("replies").await.remove(0);
-        let reply: Value = serde_json::from_str(&reply).unwrap();
-        match waited {
-            Some(ms) => assert!(reply["queued_ms"].as_i64().unwrap() >= ms, "{reply}"),
-            None => assert_eq!(reply.get("queued_ms"), None, "{reply}"),
-        }
-    }
 }
 
 // J3: with no pool well, orders wait, and go through when one of them is.

@@ -239,13 +239,21 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         overload::refuse(workflow, &passages, &agents.waits, self.config.overload_age, self.now())
     }
 
+    /// How far back a sweep of tasks with urgent or other Wakes keeps from now, because their queue is long.
+    pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
+        let queue = queues::of_wakes(priority, self.config.classes);
+        overload::sweep_lag(&self.agents().await.waits, &queue, self.now())
+    }
+
     /// Notes that a message about an order of `workflow` has waited for `age` in `queue`, if that is too long and not just
     /// noted: then it is true.
     ///
     /// # Errors
     /// The store's. The next message that waited too long is noted in its place.
     pub async fn note_wait(&self, queue: &str, age: SignedDuration, workflow: &Workflow) -> Result<bool, Error> {
-        if overload::limit(workflow, self.config.overload_age).is_none_or(|limit| age <= limit) {
+        // Sweeps go by the notes even where nobody is refused.
+        let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
+        if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
             return Ok(false);
         }
         let wait = Wait { ms: i64::try_from(age.as_millis()).unwrap_or(i64::MAX), at: self.now() };

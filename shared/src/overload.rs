@@ -18,6 +18,10 @@ pub const FRESH: SignedDuration = SignedDuration::from_secs(5);
 pub const NOTE_EVERY: SignedDuration = SignedDuration::from_secs(1);
 /// No limit is below this: a cold start takes about as long.
 pub const MIN_LIMIT: SignedDuration = SignedDuration::from_secs(1);
+/// The usual `OVERLOAD_AGE_MS`.
+pub const USUAL: SignedDuration = SignedDuration::from_secs(30);
+/// Most that a sweep keeps back: whatever a queue says, a task is looked after within this time.
+pub const MAX_LAG: SignedDuration = SignedDuration::from_mins(15);
 /// Longest wait a caller is asked for, before it is spread.
 const MAX_RETRY_AFTER_S: u32 = 60;
 
@@ -81,6 +85,18 @@ pub fn refuse(
         all?.into_iter().min_by_key(|overload| overload.age)
     });
     closed.max_by_key(|overload| overload.age)
+}
+
+/// How far back a sweep keeps from now: tasks due since then wait in a queue that is known to be long, and are not lost. To
+/// look after them would only make it longer. `queue` is the one their Wakes go to. Zero without a note that counts.
+#[must_use]
+pub fn sweep_lag(waits: &BTreeMap<String, Wait>, queue: &str, now: Timestamp) -> SignedDuration {
+    let Some(wait) = waits.get(queue) else { return SignedDuration::ZERO };
+    let since = wait.at.duration_until(now);
+    if since.abs() >= FRESH {
+        return SignedDuration::ZERO;
+    }
+    SignedDuration::from_millis(wait.ms).saturating_add(since).clamp(SignedDuration::ZERO, MAX_LAG)
 }
 
 #[cfg(test)]
@@ -160,6 +176,20 @@ mod tests {
         assert_eq!(queue(Priority::Normal, &[("agent-x", 9000)]), None);
         let both = [("agent-x", 9000), ("agent-x-b", 4000)];
         assert_eq!(queue(Priority::Normal, &both).as_deref(), Some("agent-x-b"));
+    }
+
+    // J1, D3: what waits in a long queue is left to it, for as long as the note about it counts.
+    #[test]
+    fn a_sweep_keeps_back_as_far_as_messages_wait() {
+        let noted = waits(&[("scheduler", 40_000), ("scheduler-high", 3_600_000)]);
+        let lag = |queue, now| sweep_lag(&noted, queue, at(now));
+        assert_eq!(lag("scheduler", 0), ms(40_000));
+        assert_eq!(lag("scheduler", 4999), ms(44_999), "what came before the message that waited is through");
+        assert_eq!(lag("scheduler", -1000), ms(39_000), "a clock may be behind");
+        assert_eq!(lag("scheduler", 5000), SignedDuration::ZERO, "old");
+        assert_eq!(lag("scheduler-high", 0), MAX_LAG);
+        assert_eq!(lag("replies", 0), SignedDuration::ZERO);
+        assert_eq!(sweep_lag(&waits(&[("scheduler", 100)]), "scheduler", at(-2000)), SignedDuration::ZERO);
     }
 
     // A4: a caller learns when to come back, and not all learn the same.

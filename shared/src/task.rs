@@ -202,6 +202,20 @@ pub struct Submission {
     pub shard: u16,
 }
 
+/// Tasks with urgent Wakes are in shards of their own, this much above the others: their queue is another one, and what is
+/// known of one queue says nothing of the tasks of the other.
+pub const URGENT_SHARDS: u16 = 256;
+
+/// The shard of a new task, out of `shards` (1 to 256).
+#[must_use]
+pub fn shard_of(id: &Id, shards: u16, priority: Priority) -> u16 {
+    let shard = u16::try_from(id.spread() % u32::from(shards.clamp(1, URGENT_SHARDS))).expect("a remainder of a u16");
+    match priority {
+        Priority::High => URGENT_SHARDS + shard,
+        Priority::Normal | Priority::Low => shard,
+    }
+}
+
 /// Longest time from submission to the first look of a supervisor, for a task whose first Wake was lost.
 pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 

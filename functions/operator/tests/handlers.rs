@@ -9,7 +9,7 @@ use shared::engine::{Clock, Handled};
 use shared::message::{Outcome, Reply};
 use shared::order::{Id, Order};
 use shared::scheduler::Event;
-use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::task::{OWED_GRACE, Priority, ProcessState, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
@@ -332,6 +332,7 @@ async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
     let task = world.task(&id).await;
     assert_eq!((task.process_state(), task.notice_owed), (ProcessState::Processed, true));
     world.endpoints.set_fault_hook(None);
+    world.later(i64::try_from(OWED_GRACE.as_millis()).unwrap());
     let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: world.now() };
     world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
     let notices = world.drain(&queue::notices("shop")).await;

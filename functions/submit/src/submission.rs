@@ -9,7 +9,7 @@ use shared::message::{Effect, Wake};
 use shared::order::{Id, Order, canonical_hash};
 use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
-use shared::task::{Priority, Submission as NewTask, Task};
+use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::time::Duration;
@@ -166,7 +166,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             reference: submission.reference,
             reply_queue: submission.reply_queue,
             priority: submission.priority,
-            shard: u16::try_from(id.spread() % u32::from(self.shards)).expect("a remainder of a u16"),
+            shard: shard_of(&id, self.shards, submission.priority),
         };
         let task = Task::new(new, workflow, now);
         let order = Order {

@@ -14,6 +14,8 @@ use leader::{Hold, Lease, LeaseStore};
 use serde::Serialize;
 use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
+use shared::task::{Priority, URGENT_SHARDS};
+use shared::time::plus;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
@@ -47,8 +49,11 @@ impl Settings {
         Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
-    fn shards_of(self, group: u16) -> impl Iterator<Item = u16> {
-        (group..self.shards).step_by(usize::from(self.groups.max(1)))
+    /// The shards of a group, those of urgent tasks first.
+    fn shards_of(self, group: u16) -> impl Iterator<Item = (u16, Priority)> {
+        let own = move || (group..self.shards).step_by(usize::from(self.groups.max(1)));
+        let urgent = own().map(|shard| (URGENT_SHARDS + shard, Priority::High));
+        urgent.chain(own().map(|shard| (shard, Priority::Normal)))
     }
 }
 
@@ -150,8 +155,10 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut sweep = Sweep::default();
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
-        for shard in self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most")) {
-            match self.sweep_shard(group, shard, lease, &mut sweep).await? {
+        for (shard, priority) in
+            self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most"))
+        {
+            match self.sweep_shard(group, (shard, priority), lease, &mut sweep).await? {
                 Some(still) => lease = still,
                 None => break,
             }
@@ -163,15 +170,23 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     async fn sweep_shard(
         &mut self,
         group: usize,
-        shard: u16,
+        (shard, priority): (u16, Priority),
         mut lease: Lease,
         sweep: &mut Sweep,
     ) -> Result<Option<Lease>, Error> {
         let mut cursor: Option<String> = None;
         // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
-        let now = self.engine.now();
-        for _ in 0..MAX_PAGES {
-            let page = self.engine.store.due(shard, now, PAGE, cursor.as_deref()).await?;
+        let mut until = self.engine.now();
+        for n in 0..MAX_PAGES {
+            let mut page = self.engine.store.due(shard, until, PAGE, cursor.as_deref()).await?;
+            if n == 0 && !page.ids.is_empty() {
+                // Only now: while nothing is due a sweep costs one query for each shard.
+                let lag = self.engine.sweep_lag(priority).await;
+                if !lag.is_zero() {
+                    until = plus(until, -lag);
+                    page = self.engine.store.due(shard, until, PAGE, None).await?;
+                }
+            }
             sweep.looked_at += page.ids.len();
             for answer in self.engine.recover(&page.ids, &lease).await {
                 match answer {

@@ -1,11 +1,9 @@
 //! Exhaustive search of the core: every order of messages, losses, doublings, crashes between sends, expiries, two
 //! leaders, undo, cancel and resubmission, within bounds.
 //!
-//! `cargo test -p stepwarden-tests` runs the quick bounds, `MODEL=full` the large ones. // J5
+//! `cargo test -p stepwarden-model` runs the quick bounds, `MODEL=full` the large ones. // J5
 
-#[path = "model/defects.rs"]
 mod defects;
-#[path = "model/world.rs"]
 mod world;
 
 use defects::Defect;
