@@ -1,5 +1,6 @@
 """What has to hold for template.yaml. Each check yields what is wrong, in words; test_defects.py shows that each can fail."""
 
+import json
 import re
 
 import source
@@ -27,6 +28,11 @@ def check(function):
 
 def as_list(value):
     return value if isinstance(value, list) else [value]
+
+
+def is_active(stack):
+    """Whether the stack works, or stands by for one in another Region."""
+    return stack.parameters["Active"] == "true"
 
 
 def queue_names(stack):
@@ -212,7 +218,7 @@ def variables_agree_with_the_code(stack):
         needed = config | source.read_by(name) | set(source.numbers_of(name))
         if missing := needed - variables:
             yield f"{function}: missing {sorted(missing)}"
-        unknown = variables - needed - source.may_be_read_by(name) - {"RUST_LOG", source.POOLS}
+        unknown = variables - needed - {"RUST_LOG", source.POOLS}
         if unknown and name in source.FUNCTIONS:
             yield f"{function}: unknown {sorted(unknown)}"
         if "RUST_LOG" not in variables:
@@ -498,8 +504,9 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
     is_jwt = bool(stack.parameters["JwtIssuer"])
     is_open = stack.parameters["OpenOrders"] == "true"
     routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
-    if set(routes) != SUBMIT_ROUTES | OPERATOR_ROUTES:
-        yield f"routes: {sorted(set(routes) ^ (SUBMIT_ROUTES | OPERATOR_ROUTES))}"
+    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES if is_active(stack) or key.startswith("GET ")}
+    if set(routes) != wanted:
+        yield f"routes: {sorted(set(routes) ^ wanted)}"
     for key, p in routes.items():
         is_order = key in SUBMIT_ROUTES
         wanted = "NONE" if is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
@@ -532,6 +539,22 @@ def the_api_logs_and_throttles(stack):
 
 
 # ------------------------------------------------------------------ targets and alarms
+
+
+# J4: of the stacks on replicas of one table a single one writes, since a condition is checked in the Region of the write.
+@check
+def a_standby_does_nothing(stack):
+    for name, p, *_ in sources(stack):
+        if p.get("Enabled", True) is not is_active(stack):
+            yield f"{name}: Enabled is {p.get('Enabled')}"
+    state = stack.properties("SupervisorSchedule").get("State", "ENABLED")
+    if state != ("ENABLED" if is_active(stack) else "DISABLED"):
+        yield f"SupervisorSchedule: is {state}"
+    # Whatever else could start a function.
+    starts = {i for i, r in stack.resources.items() if r["Type"] in ("AWS::Lambda::Url", "AWS::SNS::Subscription") and r["Properties"].get("Protocol") != "email"}
+    starts |= {i for i, p in stack.of_type("AWS::Events::Rule").items() for t in p["Targets"] if target(t["Arn"]) in FUNCTIONS}
+    if starts:
+        yield f"functions are also started by {sorted(starts)}"
 
 
 @check
@@ -619,7 +642,8 @@ def everything_that_needs_an_alarm_has_one(stack):
     wanted |= {queue("ApproximateAgeOfOldestMessage", q) for q in consumed(stack)}
     wanted |= {function(m, f) for f in FUNCTIONS for m in ("Errors", "Throttles")}
     wanted |= {function("RecursiveInvocationsDropped", f) for f in ("Scheduler", "Agent")}
-    wanted |= {function("Invocations", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    wanted |= {("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    wanted |= {function("Invocations", "Supervisor")} if is_active(stack) else set()
     wanted |= {(namespace, metric, ()) for namespace, metric, *_ in _filtered(stack)}
     for table, p in stack.of_type("AWS::DynamoDB::Table").items():
         of_table = [("TableName", f"<{table}>")]
@@ -651,6 +675,10 @@ def lines_that_are_alarms_are_counted(stack):
 
 @check
 def a_silent_supervisor_raises_an_alarm(stack):
+    if not is_active(stack):
+        if "SupervisorSilentAlarm" in stack.resources:
+            yield "SupervisorSilentAlarm: would ring for as long as the stack stands by"
+        return
     p = stack.properties("SupervisorSilentAlarm")
     minutes = int(stack.parameters["SupervisorRateMinutes"])
     if (p["Period"], p["EvaluationPeriods"], p["TreatMissingData"]) != (60 * minutes, 3, "breaching"):
@@ -658,6 +686,24 @@ def a_silent_supervisor_raises_an_alarm(stack):
     expression = stack.properties("SupervisorSchedule")["ScheduleExpression"]
     if expression != ("rate(1 minute)" if minutes == 1 else f"rate({minutes} minutes)"):
         yield f"SupervisorSchedule: {expression}"
+
+
+@check
+def the_dashboard_shows_every_queue_function_and_table(stack):
+    body = json.loads(stack.properties("Dashboard")["DashboardBody"])
+    shown = {tuple(part for part in m if isinstance(part, str)) for w in body["widgets"] for m in w["properties"]["metrics"]}
+    names = {i: p["QueueName"] for i, p in stack.of_type("AWS::SQS::Queue").items()}
+    wanted = {("AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName", names[q]) for q in consumed(stack)}
+    wanted |= {("AWS/SQS", "NumberOfMessagesReceived", "QueueName", names[q]) for q in consumed(stack)}
+    # What is received by an application of its own is not ours to show.
+    ours = {n for i, n in names.items() if i != "NoticesDefaultQueue"}
+    wanted |= {("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName", n) for n in ours}
+    wanted |= {("AWS/Lambda", m, "FunctionName", f"shop-{f.lower()}") for f in FUNCTIONS for m in ("Errors", "Throttles")}
+    wanted |= {("AWS/DynamoDB", f"{k}ThrottleEvents", "TableName", f"<{t}>") for t in ("Orders", "State") for k in ("Read", "Write")}
+    if missing := wanted - shown:
+        yield f"Dashboard: does not show {sorted(missing)}"
+    if unknown := {m[3] for m in shown if m[0] == "AWS/SQS"} - set(names.values()):
+        yield f"Dashboard: no such queue: {sorted(unknown)}"
 
 
 @check

@@ -17,6 +17,7 @@ def _one(pattern, text, what):
 
 
 _config = _read("infra/aws/src/config.rs")
+_queues = _read("shared/src/queues.rs")
 _schema = _read("infra/aws/src/schema.rs")
 _store = _read("infra/aws/src/state_store.rs")
 _agents = _read("functions/agent/src/agents/mod.rs")
@@ -44,11 +45,18 @@ def read_by(function):
     return names
 
 
+def _number(text):
+    """A number as it is written out, or that of a constant of the core, such as `shared::strain::LEAST`."""
+    if named := re.fullmatch(r"shared::(\w+)::([A-Z_]+)", text):
+        text = _one(rf"pub const {named[2]}: \w+ = ([\d_]+);", _read(f"shared/src/{named[1]}.rs"), text)
+    return int(text.replace("_", ""))
+
+
 def numbers_of(function):
     """Numbers that a function reads beside those of the configuration, as name -> (default, least, most)."""
     texts = (path.read_text() for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")))
-    found = (re.findall(r'number\([^"]*"([A-Z_]+)", ([\d_]+), ([\d_]+), ([\d_]+)\)', text) for text in texts)
-    return {name: tuple(int(n.replace("_", "")) for n in numbers) for one in found for name, *numbers in one}
+    found = (re.findall(r'number\([^"]*"([A-Z_]+)", ([\w:]+), ([\w:]+), ([\w:]+)\)', text) for text in texts)
+    return {name: tuple(map(_number, numbers)) for one in found for name, *numbers in one}
 
 
 # Names of agents, and of those that call a remote service.
@@ -56,11 +64,11 @@ AGENTS = re.findall(r'"([a-z-]+)"', _one(r"pub const NAMES: \[&str; \d+\] = \[([
 REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
 
 # Queues.
-QUEUE = {n: v for n, v in re.findall(r'pub const ([A-Z_]+): &str = "([a-z-]+)";', _config)}
-AGENT_QUEUE = _one(r'format!\("(agent-)\{name\}"\)', _config, "an agent's queue")
-NOTICES_QUEUE = _one(r'format!\("(notices-)\{name\}"\)', _config, "a reply queue")
-CLASS_ENDS = dict(re.findall(r'Priority::(\w+) => format!\("\{queue\}(-[a-z]+)"\)', _config))
-DEAD_QUEUE = _one(r'format!\("\{queue\}(-dead)"\)', _config, "a dead-letter queue")
+QUEUE = {n: v for n, v in re.findall(r'pub const ([A-Z_]+): &str = "([a-z-]+)";', _queues)}
+AGENT_QUEUE = _one(r'format!\("(agent-)\{name\}"\)', _queues, "an agent's queue")
+NOTICES_QUEUE = _one(r'format!\("(notices-)\{name\}"\)', _queues, "a reply queue")
+CLASS_ENDS = dict(re.findall(r'Priority::(\w+) => format!\("\{queue\}(-[a-z]+)"\)', _queues))
+DEAD_QUEUE = _one(r'format!\("\{queue\}(-dead)"\)', _queues, "a dead-letter queue")
 MAX_RECEIVES = int(_one(r"MAX_RECEIVES: u32 = (\d+);", _schema, "the number of receives"))
 RETENTION_S = int(_one(r'RETENTION_S: &str = "(\d+)";', _schema, "the retention of queues"))
 

@@ -43,7 +43,16 @@ def statement(function, number, value):
 KEY = {"KmsKeyArn": "arn:aws:kms:eu-west-1:111122223333:key/1234"}
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
 CLASSES = {"PriorityClasses": "true"}
+STANDBY = {"Active": "false"}
 VARIABLES = ("Globals", "Function", "Environment", "Variables")
+DASHBOARD = ("Resources", "Dashboard", P, "DashboardBody", "Fn::Sub")
+
+
+def defect_in_dashboard(raw, name):
+    """Misspells what the dashboard shows under a name."""
+    body = raw["Resources"]["Dashboard"][P]["DashboardBody"]["Fn::Sub"]
+    assert name in body[0]
+    body[0] = body[0].replace(name, f"-x{name}")
 
 # The check, what breaks the template, and parameters under which it shows.
 DEFECTS = [
@@ -80,6 +89,8 @@ DEFECTS = [
     ("variables_agree_with_the_code", put(*VARIABLES, "RUST_LOG", PASS), {}),
     ("bounds_agree_with_the_code", put("Parameters", "Shards", "MaxValue", 257), {}),
     ("bounds_agree_with_the_code", put("Parameters", "SweepForMs", "Default", 30000), {}),
+    ("bounds_agree_with_the_code", put("Parameters", "StrainLeast", "Default", 11), {}),
+    ("bounds_agree_with_the_code", put("Parameters", "OverloadAgeMs", "MinValue", 1), {}),
     ("bounds_agree_with_the_code", resource("Supervisor", P, "Environment", "Variables", "SUPERVISOR_GROUPS", {"Ref": "Shards"}), {}),
     ("variables_agree_with_the_code", resource("Operator", P, "Environment", "Variables", "SUPERVISOR_GROUPS", PASS), {}),
     ("bounds_agree_with_the_code", put("Parameters", "PriorityClasses", "Default", "true"), {}),
@@ -141,6 +152,16 @@ DEFECTS = [
     ("every_target_has_a_dead_letter_queue_and_a_retry_policy", resource("SupervisorSchedule", P, "Name", "supervisor"), {}),
     ("alerts_reach_the_topic", resource("AlertRule", P, "EventPattern", {"source": ["stepward"]}), {}),
     ("alerts_reach_the_topic", resource("AlertRule", P, "EventBusName", PASS), {}),
+    ("a_standby_does_nothing", resource("AgentFraudSource", P, "Enabled", PASS), STANDBY),
+    ("a_standby_does_nothing", resource("AgentFraudLowSource", P, "Enabled", True), {**STANDBY, **CLASSES}),
+    ("a_standby_does_nothing", resource("SupervisorSchedule", P, "State", PASS), STANDBY),
+    ("a_standby_does_nothing", resource("AlertRule", P, "Targets", 0, "Arn", {"Fn::GetAtt": ["Agent", "Arn"]}), {}),
+    ("a_standby_does_nothing", resource("SupervisorSchedule", P, "State", "DISABLED"), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", resource("ActOnOrderRoute", "Condition", PASS), STANDBY),
+    ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", "Condition", PASS), STANDBY),
+    ("the_dashboard_shows_every_queue_function_and_table", put(*DASHBOARD, 1, "AgeOfClasses", ""), CLASSES),
+    ("the_dashboard_shows_every_queue_function_and_table", lambda raw: defect_in_dashboard(raw, "-replies-dead"), {}),
+    ("the_dashboard_shows_every_queue_function_and_table", lambda raw: defect_in_dashboard(raw, "-agent-fraud\""), {}),
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
     ("every_alarm_says_what_to_do", resource("AgentErrorsAlarm", P, "AlarmActions", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", put("Resources", "AgentFraudDeadAlarm", PASS), {}),
@@ -151,6 +172,7 @@ DEFECTS = [
     ("alarms_are_on_metrics_that_exist", resource("FailedSweepsAlarm", P, "MetricName", "failed-sweeps"), {}),
     ("everything_that_needs_an_alarm_has_one", put("Resources", "FailedSweepsAlarm", PASS), {}),
     ("lines_that_are_alarms_are_counted", put("Resources", "FailedSweeps", PASS), {}),
+    ("lines_that_are_alarms_are_counted", put("Resources", "RefusedOrders", PASS), {}),
     ("lines_that_are_alarms_are_counted", resource("FailedSweeps", P, "FilterPattern", '{ $.alarm = "no_sweeps" }'), {}),
     ("lines_that_are_alarms_are_counted", resource("FailedSweeps", P, "LogGroupName", {"Ref": "AgentLogs"}), {}),
     ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", P, "TreatMissingData", "missing"), {}),

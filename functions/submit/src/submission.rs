@@ -108,7 +108,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         if let Some(overload) = self.engine.overload(workflow, task.priority).await
             && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
         {
-            tracing::warn!(queue = overload.queue, age_ms = overload.age.as_millis(), "refused an order: overload");
+            let age_ms = overload.age.as_millis();
+            tracing::warn!(queue = overload.queue, age_ms, alarm = "overload", "refused an order: overload");
             return Err(overloaded(&overload, &order.id));
         }
         self.store(workflow, order, task).await
