@@ -75,7 +75,9 @@ class System:
         self.sqs, self.lambda_ = emulator.client("sqs"), emulator.client("lambda")
         urls = self.sqs.list_queues(QueueNamePrefix=f"{stack}-")["QueueUrls"]
         self.queues = {url.rsplit("/", 1)[1].removeprefix(f"{stack}-"): url for url in urls}
-        self.consumed = [name for name in self.queues if f"{name}-dead" in self.queues]
+        # The classes of priority share the dead letters of the ordinary one.
+        base = lambda name: name.removesuffix("-high").removesuffix("-low")  # noqa: E731
+        self.consumed = [name for name in self.queues if f"{base(name)}-dead" in self.queues]
         self.orders = {}
         for name in self.consumed:
             self.sqs.set_queue_attributes(
