@@ -8,13 +8,16 @@
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::agents::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome, Reply, Request, SetAside, Wake};
 use shared::order::{Id, Order};
+use shared::overload::Wait;
 use shared::ports::{AttentionIndex, Created, Error, Messenger, Saved, StateStore};
 use shared::retry::Calls;
 use shared::step::Direction;
-use shared::task::{Phase, Priority, ProcessState, Submission, Task};
+use shared::strain::Strain;
+use shared::task::{Phase, Priority, ProcessState, Submission, Task, URGENT_SHARDS};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
@@ -86,6 +89,8 @@ impl Place {
             ("EVENT_BUS", "default".to_owned()),
             ("REPLY_QUEUES", "default".to_owned()),
             ("AGENTS", "inventory,payment".to_owned()),
+            ("AGENT_POOLS", "payment=payment,payment-b".to_owned()),
+            ("PRIORITY_CLASSES", "true".to_owned()),
         ];
         let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
         let mut config = Config::from_lookup(lookup).unwrap();
@@ -307,6 +312,12 @@ async fn the_due_index_pages_through_what_is_due_most_overdue_first() {
     let due = ["ord_t0", "ord_t1", "ord_t2", "ord_t3", "ord_t4"];
     until("five are due", async || (walk(3, at(4000)).await == due).then_some(())).await;
     assert!(walk(2, at(9000)).await.is_empty(), "another shard");
+    // Urgent tasks have shards of their own, above all others.
+    let (order, task) = pair("urgent");
+    let task = Task { shard: URGENT_SHARDS + 3, due: Some(at(0)), ..task };
+    place.store.create(&order, &task).await.unwrap();
+    until("it is due", async || (walk(URGENT_SHARDS + 3, at(4000)).await == ["ord_urgent"]).then_some(())).await;
+    assert_eq!(walk(3, at(4000)).await, due);
     // What owes nothing any more leaves the index with the save that ends it.
     let ended = Task { due: None, phase: Phase::Processed, ..next(&all[3], "end") };
     assert_eq!(ended.process_state(), ProcessState::Processed);
@@ -327,6 +338,46 @@ async fn what_waits_for_a_person_is_found_until_it_does_not() {
     let resumed = Task { phase: Phase::Forward, due: Some(at(0)), ..next(&stopped, "resumed") };
     place.store.save(&resumed, 1).await.unwrap();
     until("it is found no more", async || found().await.is_empty().then_some(())).await;
+}
+
+// One item, changed by operators, supervisors and schedulers at once: none takes another one's entry along.
+#[tokio::test]
+async fn how_agents_and_queues_stand_is_kept_entry_by_entry() {
+    let store = Place::new().await.store;
+    assert_eq!(store.read_agents().await.unwrap(), Agents::default());
+    let pause = |by: &str| Pause { by: by.into(), reason: "reason".into(), since: at(1) };
+    let wait = |ms: i64| Wait { ms, at: at(2) };
+    let strain = |held: u32| Strain { since: at(3), last: at(3), stretch: 2, held, looked_at: 30, alert_owed: true };
+    let (operator, urgent, ordinary) = (pause("a"), wait(1500), wait(9000));
+    let (a, b, c) = tokio::join!(
+        store.set_agent("inventory", Some(&operator)),
+        store.note_wait("agent-payment-b-high", &urgent),
+        store.note_wait("scheduler", &ordinary),
+    );
+    assert!(a.is_ok() && b.is_ok() && c.is_ok(), "{a:?} {b:?} {c:?}");
+    store.set_agent("payment", Some(&pause("b"))).await.unwrap();
+    store.note_wait("scheduler", &wait(100)).await.unwrap();
+    store.set_agent("inventory", None).await.unwrap();
+    store.set_agent("inventory", None).await.unwrap();
+    let stands = store.agents().await.unwrap();
+    assert_eq!(stands.paused, BTreeMap::from([("payment".to_owned(), pause("b"))]));
+    let waits = [("agent-payment-b-high".to_owned(), wait(1500)), ("scheduler".to_owned(), wait(100))];
+    assert_eq!(stands.waits, BTreeMap::from(waits));
+
+    // Of supervisors that see the same one counts.
+    let all = futures::future::join_all((10..18).map(|held| {
+        let (store, strain) = (store.clone(), strain(held));
+        async move { store.save_strain("payment", &strain, None).await }
+    }))
+    .await;
+    let won: Vec<_> = (10..18).zip(&all).filter(|(_, answer)| matches!(answer, Ok(true))).collect();
+    assert_eq!(won.len(), 1, "{all:?}");
+    let first = strain(won[0].0);
+    assert!(!store.save_strain("payment", &strain(20), Some(&strain(19))).await.unwrap(), "nobody saw that one");
+    assert!(store.save_strain("payment", &strain(20), Some(&first)).await.unwrap());
+    let stands = store.agents().await.unwrap();
+    assert_eq!(stands.strained, BTreeMap::from([("payment".to_owned(), strain(20))]));
+    assert_eq!((stands.paused.len(), stands.waits.len()), (1, 2));
 }
 
 #[tokio::test]
@@ -466,7 +517,9 @@ async fn every_effect_reaches_the_queue_it_is_for() {
         resubmit: "resubmit".into(),
         runbook: "docs/runbook.md".into(),
     };
+    let strain = Strain { since: at(0), last: at(0), stretch: 2, held: 10, looked_at: 30, alert_owed: true };
     let effects = vec![
+        Effect::Strained(Box::new(strain.event("payment"))),
         request(1, "payment", "tenant"),
         wake(1, 0),
         Effect::Reply(Box::new(reply.clone())),
@@ -487,6 +540,34 @@ async fn every_effect_reaches_the_queue_it_is_for() {
     assert_eq!(serde_json::from_value::<Reply>(taken[0].0.clone()).unwrap(), sent, "the tenant is for the queue");
     assert_eq!(place.take(&queue::notices("default"), 1).await[0].0["seq"], 4);
     assert_eq!(place.take(queue::SET_ASIDE, 1).await[0].0["body"], "{");
+}
+
+// J2, J3: what is urgent, what may wait, and what is for another pool has queues of its own.
+#[tokio::test]
+async fn classes_and_pools_have_queues_of_their_own() {
+    let Some((place, messenger)) = Place::with_queues().await else { return };
+    let requested = |n: usize, pool: Option<&str>, priority: Priority| match request(n, "payment", "tenant") {
+        Effect::Request(request) => {
+            Effect::Request(Box::new(Request { pool: pool.map(str::to_owned), priority, ..*request }))
+        }
+        _ => unreachable!(),
+    };
+    let woken = |n: usize, priority: Priority| match wake(n, 0) {
+        Effect::Wake(wake, delay) => Effect::Wake(Wake { priority, ..wake }, delay),
+        _ => unreachable!(),
+    };
+    let effects = vec![
+        requested(1, None, Priority::High),
+        requested(2, Some("payment-b"), Priority::Low),
+        requested(3, Some("payment-b"), Priority::Normal),
+        woken(4, Priority::High),
+        woken(5, Priority::Low),
+    ];
+    all_good(&messenger.send(effects).await);
+    let queues = ["agent-payment-high", "agent-payment-b-low", "agent-payment-b", "scheduler-high", "scheduler"];
+    for (n, queue) in (1..).zip(queues) {
+        assert_eq!(place.take(queue, 1).await[0].0["task_id"], format!("ord_{n}"), "{queue}");
+    }
 }
 
 #[tokio::test]

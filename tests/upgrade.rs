@@ -3,6 +3,7 @@
 //! the present functions go on from there, at the time of the recording.
 //!
 //! `tests/data/recorded/first` is of 2026-11-21, before replies had a queue of their own: its agents replied to `scheduler`.
+//! `second` is of the same day, with that queue, and of an urgent order.
 //! Recorded files are never changed; a later version adds a folder and a line in [`VERSIONS`].
 
 use agent::{Agent, AgentError, Call, Runtime};
@@ -24,7 +25,7 @@ use stepwarden_embedded::Endpoints;
 use supervisor::Settings;
 
 /// Folders of recordings, and the queue that version's agents reply to.
-const VERSIONS: [(&str, &str); 1] = [("first", queue::SCHEDULER)];
+const VERSIONS: [(&str, &str); 2] = [("first", queue::SCHEDULER), ("second", queue::REPLIES)];
 
 fn recorded(version: &str, name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("data/recorded/{version}/{name}.json"));

@@ -57,7 +57,8 @@ def main():
         events = Events(world)
         event = events.next("Submit")
         body = json.loads(event["body"])
-        event["body"] = json.dumps(body | {"reply_queue": "default", "reference": body["input"]["order_ref"]})
+        more = {"reply_queue": "default", "reference": body["input"]["order_ref"], "priority": "high"}
+        event["body"] = json.dumps(body | more)
         step("Submit", event)
         keep("order", items("orders")[0])
         keep("workflow", next(item for item in items("state") if item["pk"]["S"].startswith("workflow#")))
