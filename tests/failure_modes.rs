@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Whose tests all belong into the table.
-const FAULTS: [&str; 3] = ["tests/system.rs", "tests/poison.rs", "tests/race.rs"];
+const FAULTS: [&str; 4] = ["tests/system.rs", "tests/poison.rs", "tests/race.rs", "tests/pools.rs"];
 /// Tests of those files that inject no fault.
 const NO_FAULT: [&str; 4] = [
     "orders_submitted_over_http_are_processed",

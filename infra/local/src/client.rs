@@ -179,9 +179,9 @@ impl Api {
 
     fn print(&self, answer: &Value, people: impl FnOnce(&Value) -> String) -> Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
+            crate::say!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
         } else {
-            print!("{}", people(answer));
+            crate::say::write(format_args!("{}", people(answer)))?;
         }
         Ok(())
     }

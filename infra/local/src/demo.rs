@@ -1,6 +1,7 @@
 //! `stepwarden demo`: many real orders through the whole system, with faults, and a check of every effect at the end.
 
 use crate::process;
+use crate::say;
 use crate::system::{Backend, Options, System};
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, stream};
@@ -118,8 +119,8 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let all = Service::ALL.into_iter().map(|service| (service, faults.clone()));
     let faults = Faults { seed: settings.seed, services: all.collect() };
     system.remotes.set_faults(faults).map_err(|e| anyhow::anyhow!("{e}"))?;
-    println!("{}", system.url);
-    println!(
+    say!("{}", system.url);
+    say!(
         "{} orders: reserve and check fraud side by side, then charge, then ship\n\
          faults: {:.0} % transient, {:.0} % hangs, {:.0} % permanent (seed {}); the {DOWN_AGENT} agent goes down for {} s on the way\n\
          data: {} (fsync before every answer)\n",
@@ -137,10 +138,9 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let counts = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::counts).unwrap_or_default();
     let total = orders.len() as u64;
     let watching = tokio::spawn(watch(Arc::clone(&board), total, begin));
-    let run = async {
-        let ids = submit_all(&system, orders).await?;
-        anyhow::Ok((ids, watching.await.context("watching the orders")?))
-    };
+    // Side by side: nobody has to be told of the orders still to be submitted once the reader is gone.
+    let watched = async { watching.await.context("watching the orders")? };
+    let run = async { tokio::try_join!(submit_all(&system, orders), watched) };
     let (ids, took) = tokio::select! {
         ended = run => ended?,
         () = outage(&system, &board, total) => unreachable!("the outage never returns"),
@@ -217,7 +217,7 @@ async fn outage(system: &System, board: &Shared, total: u64) {
 }
 
 /// Shows the states until all orders have ended: the time it took, or `None` when nothing moves any more.
-async fn watch(board: Shared, total: u64, begin: Instant) -> Option<Duration> {
+async fn watch(board: Shared, total: u64, begin: Instant) -> Result<Option<Duration>> {
     let is_terminal = std::io::stdout().is_terminal();
     let bars = MultiProgress::with_draw_target(if is_terminal {
         ProgressDrawTarget::stdout()
@@ -250,13 +250,13 @@ async fn watch(board: Shared, total: u64, begin: Instant) -> Option<Duration> {
                 let _ = write!(line, "  {} {count}", state.name());
             }
             line.push_str(if down { "  (payment agent down)" } else { "" });
-            println!("{line}");
+            say!("{line}");
         }
         if is_over || moved.is_some_and(|at| at.elapsed() > STUCK) {
             for (_, bar) in &lines {
                 bar.abandon();
             }
-            return is_over.then(|| begin.elapsed());
+            return Ok(is_over.then(|| begin.elapsed()));
         }
         tokio::time::sleep(DRAW).await;
     }
@@ -284,50 +284,51 @@ fn report(
     let seconds = took.unwrap_or_else(|| begin.elapsed()).as_secs_f64();
     let in_state = |state: ProcessState| tasks.iter().filter(|t| t.process_state() == state).count();
     let events = |kind: Kind| tasks.iter().flat_map(|t| &t.log).filter(|e| e.1 == kind).count();
-    println!("\n{} orders in {seconds:.1} s: {:.0} orders/s", tasks.len(), orders / seconds);
+    say!("\n{} orders in {seconds:.1} s: {:.0} orders/s", tasks.len(), orders / seconds);
     for state in ProcessState::ALL {
         let count = in_state(state);
         if count > 0 || state.is_final() {
-            println!("  {:<12}{count:>6}", state.name());
+            say!("  {:<12}{count:>6}", state.name());
         }
     }
     let mut latencies: Vec<f64> =
         tasks.iter().map(|t| t.created_at.duration_until(t.updated_at).as_secs_f64() * 1000.0).collect();
     latencies.sort_by(f64::total_cmp);
     let at = |q: f64| latencies.get(((latencies.len() as f64 * q) as usize).min(latencies.len().saturating_sub(1)));
-    println!("  latency     p50 {:.0} ms, p99 {:.0} ms", at(0.50).unwrap_or(&0.0), at(0.99).unwrap_or(&0.0));
-    println!("  attempts    {} of steps and undos", events(Kind::Claimed) + events(Kind::UndoClaimed));
-    println!(
+    say!("  latency     p50 {:.0} ms, p99 {:.0} ms", at(0.50).unwrap_or(&0.0), at(0.99).unwrap_or(&0.0));
+    say!("  attempts    {} of steps and undos", events(Kind::Claimed) + events(Kind::UndoClaimed));
+    say!(
         "  requeues    {} after silence past CompleteBy, {} given back early, {} held back by a breaker",
         events(Kind::Expired),
         events(Kind::Unavailable),
         events(Kind::Deferred)
     );
-    println!("  undos       {} steps of {} orders", events(Kind::Undone), events(Kind::TaskUndoing));
-    println!("  alerts      {} to the operator", counts.events_put);
+    say!("  undos       {} steps of {} orders", events(Kind::Undone), events(Kind::TaskUndoing));
+    say!("  alerts      {} to the operator", counts.events_put);
     let dynamodb: u64 = calls(counts, "DynamoDB");
     let sqs: u64 = calls(counts, "AmazonSQS");
-    println!(
+    say!(
         "  API calls   {:.1} DynamoDB, {:.1} SQS, {:.1} messages sent per order",
         dynamodb as f64 / orders,
         sqs as f64 / orders,
         counts.messages_sent as f64 / orders
     );
     if let Some(cpu) = cpu {
-        println!(
+        say!(
             "  CPU         {:.1} ms per order, remote services and submitters included",
             cpu.as_secs_f64() * 1000.0 / orders
         );
     }
 
     let mut is_clean = true;
-    let mut check = |good: bool, text: &str| {
-        println!("  {} {text}", if good { "ok  " } else { "FAIL" });
+    let mut check = |good: bool, text: &str| -> Result<()> {
+        say!("  {} {text}", if good { "ok  " } else { "FAIL" });
         is_clean &= good;
+        Ok(())
     };
-    println!("checks");
+    say!("checks");
     let open = tasks.iter().filter(|t| !t.process_state().is_final()).count();
-    check(open == 0, &format!("every order ended: {open} are still open"));
+    check(open == 0, &format!("every order ended: {open} are still open"))?;
     let expected = tasks.iter().map(|task| {
         let expected = match task.process_state() {
             ProcessState::Processed => Expected::Applied(Service::ALL.to_vec()),
@@ -345,19 +346,19 @@ fn report(
             "the ledgers of the remote services: {} effects, each applied once, or applied and undone",
             ledgers.effects
         ),
-    );
+    )?;
     if !ledgers.is_clean() {
-        println!("{ledgers}");
+        say!("{ledgers}");
     }
     let alerted = in_state(ProcessState::Error) as u64;
-    check(counts.events_put >= alerted, &format!("an alert for each of the {alerted} orders in Error"));
+    check(counts.events_put >= alerted, &format!("an alert for each of the {alerted} orders in Error"))?;
     let kept = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::queue_stats).unwrap_or_default();
     let aside: usize = kept
         .iter()
         .filter(|q| q.name.ends_with("-dead") || q.name.ends_with(queue::SET_ASIDE))
         .map(|q| q.visible + q.in_flight)
         .sum();
-    check(aside == 0, &format!("no message was set aside: {aside} are"));
+    check(aside == 0, &format!("no message was set aside: {aside} are"))?;
     Ok(is_clean)
 }
 

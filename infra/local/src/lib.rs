@@ -10,4 +10,5 @@ pub mod gate;
 pub mod http;
 pub mod process;
 pub mod pump;
+pub mod say;
 pub mod system;

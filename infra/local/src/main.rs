@@ -7,8 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden::client::Api;
+use stepwarden::say::{READER_GONE, is_reader_gone};
 use stepwarden::system::{self, Backend, Options, StartError, System};
-use stepwarden::{bench, demo};
+use stepwarden::{bench, demo, say};
 use stepwarden_embedded::Durability;
 use submit::workflows::{self, Workflows};
 
@@ -300,6 +301,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
+        Err(error) if is_reader_gone(&error) => ExitCode::from(READER_GONE),
         Err(error) => {
             eprintln!("stepwarden: {error:#}");
             let is_usage = error.downcast_ref::<StartError>().is_some()
@@ -429,13 +431,13 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         urls: up.remotes.into_iter().collect(),
     };
     let system = System::start(options).await?;
-    say(&system.url);
-    say(&format!("  data              {kept}"));
-    say(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
+    tell(&system.url);
+    tell(&format!("  data              {kept}"));
+    tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {
-        say(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)"));
+        tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)"));
     }
-    say("Stop with Ctrl-C.");
+    tell("Stop with Ctrl-C.");
     wait_for_signal().await?;
     system.stop().await;
     Ok(ExitCode::SUCCESS)
@@ -444,13 +446,13 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
 async fn remotes(Remotes { port, data }: Remotes) -> Result<ExitCode> {
     let services = system::open_remotes(data.as_deref())?;
     let listener = system::bind(port, 0).await?;
-    say(&system::url_of(&listener)?);
+    tell(&system::url_of(&listener)?);
     services.serve(listener, async { drop(wait_for_signal().await) }).await.context("serving the remote services")?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A line on standard output. Who reads only the first line, the URL, may be gone by the second: no reason to stop.
-fn say(line: &str) {
+fn tell(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -480,31 +482,34 @@ async fn bench(bench: Bench) -> Result<ExitCode> {
     };
     let report = bench::run(settings).await?;
     if bench.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(ExitCode::SUCCESS);
     }
-    println!("machine             {} x {}", report.cpus, report.cpu_model);
-    println!("durability          {}", report.durability);
-    println!(
+    say!("machine             {} x {}", report.cpus, report.cpu_model);
+    say!("durability          {}", report.durability);
+    say!(
         "throughput          {:.0} orders/s ({} orders, {} in flight)",
         report.orders_per_second,
         report.orders,
         if report.backlog { "all".to_owned() } else { report.in_flight.to_string() }
     );
-    println!(
+    say!(
         "  first, last tenth {:.0}, {:.0} orders/s",
-        report.orders_per_second_first_tenth, report.orders_per_second_last_tenth
+        report.orders_per_second_first_tenth,
+        report.orders_per_second_last_tenth
     );
-    println!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
-    println!(
+    say!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
+    say!(
         "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests",
-        report.dynamodb_calls_per_order, report.sends_per_order, report.sqs_calls_per_order
+        report.dynamodb_calls_per_order,
+        report.sends_per_order,
+        report.sqs_calls_per_order
     );
     if let Some(cpu) = report.cpu_ms_per_order {
-        println!("CPU                 {cpu:.2} ms per order");
+        say!("CPU                 {cpu:.2} ms per order");
     }
     if let (Some(idle), Some(peak)) = (report.idle_memory_bytes, report.peak_memory_bytes) {
-        println!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+        say!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
     }
     Ok(ExitCode::SUCCESS)
 }

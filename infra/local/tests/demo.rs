@@ -4,6 +4,8 @@
 mod common;
 
 use common::{NORTHWIND, QUICK, run};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 // A1, A2, A4: every order of the demo ends, and the ledgers hold.
 #[test]
@@ -20,6 +22,19 @@ fn a_demo_of_ones_own_orders_ends_with_its_summary() {
         assert!(text.contains(words), "no `{words}` in {text}");
     }
     assert!(!text.contains("FAIL"), "{text}");
+}
+
+// A reader that has seen enough, such as `head -1`, ends the demo: no panic, no half-minute for nobody.
+#[test]
+fn a_demo_ends_when_its_reader_is_gone() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_stepwarden"));
+    let mut demo = demo.arg("demo").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(demo.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("http://127.0.0.1:"), "{first}");
+    let output = demo.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(141) && !error.contains("panicked"), "{:?} {error}", output.status);
 }
 
 #[test]

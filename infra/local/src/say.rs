@@ -1,0 +1,30 @@
+//! Lines for standard output. A reader that is gone is an error like any other, and ends the command; `println!` would panic.
+
+use anyhow::{Context, Result};
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+
+/// Exit code of a command whose reader is gone, as if by SIGPIPE.
+pub const READER_GONE: u8 = 128 + 13;
+
+/// Writes `text`.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn write(text: Arguments<'_>) -> Result<()> {
+    std::io::stdout().write_fmt(text).context("writing to standard output")
+}
+
+/// Whether `error` says that nobody reads standard output any more.
+#[must_use]
+pub fn is_reader_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Writes a line, or returns the error.
+#[macro_export]
+macro_rules! say {
+    ($($line:tt)*) => {
+        $crate::say::write(format_args!("{}\n", format_args!($($line)*)))?
+    };
+}
