@@ -14,7 +14,7 @@ use shared::order::{Id, Order};
 use shared::ports::{AttentionIndex, Created, Error, Messenger, Saved, StateStore};
 use shared::retry::Calls;
 use shared::step::Direction;
-use shared::task::{Phase, Priority, ProcessState, Submission, Task};
+use shared::task::{Phase, Priority, ProcessState, Submission, Task, moved};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
@@ -274,7 +274,7 @@ async fn rearming_changes_only_when_to_look_and_only_at_its_version() {
     let (order, task) = pair("a");
     place.store.create(&order, &task).await.unwrap();
     place.store.rearm(&task, Some(at(9_000)), 2).await.unwrap();
-    let armed = Task { due: Some(at(9_000)), lease_token: 2, ..task.clone() };
+    let armed = Task { due: Some(at(9_000)), lease_token: 2, shard: moved(task.shard), ..task.clone() };
     assert_eq!(place.store.load(&task.id).await.unwrap(), Some(armed.clone()));
     let saved = Task { lease_token: 2, ..next(&armed, "saved") };
     assert_eq!(place.store.save(&saved, 0).await.unwrap(), Saved::Applied);
@@ -307,11 +307,18 @@ async fn the_due_index_pages_through_what_is_due_most_overdue_first() {
     let due = ["ord_t0", "ord_t1", "ord_t2", "ord_t3", "ord_t4"];
     until("five are due", async || (walk(3, at(4000)).await == due).then_some(())).await;
     assert!(walk(2, at(9000)).await.is_empty(), "another shard");
+    let armed = place.store.load(&all[2].id).await.unwrap().unwrap();
+    place.store.rearm(&armed, Some(at(3500)), 0).await.unwrap();
+    let moved = async || (walk(moved(3), at(4000)).await == ["ord_t3"]).then_some(());
+    until("the one looked after is in another part", moved).await;
     // What owes nothing any more leaves the index with the save that ends it.
     let ended = Task { due: None, phase: Phase::Processed, ..next(&all[3], "end") };
     assert_eq!(ended.process_state(), ProcessState::Processed);
     place.store.save(&ended, 0).await.unwrap();
-    until("four are due", async || (walk(3, at(4000)).await == due[1..]).then_some(())).await;
+    let left = ["ord_t1", "ord_t2", "ord_t4"];
+    until("three are due", async || (walk(3, at(4000)).await == left).then_some(())).await;
+    let ended = place.store.load(&ended.id).await.unwrap().unwrap();
+    assert_eq!((ended.due, ended.shard), (None, 3), "it comes back to its own shard, should it go on");
 }
 
 #[tokio::test]
