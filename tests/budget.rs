@@ -81,7 +81,8 @@ async fn a_three_step_order_costs_at_most_nine_calls_and_seven_sends() {
     within_budget("submit and scheduler apart", &cost(&world, "two", &[&scheduler]).await);
 }
 
-// Instances that take turns at one order pay for reading the task and the input again, and for nothing else.
+// Instances that take turns at one order pay for reading the task and the input again, and for nothing else. In
+// virtual time: they also look every two seconds how the agents stand.
 #[tokio::test(start_paused = true)]
 async fn instances_that_take_turns_cost_at_most_three_calls_more() {
     let world = World::start(&[three_noops("60s")], None).await;

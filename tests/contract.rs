@@ -12,12 +12,12 @@ use shared::agents::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome, Reply, Request, SetAside, Wake};
 use shared::order::{Id, Order};
-use shared::overload::Wait;
+use shared::overload::{Wait, Waits};
 use shared::ports::{AttentionIndex, Created, Error, Messenger, Saved, StateStore};
 use shared::retry::Calls;
 use shared::step::Direction;
 use shared::strain::Strain;
-use shared::task::{Phase, Priority, ProcessState, Submission, Task, URGENT_SHARDS};
+use shared::task::{Phase, Priority, ProcessState, Submission, Task, URGENT, moved};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
@@ -279,7 +279,7 @@ async fn rearming_changes_only_when_to_look_and_only_at_its_version() {
     let (order, task) = pair("a");
     place.store.create(&order, &task).await.unwrap();
     place.store.rearm(&task, Some(at(9_000)), 2).await.unwrap();
-    let armed = Task { due: Some(at(9_000)), lease_token: 2, ..task.clone() };
+    let armed = Task { due: Some(at(9_000)), lease_token: 2, shard: moved(task.shard), ..task.clone() };
     assert_eq!(place.store.load(&task.id).await.unwrap(), Some(armed.clone()));
     let saved = Task { lease_token: 2, ..next(&armed, "saved") };
     assert_eq!(place.store.save(&saved, 0).await.unwrap(), Saved::Applied);
@@ -314,15 +314,22 @@ async fn the_due_index_pages_through_what_is_due_most_overdue_first() {
     assert!(walk(2, at(9000)).await.is_empty(), "another shard");
     // Urgent tasks have shards of their own, above all others.
     let (order, task) = pair("urgent");
-    let task = Task { shard: URGENT_SHARDS + 3, due: Some(at(0)), ..task };
+    let task = Task { shard: URGENT + 3, due: Some(at(0)), ..task };
     place.store.create(&order, &task).await.unwrap();
-    until("it is due", async || (walk(URGENT_SHARDS + 3, at(4000)).await == ["ord_urgent"]).then_some(())).await;
+    until("it is due", async || (walk(URGENT + 3, at(4000)).await == ["ord_urgent"]).then_some(())).await;
     assert_eq!(walk(3, at(4000)).await, due);
+    let armed = place.store.load(&all[2].id).await.unwrap().unwrap();
+    place.store.rearm(&armed, Some(at(3500)), 0).await.unwrap();
+    let moved = async || (walk(moved(3), at(4000)).await == ["ord_t3"]).then_some(());
+    until("the one looked after is in another part", moved).await;
     // What owes nothing any more leaves the index with the save that ends it.
     let ended = Task { due: None, phase: Phase::Processed, ..next(&all[3], "end") };
     assert_eq!(ended.process_state(), ProcessState::Processed);
     place.store.save(&ended, 0).await.unwrap();
-    until("four are due", async || (walk(3, at(4000)).await == due[1..]).then_some(())).await;
+    let left = ["ord_t1", "ord_t2", "ord_t4"];
+    until("three are due", async || (walk(3, at(4000)).await == left).then_some(())).await;
+    let ended = place.store.load(&ended.id).await.unwrap().unwrap();
+    assert_eq!((ended.due, ended.shard), (None, 3), "it comes back to its own shard, should it go on");
 }
 
 #[tokio::test]
@@ -346,7 +353,7 @@ async fn how_agents_and_queues_stand_is_kept_entry_by_entry() {
     let store = Place::new().await.store;
     assert_eq!(store.read_agents().await.unwrap(), Agents::default());
     let pause = |by: &str| Pause { by: by.into(), reason: "reason".into(), since: at(1) };
-    let wait = |ms: i64| Wait { ms, at: at(2) };
+    let wait = |ms: i64| Waits::from([("tenant".to_owned(), Wait { ms, at: at(2) })]);
     let strain = |held: u32| Strain { since: at(3), last: at(3), stretch: 2, held, looked_at: 30, alert_owed: true };
     let (operator, urgent, ordinary) = (pause("a"), wait(1500), wait(9000));
     let (a, b, c) = tokio::join!(

@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::{Value, json};
 use shared::order::Id;
-use shared::overload::{FRESH, Wait};
+use shared::overload::{FRESH, Wait, Waits};
 use shared::ports::StateStore;
 use shared::task::ProcessState;
 use shared::time::SignedDuration;
@@ -43,6 +43,11 @@ fn notes(world: &World) -> u64 {
     counts.operations.iter().filter(|(name, _)| name.ends_with("UpdateItem")).map(|(_, o)| o.requests).sum()
 }
 
+/// A minute's wait of the tenant of these tests.
+fn a_minute(world: &World) -> Waits {
+    Waits::from([(submit::http::DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
+}
+
 async fn world() -> (World, Engine) {
     let world = World::start(&[three_noops(TIMEOUT), trip("trip", TIMEOUT, 3, "")], None).await;
     let scheduler = world.engine("scheduler", 1000, None);
@@ -69,6 +74,9 @@ async fn orders_are_refused_while_first_wakes_wait_too_long() {
     assert_eq!(notes(&world), 1);
     assert_eq!(refused(&world, "noops", "late").await.as_deref(), Some("scheduler"));
     assert_eq!(refused(&world, "trip", "late").await.as_deref(), Some("scheduler"), "every order passes there");
+    // Within the queue another tenant waits for nobody, and is refused for nobody.
+    let submission = || submit::submission::parse(br#"{"workflow": "noops", "input": {}}"#).unwrap();
+    world.submit.accept("another", "late", submission()).await.unwrap();
     assert_eq!(try_submit(&world, "noops", "first").await.unwrap(), first);
     advance(Duration::try_from(FRESH).unwrap()).await;
     assert_eq!(refused(&world, "noops", "late").await, None);
@@ -129,8 +137,7 @@ async fn a_delay_and_a_second_delivery_are_no_load() {
 async fn the_guard_can_be_switched_off() {
     let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
     let engine = &world.submit.engine;
-    let wait = Wait { ms: 60_000, at: world.now() };
-    engine.store.note_wait("scheduler", &wait).await.unwrap();
+    engine.store.note_wait("scheduler", &a_minute(&world)).await.unwrap();
     assert_eq!(refused(&world, "noops", "a").await, None);
     advance(SECOND * 60).await;
     world.deliver("scheduler", engine).await;
@@ -148,15 +155,22 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
     world.submit.accept(submit::http::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
     for n in 0..12 {
+        if n == 10 {
+            advance(SECOND).await;
+        }
         try_submit(&world, "noops", &format!("{n}")).await.unwrap();
     }
-    advance(SECOND * 10).await;
+    advance(SECOND * 9).await;
     world.deliver("scheduler", &scheduler).await;
     assert_eq!(notes(&world), 1);
     assert_eq!(supervisor.sweep().await.unwrap().looked_at, 1, "the urgent one, whose Wake seems lost");
     assert_eq!(world.receive("scheduler-high").await.len(), 2, "its first Wake and another one");
-    advance(Duration::try_from(FRESH).unwrap()).await;
-    assert_eq!(supervisor.sweep().await.unwrap().looked_at, 12);
+    // What has begun is no part of the queue: its attempts expire at their time.
+    try_submit(&world, "noops", "last").await.unwrap_err();
+    advance(Duration::from_millis(6100)).await;
+    world.deliver("scheduler", &scheduler).await;
+    let swept = supervisor.sweep().await.unwrap();
+    assert_eq!((swept.looked_at, swept.expired), (10, 10), "not the two that were claimed just now");
 }
 
 // E6, J1: an order by message has nobody who would come back. It waits for the load to ease, no message fails, and none is
@@ -175,13 +189,13 @@ async fn an_order_by_message_waits_and_is_never_given_up() {
         assert_eq!(messages.len(), 3);
         let note = async {
             for _ in 0..noted {
-                store.note_wait("scheduler", &Wait { ms: 60_000, at: world.now() }).await.unwrap();
+                store.note_wait("scheduler", &a_minute(&world)).await.unwrap();
                 tokio::time::sleep(SECOND).await;
             }
             std::future::pending::<()>().await
         };
         engine.forget_agents();
-        store.note_wait("scheduler", &Wait { ms: 60_000, at: world.now() }).await.unwrap();
+        store.note_wait("scheduler", &a_minute(&world)).await.unwrap();
         let response = tokio::select! {
             response = world.handle("submissions", &scheduler, whole_event("submissions", &messages)) => response,
             () = note => unreachable!("it never ends"),

@@ -5,7 +5,7 @@
 //! counts no failure. The record is one small item of the state store; every instance reads it at most every
 //! [`crate::engine::AGENTS_FOR`].
 
-use crate::overload::Wait;
+use crate::overload::Waits;
 use crate::strain::Strain;
 use crate::time::{SignedDuration, Timestamp};
 use jiff::fmt::serde::timestamp::millisecond;
@@ -36,7 +36,7 @@ pub struct Agents {
     /// The agents that are or were strained, by name: [`Strain::is_on`] tells.
     pub strained: BTreeMap<String, Strain>,
     /// The latest notes about queues whose messages waited too long, by the queue's name after the prefix.
-    pub waits: BTreeMap<String, Wait>,
+    pub waits: BTreeMap<String, Waits>,
 }
 
 /// All agents take work.

@@ -9,7 +9,7 @@ use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::scheduler::{Decision, Turn};
 use crate::step::{Direction, State};
-use crate::task::{Alert, Phase, Task, grace};
+use crate::task::{Alert, Phase, Priority, Task, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::Workflow;
 
@@ -450,6 +450,7 @@ impl<'a> Change<'a> {
     pub(crate) fn save(self) -> Decision {
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended } = self;
         let wanted = task.wanted_due(turn.workflow, turn.skew);
+        let before = task.due;
         task.due = match (task.due, wanted) {
             // Lazily: a due that is early enough stays, because changing it costs two index writes.
             (Some(due), Some(wanted)) if due <= wanted && !exact_due => Some(due),
@@ -457,6 +458,9 @@ impl<'a> Change<'a> {
             (_, Some(wanted)) => Some(wanted.min(plus(turn.now, grace(turn.workflow)))),
             (_, None) => None,
         };
+        if task.due != before {
+            task.shard = moved(task.shard);
+        }
         if extended {
             effects.push(Effect::Wake(Wake::new(&task, task.version - 1, 0), SignedDuration::ZERO));
         }
@@ -509,7 +513,7 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         complete_by,
         calls: work.calls,
         tenant: task.tenant.clone(),
-        priority: task.priority,
+        priority: urgency(task.priority, direction),
         input: step.input.clone().unwrap_or_default(),
         outputs,
         output,
@@ -520,6 +524,14 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
 /// The agent of step `index` in this direction is paused.
 fn is_withheld(index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
     turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent))
+}
+
+/// What is undone is never what may wait: in a class that others pass by its attempts would expire, until it counts as failed.
+fn urgency(priority: Priority, direction: Direction) -> Priority {
+    match (priority, direction) {
+        (Priority::Low, Direction::Undo) => Priority::Normal,
+        (Priority::High | Priority::Normal | Priority::Low, Direction::Do | Direction::Undo) => priority,
+    }
 }
 
 /// The next time at which something can be claimed from an agent that is not paused, `None` if nothing waits.

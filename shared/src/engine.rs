@@ -15,7 +15,7 @@ use crate::queues;
 use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
 use crate::strain;
 use crate::supervisor::{Verdict, supervise};
-use crate::task::{Priority, Task};
+use crate::task::{Priority, Task, grace};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
@@ -205,20 +205,25 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     /// How agents and queues stand, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
     pub async fn agents(&self) -> Arc<Agents> {
+        self.known_agents().await.unwrap_or_default()
+    }
+
+    /// The same, or why nothing is known of them at all: then nobody knows who is paused.
+    async fn known_agents(&self) -> Result<Arc<Agents>, Error> {
         let now = self.now();
         let known = lock(&self.agents).clone();
         if let Some((read, agents)) = &known
             && read.duration_until(now).abs() < AGENTS_FOR
         {
-            return Arc::clone(agents);
+            return Ok(Arc::clone(agents));
         }
         let agents = match (self.store.agents().await, known) {
             (Ok(agents), _) => Arc::new(agents),
             (Err(_), Some((_, agents))) => agents,
-            (Err(_), None) => return Arc::default(),
+            (Err(error), None) => return Err(error),
         };
         *lock(&self.agents) = Some((now, Arc::clone(&agents)));
-        agents
+        Ok(agents)
     }
 
     /// Forgets what was read about agents and queues: it has just been changed.
@@ -226,8 +231,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         *lock(&self.agents) = None;
     }
 
-    /// Why another order of `workflow` is too much now, if it is.
-    pub async fn overload(&self, workflow: &Workflow, priority: Priority) -> Option<Overload> {
+    /// Why another order of `workflow` by `tenant` is too much now, if it is.
+    pub async fn overload(&self, workflow: &Workflow, tenant: &str, priority: Priority) -> Option<Overload> {
         if self.config.overload_age.is_zero() {
             return None;
         }
@@ -236,21 +241,28 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             return None;
         }
         let passages = queues::passages(workflow, priority, &self.config.pools, self.config.classes);
-        overload::refuse(workflow, &passages, &agents.waits, self.config.overload_age, self.now())
+        overload::refuse(workflow, tenant, &passages, &agents.waits, self.config.overload_age, self.now())
     }
 
-    /// How far back a sweep of tasks with urgent or other Wakes keeps from now, because their queue is long.
+    /// How far back from now a sweep keeps among tasks that wait for their first Wake, because its queue is long.
     pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
         let queue = queues::of_wakes(priority, self.config.classes);
-        overload::sweep_lag(&self.agents().await.waits, &queue, self.now())
+        let grace = lock(&self.workflows).values().map(|workflow| grace(workflow)).min().unwrap_or_default();
+        overload::sweep_lag(self.agents().await.waits.get(&queue), grace, self.now())
     }
 
-    /// Notes that a message about an order of `workflow` has waited for `age` in `queue`, if that is too long and not just
+    /// Notes that a message about an order of `workflow` by `tenant` has waited for `age` in `queue`, if that is too long and not just
     /// noted: then it is true.
     ///
     /// # Errors
     /// The store's. The next message that waited too long is noted in its place.
-    pub async fn note_wait(&self, queue: &str, age: SignedDuration, workflow: &Workflow) -> Result<bool, Error> {
+    pub async fn note_wait(
+        &self,
+        queue: &str,
+        tenant: &str,
+        age: SignedDuration,
+        workflow: &Workflow,
+    ) -> Result<bool, Error> {
         // Sweeps go by the notes even where nobody is refused.
         let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
         if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
@@ -258,15 +270,13 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         let wait = Wait { ms: i64::try_from(age.as_millis()).unwrap_or(i64::MAX), at: self.now() };
         let known = self.agents().await;
-        if known.waits.get(queue).is_some_and(|last| last.at.duration_until(wait.at).abs() < overload::NOTE_EVERY) {
-            return Ok(false);
-        }
+        let Some(waits) = overload::noted(known.waits.get(queue), tenant, wait) else { return Ok(false) };
         let mut agents = (*known).clone();
-        agents.waits.insert(queue.to_owned(), wait);
+        agents.waits.insert(queue.to_owned(), waits.clone());
         if let Some((_, known)) = &mut *lock(&self.agents) {
             *known = Arc::new(agents);
         }
-        self.store.note_wait(queue, &wait).await.map(|()| true)
+        self.store.note_wait(queue, &waits).await.map(|()| true)
     }
 
     /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order.
@@ -322,7 +332,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     async fn decide(&self, id: &Id, event: &Event) -> Result<Decided, Error> {
         let mut known = lock(&self.tasks).get(id).cloned();
         let mut is_fresh = false;
-        let agents = self.agents().await;
+        let agents = self.known_agents().await?;
         for _ in 0..MAX_ROUNDS {
             let task = match known.take() {
                 Some(task) => task,

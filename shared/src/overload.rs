@@ -25,6 +25,32 @@ pub const MAX_LAG: SignedDuration = SignedDuration::from_mins(15);
 /// Longest wait a caller is asked for, before it is spread.
 const MAX_RETRY_AFTER_S: u32 = 60;
 
+/// How long messages of one queue wait, by tenant: within a queue no tenant waits behind another one's backlog, so nobody is
+/// refused for it either. Of more than [`MAX_TENANTS`] it is one note for all, under [`EVERYBODY`].
+pub type Waits = BTreeMap<String, Wait>;
+/// Most tenants noted apart.
+pub const MAX_TENANTS: usize = 8;
+/// No tenant's name.
+pub const EVERYBODY: &str = "*";
+
+/// What is to be noted of a queue where `known` is, once a message of `tenant` has waited too long; `None` while that was
+/// just noted.
+#[must_use]
+pub fn noted(known: Option<&Waits>, tenant: &str, wait: Wait) -> Option<Waits> {
+    let fresh = known.into_iter().flatten().filter(|(_, known)| known.counts(wait.at));
+    let mut waits: Waits = fresh.map(|(name, known)| (name.clone(), *known)).collect();
+    let name = if waits.contains_key(EVERYBODY) { EVERYBODY } else { tenant };
+    if waits.get(name).is_some_and(|last| last.at.duration_until(wait.at).abs() < NOTE_EVERY) {
+        return None;
+    }
+    waits.insert(name.to_owned(), wait);
+    if waits.len() > MAX_TENANTS {
+        let longest = waits.values().map(|wait| wait.ms).max().unwrap_or(wait.ms);
+        waits = Waits::from([(EVERYBODY.to_owned(), Wait { ms: longest, at: wait.at })]);
+    }
+    Some(waits)
+}
+
 /// How long messages of one queue had waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
@@ -33,6 +59,13 @@ pub struct Wait {
     /// When they were received (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
     pub at: Timestamp,
+}
+
+impl Wait {
+    /// Neither old nor, beyond what clocks differ by, of the future.
+    fn counts(&self, now: Timestamp) -> bool {
+        self.at.duration_until(now).abs() < FRESH
+    }
 }
 
 /// Why an order is refused.
@@ -61,23 +94,22 @@ pub fn limit(workflow: &Workflow, most: SignedDuration) -> Option<SignedDuration
     (most > SignedDuration::ZERO).then(|| (workflow.shortest_timeout() / 2).min(most).max(MIN_LIMIT))
 }
 
-/// Whether another order of `workflow` is too much now, by the notes about the queues it passes through
+/// Whether another order of `workflow` by `tenant` is too much now, by the notes about the queues it passes through
 /// ([`passages`](crate::queues::passages)). The longest wait is named; of several pools the one with the shortest.
 #[must_use]
 pub fn refuse(
     workflow: &Workflow,
+    tenant: &str,
     passages: &[Vec<String>],
-    waits: &BTreeMap<String, Wait>,
+    waits: &BTreeMap<String, Waits>,
     most: SignedDuration,
     now: Timestamp,
 ) -> Option<Overload> {
     let limit = limit(workflow, most)?;
     let over = |queue: &String| {
-        let wait = waits.get(queue)?;
-        let age = SignedDuration::from_millis(wait.ms);
-        // A clock may be behind the one that wrote the note.
-        let counts = age > limit && wait.at.duration_until(now).abs() < FRESH;
-        counts.then(|| Overload { queue: queue.clone(), age })
+        let of = [tenant, EVERYBODY].into_iter().filter_map(|name| waits.get(queue)?.get(name));
+        let age = of.filter(|wait| wait.counts(now)).map(|wait| SignedDuration::from_millis(wait.ms)).max()?;
+        (age > limit).then(|| Overload { queue: queue.clone(), age })
     };
     // One pool that is not over will do.
     let closed = passages.iter().filter_map(|queues| {
@@ -87,16 +119,16 @@ pub fn refuse(
     closed.max_by_key(|overload| overload.age)
 }
 
-/// How far back a sweep keeps from now: tasks due since then wait in a queue that is known to be long, and are not lost. To
-/// look after them would only make it longer. `queue` is the one their Wakes go to. Zero without a note that counts.
+/// How far back from now a sweep keeps among tasks that have their first `due` still: those due since then wait for their
+/// first Wake, in a queue that is known to be long. To look after them would only make it longer. `waits` is what is noted of
+/// that queue, `grace` the shortest from submission to the first `due` of a task. Zero without a note that counts.
 #[must_use]
-pub fn sweep_lag(waits: &BTreeMap<String, Wait>, queue: &str, now: Timestamp) -> SignedDuration {
-    let Some(wait) = waits.get(queue) else { return SignedDuration::ZERO };
-    let since = wait.at.duration_until(now);
-    if since.abs() >= FRESH {
-        return SignedDuration::ZERO;
-    }
-    SignedDuration::from_millis(wait.ms).saturating_add(since).clamp(SignedDuration::ZERO, MAX_LAG)
+pub fn sweep_lag(waits: Option<&Waits>, grace: SignedDuration, now: Timestamp) -> SignedDuration {
+    let fresh = waits.into_iter().flat_map(Waits::values).filter(|wait| wait.counts(now));
+    // What came before the message that waited is through, and what came after it is due a grace after that.
+    let behind = fresh.map(|wait| SignedDuration::from_millis(wait.ms).saturating_add(wait.at.duration_until(now)));
+    let lag = behind.max().map(|lag| lag.saturating_sub(grace).saturating_add(SignedDuration::from_millis(1)));
+    lag.unwrap_or_default().clamp(SignedDuration::ZERO, MAX_LAG)
 }
 
 #[cfg(test)]
@@ -123,8 +155,9 @@ mod tests {
         SignedDuration::from_millis(ms)
     }
 
-    fn waits(all: &[(&str, i64)]) -> BTreeMap<String, Wait> {
-        all.iter().map(|(queue, ms)| ((*queue).to_owned(), Wait { ms: *ms, at: at(0) })).collect()
+    fn waits(all: &[(&str, i64)]) -> BTreeMap<String, Waits> {
+        let of = |ms: i64| Waits::from([("t".to_owned(), Wait { ms, at: at(0) })]);
+        all.iter().map(|(queue, ms)| ((*queue).to_owned(), of(*ms))).collect()
     }
 
     const MOST: SignedDuration = SignedDuration::from_secs(30);
@@ -144,7 +177,7 @@ mod tests {
     fn an_order_is_refused_above_the_limit_in_a_queue_it_passes_and_not_at_it() {
         let w = workflow(["5s", "60s"]);
         let through = passages(&w, Priority::Normal, &Layout::new(), false);
-        let refuse = |waits: &BTreeMap<String, Wait>, most, now| super::refuse(&w, &through, waits, most, now);
+        let refuse = |waits: &BTreeMap<String, Waits>, most, now| super::refuse(&w, "t", &through, waits, most, now);
         let queue = |waits: &[(&str, i64)]| refuse(&self::waits(waits), MOST, at(0)).map(|o| (o.queue, o.age));
         assert_eq!(queue(&[]), None);
         for name in ["scheduler", "replies", "agent-x", "agent-y"] {
@@ -167,7 +200,7 @@ mod tests {
         let pools = Layout::from([("x".into(), vec!["x".into(), "x-b".into()])]);
         let queue = |priority, of: &[(&str, i64)]| {
             let through = passages(&w, priority, &pools, true);
-            refuse(&w, &through, &waits(of), MOST, at(0)).map(|overload| overload.queue)
+            refuse(&w, "t", &through, &waits(of), MOST, at(0)).map(|overload| overload.queue)
         };
         assert_eq!(queue(Priority::High, &[("scheduler", 9000), ("agent-y", 9000), ("agent-y-low", 9000)]), None);
         assert_eq!(queue(Priority::High, &[("scheduler-high", 9000)]).as_deref(), Some("scheduler-high"));
@@ -178,18 +211,45 @@ mod tests {
         assert_eq!(queue(Priority::Normal, &both).as_deref(), Some("agent-x-b"));
     }
 
+    // J2: each tenant is refused for its own backlog; beyond a number of tenants all are.
+    #[test]
+    fn a_tenant_is_refused_for_its_own_backlog_only() {
+        let w = workflow(["5s", "60s"]);
+        let through = passages(&w, Priority::Normal, &Layout::new(), false);
+        let refused = |waits: &Waits, tenant: &str, now: i64| {
+            let all = BTreeMap::from([("scheduler".to_owned(), waits.clone())]);
+            refuse(&w, tenant, &through, &all, MOST, at(now)).is_some()
+        };
+        let wait = |ms, now| Wait { ms, at: at(now) };
+        let mut known = noted(None, "a", wait(9000, 0)).unwrap();
+        assert!(refused(&known, "a", 0) && !refused(&known, "b", 0));
+        assert_eq!(noted(Some(&known), "a", wait(9500, 999)), None, "just noted");
+        known = noted(Some(&known), "b", wait(4000, 999)).unwrap();
+        assert!(refused(&known, "a", 1000) && refused(&known, "b", 1000));
+        known = noted(Some(&known), "b", wait(4000, 5001)).unwrap();
+        assert!(!refused(&known, "a", 5001), "its note is old");
+        for n in 0..MAX_TENANTS {
+            known = noted(Some(&known), &format!("t{n}"), wait(3000, 5002)).unwrap();
+        }
+        assert_eq!(known, Waits::from([(EVERYBODY.to_owned(), wait(4000, 5002))]));
+        assert!(refused(&known, "a", 5003));
+        assert_eq!(noted(Some(&known), "new", wait(3000, 5003)), None);
+        assert_eq!(noted(Some(&known), "new", wait(3000, 11_000)).unwrap().keys().collect::<Vec<_>>(), ["new"]);
+    }
+
     // J1, D3: what waits in a long queue is left to it, for as long as the note about it counts.
     #[test]
     fn a_sweep_keeps_back_as_far_as_messages_wait() {
-        let noted = waits(&[("scheduler", 40_000), ("scheduler-high", 3_600_000)]);
-        let lag = |queue, now| sweep_lag(&noted, queue, at(now));
-        assert_eq!(lag("scheduler", 0), ms(40_000));
-        assert_eq!(lag("scheduler", 4999), ms(44_999), "what came before the message that waited is through");
-        assert_eq!(lag("scheduler", -1000), ms(39_000), "a clock may be behind");
-        assert_eq!(lag("scheduler", 5000), SignedDuration::ZERO, "old");
-        assert_eq!(lag("scheduler-high", 0), MAX_LAG);
-        assert_eq!(lag("replies", 0), SignedDuration::ZERO);
-        assert_eq!(sweep_lag(&waits(&[("scheduler", 100)]), "scheduler", at(-2000)), SignedDuration::ZERO);
+        let noted = waits(&[("q", 40_000), ("long", 3_600_000)]);
+        let lag = |queue, grace, now| sweep_lag(noted.get(queue), ms(grace), at(now));
+        assert_eq!(lag("q", 0, 0), ms(40_001));
+        assert_eq!(lag("q", 0, 4999), ms(45_000), "what came before the message that waited is through");
+        assert_eq!(lag("q", 0, -1000), ms(39_001), "a clock may be behind");
+        assert_eq!(lag("q", 0, 5000), SignedDuration::ZERO, "old");
+        assert_eq!(lag("q", 30_000, 0), ms(10_001), "nothing is due before its grace");
+        assert_eq!(lag("q", 60_000, 0), SignedDuration::ZERO);
+        assert_eq!(lag("long", 0, 0), MAX_LAG);
+        assert_eq!(lag("none", 0, 0), SignedDuration::ZERO);
     }
 
     // A4: a caller learns when to come back, and not all learn the same.

@@ -6,7 +6,7 @@
 use crate::agents::Agents;
 use crate::message::Effect;
 use crate::order::{Id, Order};
-use crate::overload::Wait;
+use crate::overload::Waits;
 use crate::strain::Strain;
 use crate::task::Task;
 use crate::time::Timestamp;
@@ -84,7 +84,7 @@ pub trait StateStore: Send + Sync {
     /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. A crash
     /// after it loses only messages, which the trigger's redelivery or the supervisor brings back.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
-    /// Writes `due` (and the supervisor's token) only, under the condition that the version is still the task's. A lost
+    /// Writes `due`, with [`MOVED`](crate::task::MOVED) in the shard, and the supervisor's token only, under the condition that the version is still the task's. A lost
     /// race is no error: whoever won has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
     /// Up to `limit` tasks of `shard` with `due <= now`, from `cursor` on.
@@ -106,7 +106,7 @@ pub trait StateStore: Send + Sync {
         async { Ok(Agents::default()) }
     }
     /// Notes how long messages of `queue` wait, in place of the note before it.
-    fn note_wait(&self, _queue: &str, _wait: &Wait) -> impl Future<Output = Result<(), Error>> + Send {
+    fn note_wait(&self, _queue: &str, _waits: &Waits) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
     }
     /// Puts `strain` of the agent called `agent` in place of `seen`, if that is still what is stored (`None`: nothing).
@@ -168,8 +168,8 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     async fn agents(&self) -> Result<Agents, Error> {
         (**self).agents().await
     }
-    async fn note_wait(&self, queue: &str, wait: &Wait) -> Result<(), Error> {
-        (**self).note_wait(queue, wait).await
+    async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
+        (**self).note_wait(queue, waits).await
     }
     async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
         (**self).save_strain(agent, strain, seen).await

@@ -34,7 +34,7 @@ pub fn of_class(queue: &str, priority: Priority) -> String {
 /// Whether an agent or a pool may be called so: its queues must not be taken for those of another one.
 #[must_use]
 pub fn is_pool(name: &str) -> bool {
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let taken = ["-high", "-low", "-dead"].iter().any(|end| name.ends_with(end));
     (1..=40).contains(&name.len()) && name.chars().all(good) && !taken
 }

@@ -109,8 +109,9 @@ pub struct Task {
     /// Mark of the save that wrote this version, unique per attempt to save. Column `stamp`.
     #[serde(skip)]
     pub stamp: String,
-    /// Part of the due index this task belongs to. Column `shard`, present while `due` is.
-    #[serde(skip)]
+    /// Part of the due index this task belongs to, with [`URGENT`] and [`MOVED`]. Also column `shard`, present while `due`
+    /// is, which goes before.
+    #[serde(rename = "sh", default, skip_serializing_if = "is_first")]
     pub shard: u16,
     /// When a supervisor should look at it: never too late, at most too early (UTC, milliseconds). Column `due`;
     /// present while the task is open or owes something.
@@ -177,6 +178,10 @@ fn no_id() -> Id {
     Id(String::new())
 }
 
+fn is_first(shard: &u16) -> bool {
+    *shard == 0
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
@@ -202,18 +207,26 @@ pub struct Submission {
     pub shard: u16,
 }
 
-/// Tasks with urgent Wakes are in shards of their own, this much above the others: their queue is another one, and what is
-/// known of one queue says nothing of the tasks of the other.
-pub const URGENT_SHARDS: u16 = 256;
+/// Most shards.
+pub const MAX_SHARDS: u16 = 256;
+/// Added to the shard of a task whose Wakes have a queue of their own: what is known of one queue says nothing of the tasks
+/// of the other.
+pub const URGENT: u16 = MAX_SHARDS;
+/// In place of that for a task whose `due` is another one than it was made with: it has begun, or somebody looked after it,
+/// so it does not wait in the scheduler's queue for its first Wake.
+pub const MOVED: u16 = 2 * MAX_SHARDS;
 
-/// The shard of a new task, out of `shards` (1 to 256).
+/// The part of the due index for a task in `shard` whose `due` is another one than it was made with.
 #[must_use]
-pub fn shard_of(id: &Id, shards: u16, priority: Priority) -> u16 {
-    let shard = u16::try_from(id.spread() % u32::from(shards.clamp(1, URGENT_SHARDS))).expect("a remainder of a u16");
-    match priority {
-        Priority::High => URGENT_SHARDS + shard,
-        Priority::Normal | Priority::Low => shard,
-    }
+pub fn moved(shard: u16) -> u16 {
+    MOVED | (shard % MAX_SHARDS)
+}
+
+/// The shard of a new task, out of `shards` (1 to 256); `is_urgent` where its Wakes have a queue of their own.
+#[must_use]
+pub fn shard_of(id: &Id, shards: u16, is_urgent: bool) -> u16 {
+    let shard = u16::try_from(id.spread() % u32::from(shards.clamp(1, MAX_SHARDS))).expect("a remainder of a u16");
+    if is_urgent { URGENT + shard } else { shard }
 }
 
 /// Longest time from submission to the first look of a supervisor, for a task whose first Wake was lost.

@@ -637,6 +637,8 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     task.created_at = earliest;
     shift(&mut task.updated_at);
     task.due.iter_mut().for_each(shift);
+    // Where in the due index it is, is no matter of the protocol.
+    task.shard = 0;
     task.forward_by.iter_mut().for_each(shift);
     if let Some(alert) = &mut task.alert {
         alert.reason.clear();

@@ -20,7 +20,7 @@ use stepwarden_remotes::Remotes;
 use submit::Submit;
 
 /// Queues whose messages move an order on.
-pub const QUEUES: [&str; 8] = [
+pub const QUEUES: [&str; 19] = [
     "submissions",
     "scheduler",
     "replies",
@@ -29,6 +29,17 @@ pub const QUEUES: [&str; 8] = [
     "agent-payment",
     "agent-shipping",
     "agent-noop",
+    "scheduler-high",
+    "agent-inventory-high",
+    "agent-fraud-high",
+    "agent-payment-high",
+    "agent-shipping-high",
+    "agent-noop-high",
+    "agent-inventory-low",
+    "agent-fraud-low",
+    "agent-payment-low",
+    "agent-shipping-low",
+    "agent-noop-low",
 ];
 
 pub struct World {

@@ -8,8 +8,9 @@ use shared::task::{ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::Workflow;
 use std::collections::BTreeMap;
+use stepwarden_aws::DynamoStore;
 use stepwarden_aws::list::{Filter, MAX_PAGE};
-use stepwarden_aws::problem::Problem;
+use stepwarden_aws::problem::{self, Problem};
 
 /// Orders on a page where nothing else is asked.
 const PAGE: usize = 50;
@@ -167,6 +168,10 @@ impl Operator {
         let limit = query.get("limit").map_or(Ok(PAGE), |text| query::number("limit", text, MAX_PAGE))?;
         let cursor = query.get("cursor").map(String::as_str);
         let (now, filter) = (self.engine.now(), wanted.filter()?);
+        if cursor.is_some_and(|cursor| !DynamoStore::is_cursor(&filter, cursor)) {
+            let detail = "is not one that a list of these parameters answered; leave it out to begin at the first page";
+            return Err(problem::invalid_field("cursor", detail));
+        }
         let page = self.engine.store.list(&filter, now, limit, cursor).await.map_err(|e| act::unavailable(&e))?;
         let mut orders = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {

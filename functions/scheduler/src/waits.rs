@@ -4,7 +4,7 @@ use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
 use shared::overload::MIN_LIMIT;
 use shared::ports::{Messenger, StateStore};
-use shared::queues::{self, REPLIES};
+use shared::queues::{self, REPLIES, SCHEDULER};
 use shared::step::Direction;
 use shared::task::{Phase, Task};
 use shared::time::SignedDuration;
@@ -14,8 +14,10 @@ use stepwarden_aws::batch::Record;
 /// A wait that may be too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The Wake or cancellation itself.
+    /// The Wake itself.
     Wake(SignedDuration),
+    /// The cancellation itself.
+    Cancel(SignedDuration),
     /// The reply itself.
     Reply(SignedDuration),
     /// The request that it answers, in the queue of the agent of this step.
@@ -28,7 +30,8 @@ pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
     match message {
         // A first Wake is never delayed. A later one may be, and its wait says nothing about the queue.
         ToScheduler::Wake(wake) if wake.seen > 0 || wake.hops > 0 => Vec::new(),
-        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => own.map(Waited::Wake).into_iter().collect(),
+        ToScheduler::Wake(_) => own.map(Waited::Wake).into_iter().collect(),
+        ToScheduler::Cancel(_) => own.map(Waited::Cancel).into_iter().collect(),
         ToScheduler::Reply(reply) => {
             let ms = reply.queued_ms.and_then(|ms| i64::try_from(ms).ok()).map(SignedDuration::from_millis);
             let request = ms.filter(|waited| *waited >= MIN_LIMIT).map(|w| Waited::Request(reply.step.clone(), w));
@@ -49,14 +52,18 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
         for waited in waits {
             let (queue, age) = match waited {
                 Waited::Wake(age) => (queues::of_wakes(task.priority, engine.has_classes()), age),
+                Waited::Cancel(age) => (SCHEDULER.to_owned(), age),
                 Waited::Reply(age) if is_applied => (REPLIES.to_owned(), age),
                 Waited::Request(step, age) if is_applied => match pool(&task, &workflow, &step) {
-                    Some(pool) => (queues::of_requests(pool, task.priority, engine.has_classes()), age),
+                    // No agent tells of more than the step had: it would have been silent.
+                    Some((pool, most)) => {
+                        (queues::of_requests(pool, task.priority, engine.has_classes()), age.min(most))
+                    }
                     None => continue,
                 },
                 Waited::Reply(_) | Waited::Request(..) => continue,
             };
-            match engine.note_wait(&queue, age, &workflow).await {
+            match engine.note_wait(&queue, &task.tenant, age, &workflow).await {
                 Ok(true) => {
                     tracing::warn!(queue, age_ms = age.as_millis(), "messages wait too long")
                 }
@@ -69,14 +76,14 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
     }
 }
 
-/// The pool that answered for `step`: a task that is undone speaks of undos.
-fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<&'a str> {
+/// The pool that answered for `step`, and how long it had: a task that is undone speaks of undos.
+fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<(&'a str, SignedDuration)> {
     let index = workflow.position(step)?;
     let spec = &workflow.steps[index];
     let undo = match task.phase {
         Phase::Forward | Phase::Processed | Phase::Error => None,
         Phase::Undoing | Phase::Undone | Phase::UndoError => spec.work(Direction::Undo),
     };
-    let agent = undo.or_else(|| spec.work(Direction::Do))?.agent;
-    Some(task.steps.get(index)?.pool.as_deref().unwrap_or(agent))
+    let work = undo.or_else(|| spec.work(Direction::Do))?;
+    Some((task.steps.get(index)?.pool.as_deref().unwrap_or(work.agent), work.timeout))
 }

@@ -2,7 +2,7 @@
 
 pub mod http;
 pub mod input;
-mod queue;
+pub mod queue;
 pub mod submission;
 pub mod workflows;
 

@@ -41,9 +41,18 @@ async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
 ) -> Result<(), crate::problem::Problem> {
-    let message: Message = serde_json::from_str(&record.body)
+    let (key, submission) = parse(&record.body)?;
+    submit.accept_by_message(&submit.queue_tenant, &key, submission).await.map(drop)
+}
+
+/// The idempotency key and the submission in the body of a message.
+///
+/// # Errors
+/// No JSON object, no key, or the first field that is wrong.
+pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
+    let message: Message = serde_json::from_str(body)
         .map_err(|e| crate::problem::invalid_json(None, format!("{e}; send one JSON object")))?;
     let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
     let submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
-    submit.accept_by_message(&submit.queue_tenant, &key, submission).await.map(drop)
+    Ok((key, submission))
 }

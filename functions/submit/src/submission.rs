@@ -105,7 +105,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let (workflow, order, task) = self.check(tenant, key, submission)?;
         // Whoever lost the answer to an order that was accepted gets it again, whatever the load.
-        if let Some(overload) = self.engine.overload(workflow, task.priority).await
+        if let Some(overload) = self.engine.overload(workflow, tenant, task.priority).await
             && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
         {
             let age_ms = overload.age.as_millis();
@@ -123,7 +123,9 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         if let Some(workflow) = self.workflows.get(&submission.workflow) {
             let patience = Instant::now() + PATIENCE;
-            while Instant::now() < patience && self.engine.overload(workflow, submission.priority).await.is_some() {
+            while Instant::now() < patience
+                && self.engine.overload(workflow, tenant, submission.priority).await.is_some()
+            {
                 sleep(LOOK_EVERY).await;
             }
         }
@@ -167,7 +169,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             reference: submission.reference,
             reply_queue: submission.reply_queue,
             priority: submission.priority,
-            shard: shard_of(&id, self.shards, submission.priority),
+            shard: shard_of(&id, self.shards, self.engine.has_classes() && submission.priority == Priority::High),
         };
         let task = Task::new(new, workflow, now);
         let order = Order {

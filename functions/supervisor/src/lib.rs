@@ -14,7 +14,7 @@ use leader::{Hold, Lease, LeaseStore};
 use serde::Serialize;
 use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
-use shared::task::{Priority, URGENT_SHARDS};
+use shared::task::{MOVED, Priority, URGENT};
 use shared::time::plus;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,11 +49,12 @@ impl Settings {
         Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
-    /// The shards of a group, those of urgent tasks first.
-    fn shards_of(self, group: u16) -> impl Iterator<Item = (u16, Priority)> {
+    /// The shards of a group: first the tasks that are under way, then those that may still wait in the queue of Wakes of
+    /// their class.
+    fn shards_of(self, group: u16) -> impl Iterator<Item = (u16, Option<Priority>)> {
         let own = move || (group..self.shards).step_by(usize::from(self.groups.max(1)));
-        let urgent = own().map(|shard| (URGENT_SHARDS + shard, Priority::High));
-        urgent.chain(own().map(|shard| (shard, Priority::Normal)))
+        let with = move |bits: u16, class| own().map(move |shard| (shard | bits, class));
+        with(MOVED, None).chain(with(URGENT, Some(Priority::High))).chain(with(0, Some(Priority::Normal)))
     }
 }
 
@@ -83,8 +84,8 @@ impl Sweep {
 
 pub use stepwarden_aws::config::lease_name;
 
-/// A supervisor that keeps its leases from one sweep to the next, so that a sweep that finds nothing costs one query for
-/// each shard.
+/// A supervisor that keeps its leases from one sweep to the next, so that a sweep that finds nothing costs three queries
+/// for each shard.
 pub struct Supervisor<'a, S, M> {
     engine: &'a Engine<S, M>,
     settings: Settings,
@@ -144,7 +145,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             );
         }
         total.stood_by = total.groups == 0;
-        if !total.stood_by && self.settings.strain_least > 0 {
+        // What was cut short would make a part of a sweep look like all of it.
+        if !total.stood_by && problem.is_none() && self.settings.strain_least > 0 {
             let looked_at = u32::try_from(total.looked_at).unwrap_or(u32::MAX);
             self.alerts.follow(self.engine, &self.held, looked_at, self.settings.strain_least).await;
         }
@@ -155,10 +157,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut sweep = Sweep::default();
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
-        for (shard, priority) in
-            self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most"))
-        {
-            match self.sweep_shard(group, (shard, priority), lease, &mut sweep).await? {
+        for (shard, class) in self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most")) {
+            match self.sweep_shard(group, (shard, class), lease, &mut sweep).await? {
                 Some(still) => lease = still,
                 None => break,
             }
@@ -170,7 +170,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     async fn sweep_shard(
         &mut self,
         group: usize,
-        (shard, priority): (u16, Priority),
+        (shard, class): (u16, Option<Priority>),
         mut lease: Lease,
         sweep: &mut Sweep,
     ) -> Result<Option<Lease>, Error> {
@@ -179,9 +179,12 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut until = self.engine.now();
         for n in 0..MAX_PAGES {
             let mut page = self.engine.store.due(shard, until, PAGE, cursor.as_deref()).await?;
-            if n == 0 && !page.ids.is_empty() {
-                // Only now: while nothing is due a sweep costs one query for each shard.
-                let lag = self.engine.sweep_lag(priority).await;
+            if n == 0
+                && !page.ids.is_empty()
+                && let Some(class) = class
+            {
+                // Only now: while nothing is due nobody has to know how long the queues are.
+                let lag = self.engine.sweep_lag(class).await;
                 if !lag.is_zero() {
                     until = plus(until, -lag);
                     page = self.engine.store.due(shard, until, PAGE, None).await?;

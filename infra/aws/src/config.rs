@@ -172,7 +172,7 @@ pub fn pools(text: &str) -> Result<Layout, String> {
     Ok(all)
 }
 
-/// The same pools, none of which is called as an agent that it does not belong to.
+/// The same pools, each of an agent that there is, and none called as an agent that it does not belong to.
 ///
 /// # Errors
 /// The pool that is, in words.
@@ -181,6 +181,9 @@ pub fn apart(pools: Layout, agents: &[String]) -> Result<Layout, String> {
         if let Some(name) = names.iter().find(|name| *name != agent && agents.contains(name)) {
             return Err(format!("pool `{name}` of `{agent}` is called as another agent"));
         }
+    }
+    if let Some(agent) = pools.keys().find(|agent| !agents.is_empty() && !agents.contains(agent)) {
+        return Err(format!("there is no agent `{agent}` to have pools; there are {}", agents.join(", ")));
     }
     Ok(pools)
 }

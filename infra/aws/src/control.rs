@@ -1,15 +1,16 @@
 //! How agents and queues stand: one item, `control#agents`, with an attribute for each agent that an operator paused, each
 //! one that a supervisor found strained, and each queue that a scheduler found too long.
 
-use crate::item::{Item, corrupt, s};
+use crate::item::{Item, s};
 use crate::state_store::{DynamoStore, unavailable};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::agents::{Agents, Pause};
-use shared::overload::Wait;
+use shared::overload::Waits;
 use shared::ports::Error;
 use shared::strain::Strain;
+use shared::time::Timestamp;
 use std::collections::BTreeMap;
 
 const KEY: &str = "control#agents";
@@ -26,7 +27,16 @@ impl DynamoStore {
     pub async fn read_agents(&self) -> Result<Agents, Error> {
         let key = Item::from([("pk".into(), s(KEY))]);
         let item = self.get(&self.state_table, key, KEY).await?.unwrap_or_default();
-        Ok(Agents { paused: all(&item, PAUSED)?, strained: all(&item, STRAINED)?, waits: all(&item, WAIT)? })
+        let mut paused: BTreeMap<String, Pause> = all(&item, PAUSED);
+        // Whatever it says, somebody wanted this agent to be paused.
+        for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {
+            paused.entry(name.to_owned()).or_insert_with(|| Pause {
+                by: "somebody".into(),
+                reason: "its entry in control#agents cannot be read; resume the agent to remove it".into(),
+                since: Timestamp::UNIX_EPOCH,
+            });
+        }
+        Ok(Agents { paused, strained: all(&item, STRAINED), waits: all(&item, WAIT) })
     }
 
     /// Pauses the agent called `name`, or resumes it (`None`). Other agents' entries are not touched.
@@ -45,12 +55,12 @@ impl DynamoStore {
         update.send().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
-    pub(crate) async fn set_wait(&self, queue: &str, wait: &Wait) -> Result<(), Error> {
+    pub(crate) async fn set_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
         let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
         let update = update
             .update_expression("SET #wait = :wait")
             .expression_attribute_names("#wait", format!("{WAIT}{queue}"))
-            .expression_attribute_values(":wait", json(wait));
+            .expression_attribute_values(":wait", json(waits));
         update.send().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
@@ -85,13 +95,19 @@ impl DynamoStore {
     }
 }
 
-/// The attributes with this prefix, by the rest of their names.
-fn all<T: DeserializeOwned>(item: &Item, prefix: &str) -> Result<BTreeMap<String, T>, Error> {
+/// The attributes with this prefix, by the rest of their names. One that cannot be read is left out: it must not take what
+/// the others say along.
+fn all<T: DeserializeOwned>(item: &Item, prefix: &str) -> BTreeMap<String, T> {
     let found = item.iter().filter_map(|(attribute, value)| {
         let name = attribute.strip_prefix(prefix)?;
         let AttributeValue::S(json) = value else { return None };
-        let read = serde_json::from_str(json).map(|value| (name.to_owned(), value));
-        Some(read.map_err(|e| corrupt(KEY, format!("`{attribute}`: {e}"))))
+        match serde_json::from_str(json) {
+            Ok(value) => Some((name.to_owned(), value)),
+            Err(error) => {
+                tracing::warn!(attribute, error = %error, "an entry of {KEY} cannot be read");
+                None
+            }
+        }
     });
     found.collect()
 }

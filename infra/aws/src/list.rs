@@ -93,6 +93,21 @@ impl DynamoStore {
         }
     }
 
+    /// Whether `cursor` is one that a page of this filter ended with, or could have.
+    #[must_use]
+    pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
+        /// A sort key is a time and an id; an index key has three such values, in JSON.
+        const LONGEST: usize = 500;
+        let Some(value) = attention_of(filter) else { return cursor.len() <= LONGEST && time_of(cursor).is_ok() };
+        let Some(key) = from_cursor(cursor, "cursor").ok().filter(|key| key.len() == 3 && cursor.len() <= LONGEST)
+        else {
+            return false;
+        };
+        key.get("attention") == Some(&s(value))
+            && item::number::<i64>(&key, "updated_at", "cursor").is_ok()
+            && item::text(&key, "pk", "cursor").is_ok_and(|id| !id.is_empty())
+    }
+
     async fn list_attention(
         &self,
         filter: &Filter,

@@ -10,10 +10,10 @@ use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem};
 use shared::agents::Agents;
 use shared::order::{Id, Order};
-use shared::overload::Wait;
+use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::strain::Strain;
-use shared::task::Task;
+use shared::task::{Task, moved};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl StateStore for DynamoStore {
                 .update_expression("SET lease_token = :token, due = :due, #shard = :shard")
                 .expression_attribute_names("#shard", "shard")
                 .expression_attribute_values(":due", n(due.as_millisecond()))
-                .expression_attribute_values(":shard", s(item::shard(task.shard))),
+                .expression_attribute_values(":shard", s(item::shard(moved(task.shard)))),
             None => update
                 .update_expression("SET lease_token = :token REMOVE due, #shard")
                 .expression_attribute_names("#shard", "shard"),
@@ -221,8 +221,8 @@ impl StateStore for DynamoStore {
         self.read_agents().await
     }
 
-    async fn note_wait(&self, queue: &str, wait: &Wait) -> Result<(), Error> {
-        self.set_wait(queue, wait).await
+    async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
+        self.set_wait(queue, waits).await
     }
 
     async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {

@@ -100,7 +100,7 @@ impl Api {
                     columns[0], columns[1], columns[2], columns[3], columns[4]
                 );
             }
-            if let Some(cursor) = a["next_cursor"].as_str() {
+            if let Some(cursor) = a["next"].as_str() {
                 let _ = writeln!(out, "more: --cursor {cursor}");
             }
             out

@@ -284,10 +284,6 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
 }
 
 fn check_pools(config: &Config) -> Result<(), StartError> {
-    if let Some(agent) = config.pools.keys().find(|agent| !config.agents.contains(agent)) {
-        let known = config.agents.join(", ");
-        return Err(StartError::Data(format!("there is no agent `{agent}` to have pools; there are {known}")));
-    }
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
 }
 

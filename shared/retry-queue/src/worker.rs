@@ -12,6 +12,7 @@ use shared::message::{AlertEvent, Effect, Outcome, Reply, Request};
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
 use shared::scheduler::Event;
+use shared::task::moved;
 use shared::time::{SignedDuration, Timestamp, until};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -147,7 +148,10 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         let mut found = Vec::new();
         for n in 0..owned.len() {
             // A part that is long must not keep the others waiting for ever: each poll begins with another one.
-            self.due_in(owned[(from + n) % owned.len()], wanted, &mut found).await?;
+            let shard = owned[(from + n) % owned.len()];
+            for part in [moved(shard), shard] {
+                self.due_in(part, wanted, &mut found).await?;
+            }
         }
         Ok(if found.is_empty() { Polled::default() } else { self.claim(found).await })
     }

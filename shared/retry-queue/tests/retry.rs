@@ -11,7 +11,7 @@ use shared::engine::Clock;
 use shared::order::Order;
 use shared::ports::{AttentionIndex, Created, DuePage, Saved, StateStore};
 use shared::step::State;
-use shared::task::{ProcessState, Task};
+use shared::task::{ProcessState, Task, moved};
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ impl StateStore for Memory {
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, _: u64) -> Result<(), Error> {
         let mut tables = self.0.lock().unwrap();
         if let Some(stored) = tables.tasks.get_mut(&task.id).filter(|t| t.version == task.version) {
-            stored.due = due;
+            (stored.due, stored.shard) = (due, moved(stored.shard));
         }
         Ok(())
     }

@@ -1,0 +1,105 @@
+//! Messages of the queues.
+
+use jiff::{SignedDuration, Timestamp};
+use shared::agents::ALL_RUN;
+use shared::message::{Request, ToScheduler};
+use shared::order::Id;
+use shared::pools::ONE_EACH;
+use shared::scheduler::{Decision, Event, Turn, schedule};
+use shared::step::State;
+use shared::task::{Priority, Submission, Task};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::sync::LazyLock;
+
+const START: i64 = 1_795_251_600_000;
+const WORKFLOW: &str = r#"
+name = "sample"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "b"
+agent = "x"
+timeout = "10s"
+[[step]]
+name = "c"
+agent = "x"
+after = ["a", "b"]
+timeout = "10s"
+"#;
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(START + ms).expect("within the calendar")
+}
+
+fn turn(workflow: &Workflow) -> Turn<'_> {
+    let skew = SignedDuration::from_secs(1);
+    Turn { workflow, now: at(1000), instance: "fuzz", skew, agents: &ALL_RUN, pools: &ONE_EACH }
+}
+
+/// A workflow, and a task of it whose first two steps are claimed.
+static CLAIMED: LazyLock<(Workflow, Task)> = LazyLock::new(|| {
+    let workflow = parse("sample.toml", WORKFLOW, Known { agents: &["x"], inputs: &[] }).expect("a valid file");
+    let submission = Submission {
+        id: Id("ord_1".into()),
+        tenant: "acme".into(),
+        reference: None,
+        reply_queue: Some("shop".into()),
+        priority: Priority::Normal,
+        shard: 0,
+    };
+    let task = Task::new(submission, &workflow, at(0));
+    let decision = schedule(&task, &Event::Wake { seen: 0, hops: 0 }, &turn(&workflow));
+    let Decision::Save { task, .. } = decision else { panic!("a first Wake claims") };
+    (workflow, *task)
+});
+
+/// Whatever a scheduler reads: it is written as it was read, and moves a task by one version at most, never out of a final
+/// state. A reply counts only for the step and the attempt that are under way.
+pub fn to_scheduler(bytes: &[u8]) {
+    let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return };
+    let json = serde_json::to_string(&message).expect("as it is sent");
+    let again: ToScheduler = serde_json::from_str(&json).expect("as it was sent");
+    assert_eq!(json, serde_json::to_string(&again).expect("as it is sent"));
+    let (workflow, task) = &*CLAIMED;
+    let (event, current) = match message {
+        ToScheduler::Wake(wake) => (Event::from(&wake), None),
+        ToScheduler::Reply(reply) => {
+            let index = workflow.position(&reply.step);
+            let is_current = index.is_some_and(|n| {
+                task.steps[n].attempt == reply.attempt && matches!(task.steps[n].state, State::Processing { .. })
+            });
+            (Event::Reply(reply), Some(is_current))
+        }
+        ToScheduler::Cancel(cancel) => (Event::Cancel { by: cancel.by, reason: cancel.reason }, None),
+    };
+    let Decision::Save { task: next, .. } = schedule(task, &event, &turn(workflow)) else { return };
+    assert_ne!(current, Some(false), "a reply of another attempt changed the task: {event:?}");
+    assert_eq!(next.version, task.version + 1);
+    assert_eq!(next.steps.len(), task.steps.len());
+    assert!(next.steps.iter().zip(&task.steps).all(|(after, before)| after.attempt >= before.attempt));
+    // The same again is of the past now, or says nothing new.
+    if let Decision::Save { task: third, .. } = schedule(&next, &event, &turn(workflow)) {
+        assert!(current.is_none(), "a reply counted twice: {event:?}");
+        assert_eq!(third.version, next.version + 1);
+    }
+}
+
+/// Whatever an agent reads is written as it was read.
+pub fn request(bytes: &[u8]) {
+    let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
+    let json = serde_json::to_string(&request).expect("as it is sent");
+    let again: Request = serde_json::from_str(&json).expect("as it was sent");
+    assert_eq!(again, request);
+}
+
+/// An order by message: what is accepted has a key that can be used.
+pub fn order(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok((key, _)) = submit::queue::parse(text) {
+        assert!(!key.trim().is_empty() && key.len() <= 200);
+    }
+}

@@ -1,0 +1,40 @@
+//! Workflow files.
+
+use shared::time::SignedDuration;
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+
+/// The agents that files may name.
+const AGENTS: [&str; 3] = ["inventory", "payment", "shipping"];
+
+/// What is accepted is a graph that can be run: every step can be reached, has time, and an agent that exists. What is
+/// refused names a line of the file.
+pub fn file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let workflow = match parse("any.toml", text, Known { agents: &AGENTS, inputs: &["order"] }) {
+        Ok(workflow) => workflow,
+        Err(error) => {
+            let lines = text.lines().count().max(1);
+            assert!((1..=lines + 1).contains(&error.line), "line {} of {lines}: {error}", error.line);
+            return;
+        }
+    };
+    assert!(!workflow.steps.is_empty());
+    let mut done: Vec<usize> = Vec::new();
+    while done.len() < workflow.steps.len() {
+        let is_next =
+            |n: &usize| !done.contains(n) && workflow.steps[*n].after.iter().all(|before| done.contains(before));
+        let next = (0..workflow.steps.len()).find(is_next).expect("no cycle");
+        done.push(next);
+    }
+    for (n, step) in workflow.steps.iter().enumerate() {
+        assert_eq!(workflow.position(&step.name), Some(n), "names are unique");
+        assert!(AGENTS.contains(&step.agent.as_str()) && step.timeout > SignedDuration::ZERO);
+        if let Some(undo) = &step.undo {
+            assert!(AGENTS.contains(&undo.agent.as_str()) && undo.timeout > SignedDuration::ZERO);
+        }
+    }
+    let json = serde_json::to_string(&workflow).expect("as it is stored");
+    let stored: Workflow = serde_json::from_str(&json).expect("as it was stored");
+    assert!(stored == workflow && stored.hash() == workflow.hash(), "a task finds its definition again");
+}
