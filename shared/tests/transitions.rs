@@ -610,6 +610,21 @@ fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
     bench.at(61_000).wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
 }
 
+// I2 under clocks that differ: one instance begins the undo as soon as it may, another one with a clock behind takes the last
+// reply. It ends the task all the same: nothing else would, for nothing is due any more. Found by the simulation, seed 91.
+#[test]
+fn an_undo_once_begun_ends_on_a_clock_that_is_behind_too() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
+    bench.now = 10_500;
+    bench.done("a").is("Undone a=Undone#2", "notice Undone");
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4);
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
+    bench.now = 10_500;
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
+}
+
 // G3: an outcome nobody knows is undone; the request says so by having no output.
 #[test]
 fn a_step_whose_outcome_is_unknown_is_undone_too() {
