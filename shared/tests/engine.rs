@@ -465,6 +465,35 @@ async fn sixteen_schedulers_on_one_store_claim_each_step_exactly_once() {
     }
 }
 
+// F1: a notice of a turn, or of the beginning, is sent again only as long as its task stays where it is. So no Wake goes out
+// before it, and what failed is tried again with both. Found by the simulation, seeds 16 and 1995.
+#[tokio::test]
+async fn a_wake_never_overtakes_the_notice_of_its_task() {
+    let world = World::new(ONE, 1).await;
+    let (scheduler, supervisor) = (world.instance("s1"), world.instance("v"));
+    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    world.at(60_000);
+    assert!(supervisor.recover(&[id("ord_1")], &lease(1)).await[0].is_err());
+    assert_eq!(world.sent(), Vec::<String>::new(), "the order must not begin before its first notice");
+    world.at(301_000);
+    assert!(supervisor.recover(&[id("ord_1")], &lease(1)).await[0].is_err());
+    assert_eq!(world.sent(), ["wake"], "a queue that is away for long must not hold up the order");
+    world.queues.fail(None);
+    supervisor.recover(&[id("ord_1")], &lease(1)).await[0].as_ref().unwrap();
+    assert_eq!(world.sent(), ["notice Received", "wake"]);
+
+    one(&scheduler, wake("ord_1")).await.unwrap();
+    world.sent();
+    let (task, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
+    let refused = (task, Event::Reply(Reply { outcome: failed(), ..told }));
+    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    assert!(one(&scheduler, refused.clone()).await.is_err());
+    assert_eq!(world.sent(), Vec::<String>::new(), "the undo must not begin before the notice of it");
+    world.queues.fail(None);
+    one(&scheduler, refused).await.unwrap();
+    assert_eq!(world.sent().len(), 2);
+}
+
 // A handler fails the message, not the batch.
 #[tokio::test]
 async fn a_failing_neighbour_takes_nobody_along() {
