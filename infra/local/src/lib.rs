@@ -11,4 +11,5 @@ pub mod http;
 pub mod process;
 pub mod pump;
 pub mod say;
+pub mod simulate;
 pub mod system;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use stepwarden::client::Api;
 use stepwarden::say::{READER_GONE, is_reader_gone};
 use stepwarden::system::{self, Backend, Options, StartError, System};
-use stepwarden::{bench, demo, say};
+use stepwarden::{bench, demo, say, simulate};
 use stepwarden_embedded::Durability;
 use submit::workflows::{self, Workflows};
 
@@ -41,6 +41,8 @@ enum Command {
     Demo(Demo),
     /// Measure throughput and latency on this machine
     Bench(Bench),
+    /// Run a workflow under faults in virtual time, and check that every order ends well
+    Simulate(Simulate),
     /// Serve the sample remote services alone, for a system that runs elsewhere
     Remotes(Remotes),
     /// Submit an order from a file, or from standard input for `-`
@@ -266,6 +268,24 @@ struct Bench {
     json: bool,
 }
 
+#[derive(clap::Args)]
+struct Simulate {
+    /// A workflow file [default: the project's own workflows, which use every rule between them]
+    file: Option<PathBuf>,
+    /// How many seeds, from 0
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// Replay this seed alone and print its trace
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// One seed in so many goes over the DynamoDB adapter; 0: none
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    adapter_every: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Kept {
     /// A power failure: fsync before every answer
@@ -296,8 +316,11 @@ fn rate(text: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // The demo shows faults on purpose: what the functions log about them would drown the summary.
-    let is_quiet = !matches!(cli.command, Some(Command::Up(_)));
-    stepwarden_aws::telemetry::init_at(if is_quiet { "error" } else { "info" });
+    stepwarden_aws::telemetry::init_at(match cli.command {
+        Some(Command::Up(_)) => "info",
+        Some(Command::Simulate(_)) => "off",
+        _ => "error",
+    });
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
@@ -318,6 +341,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Bench(bench)) => self::bench(bench).await,
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Demo(demo)) => self::demo(demo, workflows()?).await,
+        Some(Command::Simulate(options)) => self::simulate(options).await,
         Some(other) => speak(other).await,
         None => {
             let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1 };
@@ -340,7 +364,7 @@ fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
 async fn speak(command: Command) -> Result<ExitCode> {
     let api = |at: &At| Api::new(&at.url, at.json);
     let (action, act) = match command {
-        Command::Up(_) | Command::Demo(_) | Command::Bench(_) | Command::Remotes(_) => {
+        Command::Up(_) | Command::Demo(_) | Command::Bench(_) | Command::Remotes(_) | Command::Simulate(_) => {
             unreachable!("these speak to no running system")
         }
         Command::Submit(Submit { file, workflow, key, reply_queue, priority, at }) => {
@@ -468,6 +492,13 @@ async fn wait_for_signal() -> Result<()> {
 async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
     let Demo { file, transient, hang, permanent, seed } = demo;
     let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows }).await?;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn simulate(Simulate { file, seeds, seed, adapter_every, json }: Simulate) -> Result<ExitCode> {
+    let options = simulate::Options { file, seeds, seed, real_every: adapter_every, json };
+    // Each seed has a runtime of its own, so it cannot be played inside of this one.
+    let is_clean = tokio::task::spawn_blocking(move || simulate::main(&options)).await??;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

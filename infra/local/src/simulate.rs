@@ -1,0 +1,81 @@
+//! `stepwarden simulate`: a workflow under faults, in virtual time.
+
+use anyhow::Result;
+use serde_json::json;
+use shared::workflow::Workflow;
+use shared::workflow::file::{Error, Known, parse};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use stepwarden_simulation::{Run, RunOptions, Settings, run, simulate, workflows};
+
+/// What is to be simulated.
+pub struct Options {
+    /// A workflow file; `None` takes those that the project itself is tested with.
+    pub file: Option<PathBuf>,
+    /// How many seeds.
+    pub seeds: u64,
+    /// Only this one, with its trace.
+    pub seed: Option<u64>,
+    /// One run in so many goes over the DynamoDB adapter; 0: none.
+    pub real_every: u64,
+    /// Print one JSON object.
+    pub json: bool,
+}
+
+/// Plays the seeds and prints what they came to; true if every order ended well.
+///
+/// # Errors
+/// A workflow file that cannot be read or is wrong.
+pub fn main(options: &Options) -> Result<bool> {
+    let workflows = match &options.file {
+        Some(file) => {
+            let unreadable =
+                |e| Error { file: file.display().to_string(), line: 1, message: format!("cannot be read: {e}") };
+            let text = std::fs::read_to_string(file).map_err(unreadable)?;
+            let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
+            let workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
+            vec![Arc::new(workflow)]
+        }
+        None => workflows(),
+    };
+    let settings = Settings { workflows, real_every: options.real_every };
+    if let Some(seed) = options.seed {
+        return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
+    }
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let bar = if options.json {
+        indicatif::ProgressBar::hidden()
+    } else {
+        indicatif::ProgressBar::new(options.seeds).with_message("seeds")
+    };
+    let report = simulate(&settings, 0, options.seeds, threads, |done| bar.set_position(done));
+    bar.finish_and_clear();
+    if options.json {
+        crate::say!("{}", serde_json::to_string(&report)?);
+    } else {
+        crate::say!("{report}");
+    }
+    Ok(report.is_clean())
+}
+
+fn one(run: &Run, json: bool) -> Result<bool> {
+    if json {
+        let value = json!({
+            "seed": run.seed, "workflow": run.workflow, "violations": run.violations, "faults": run.fired,
+            "trace": run.trace,
+        });
+        crate::say!("{value}");
+    } else {
+        for line in &run.trace {
+            crate::say!("{line}");
+        }
+        for violation in &run.violations {
+            crate::say!("=> {violation}");
+        }
+        if run.violations.is_empty() {
+            crate::say!("ok: seed {} of `{}`, {} faults, no rule was broken", run.seed, run.workflow, run.fired.len());
+        }
+    }
+    Ok(run.violations.is_empty())
+}

@@ -1,0 +1,326 @@
+//! What goes wrong and when: every decision is a hash of the seed, the place, and how often that place was reached.
+//!
+//! No decision takes from a stream that others share, so one fault can be left out and the rest stays as it was. That is
+//! what makes a failing run small: [`crate::shrink`] tries the same seed with fewer of the faults it showed.
+
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+macro_rules! classes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $rate:literal;)*) => {
+        /// The classes of faults, and of what people do at bad moments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Class { $($(#[$doc])* $name,)* }
+
+        impl Class {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The name in reports and keys.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The usual share of decisions at which it happens, from 0 to 1.
+            #[must_use]
+            pub fn usual_rate(self) -> f64 {
+                match self { $(Self::$name => $rate,)* }
+            }
+        }
+    };
+}
+
+classes! {
+    /// A process dies: all its futures are dropped, its memory is gone. What it had sent is on its way all the same.
+    Crash = "crash", 0.004;
+    /// A supervisor stands still for longer than its lease lives, then goes on where it was.
+    PausedLeader = "paused-leader", 0.01;
+    /// Another process stands still for longer than a step may take.
+    PausedWorker = "paused-worker", 0.004;
+    /// A process's clock is wrong, within the skew.
+    ClockSkew = "clock-skew", 0.7;
+    /// The store answers with an error and has done nothing.
+    StoreError = "store-error", 0.02;
+    /// The store asks to slow down.
+    StoreThrottle = "store-throttle", 0.02;
+    /// The store has written, and its answer is lost; the caller gets an error, or tries again as the SDK does.
+    StoreLost = "store-answer-lost", 0.02;
+    /// A call to the store takes seconds on its way.
+    StoreSlow = "store-slow", 0.01;
+    /// A submission meets another transaction.
+    TransactionConflict = "transaction-conflict", 0.2;
+    /// The due index answers as of seconds ago.
+    IndexLag = "index-lag", 0.2;
+    /// A request to a queue fails as a whole, and nothing was sent.
+    SendError = "send-error", 0.02;
+    /// A request to a queue was done, and its answer is lost.
+    SendLost = "send-answer-lost", 0.02;
+    /// Some messages of a request are refused, the others go.
+    PartialBatch = "partial-batch", 0.03;
+    /// A message was taken by the queue and is never delivered.
+    LostMessage = "lost-message", 0.03;
+    /// A message is delivered twice.
+    Duplicate = "duplicate", 0.05;
+    /// A message is overtaken by later ones.
+    Reorder = "reorder", 0.05;
+    /// A message takes long: up to several timeouts of a step.
+    Delay = "delay", 0.03;
+    /// A handled message could not be deleted and comes again.
+    DeleteLost = "delete-lost", 0.03;
+    /// A remote service takes its time.
+    RemoteSlow = "remote-slow", 0.05;
+    /// A remote service never answers.
+    RemoteHang = "remote-hang", 0.03;
+    /// A remote service fails, and has done nothing.
+    RemoteTransient = "remote-transient", 0.1;
+    /// A remote service refuses a step for good.
+    RemotePermanent = "remote-permanent", 0.08;
+    /// A remote service has done it and says that it failed.
+    RemoteLying = "remote-lying", 0.05;
+    /// A call reaches its remote service only after the deadline.
+    RemoteLate = "remote-late", 0.06;
+    /// A remote service has done it and answers after the deadline.
+    RemoteLateAnswer = "remote-late-answer", 0.02;
+    /// A remote service is down for a while.
+    RemoteOutage = "remote-outage", 0.15;
+    /// The undo of a step fails for a while.
+    UndoFails = "undo-fails", 0.25;
+    /// The undo of a step is refused once, for good as far as anybody knows.
+    UndoRefused = "undo-refused", 0.1;
+    /// Somebody cancels an order.
+    Cancel = "cancel", 0.15;
+    /// Somebody resubmits an order as soon as it is in Error.
+    Resubmit = "resubmit", 0.5;
+    /// Somebody pauses an order and resumes it later.
+    PauseOrder = "pause-order", 0.05;
+    /// Somebody undoes an order, whatever its state.
+    UndoAsked = "undo-asked", 0.05;
+    /// Somebody ends the waits of an order.
+    RetryNow = "retry-now", 0.1;
+    /// Messages that nobody can read come to every queue.
+    Poison = "poison", 0.1;
+    /// There is another order beside the first.
+    MoreOrders = "more-orders", 0.6;
+}
+
+impl Class {
+    /// A person's act or a part of the workload rather than a fault of the platform.
+    #[must_use]
+    pub fn is_act(self) -> bool {
+        use Class::{Cancel, MoreOrders, PauseOrder, Poison, Resubmit, RetryNow, UndoAsked};
+        matches!(self, Cancel | Resubmit | PauseOrder | UndoAsked | RetryNow | Poison | MoreOrders)
+    }
+}
+
+impl Serialize for Class {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A fault that happened: its class and where. `Display` is its key, the same in every run of the seed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Fired {
+    /// Its class.
+    pub class: Class,
+    /// The place, and after `#` how often that had been reached before.
+    pub site: String,
+    /// When, in milliseconds from the beginning of the run.
+    pub at_ms: u64,
+}
+
+impl Fired {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{}@{}", self.class, self.site)
+    }
+}
+
+/// Numbers for one decision, drawn from its own hash.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// The draw of a seed and a name.
+    #[must_use]
+    pub fn of(seed: u64, name: &str) -> Self {
+        Self(mix(hash(name.as_bytes()) ^ mix(seed)))
+    }
+
+    /// The next number, all 64 bits of it.
+    pub fn next(&mut self) -> u64 {
+        self.0 = mix(self.0);
+        self.0
+    }
+
+    /// A number in `least..=most`.
+    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.next() % (most.saturating_sub(least) + 1)
+    }
+
+    /// True in this share of cases.
+    pub fn chance(&mut self, share: f64) -> bool {
+        unit(self.next()) < share
+    }
+
+    /// One of them.
+    pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[usize::try_from(self.between(0, all.len() as u64 - 1)).expect("an index")]
+    }
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// SplitMix64's finish.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn unit(x: u64) -> f64 {
+    (x >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Which faults may happen.
+#[derive(Clone, Debug, Default)]
+pub enum Allowed {
+    /// All that the seed draws.
+    #[default]
+    All,
+    /// Only those with these keys.
+    Only(Arc<BTreeSet<String>>),
+}
+
+impl Allowed {
+    /// None at all.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Only(Arc::default())
+    }
+
+    fn has(&self, key: impl FnOnce() -> String) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(keys) => !keys.is_empty() && keys.contains(&key()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    reached: HashMap<(Class, u64), u32>,
+    passed: HashMap<u64, u64>,
+    fired: Vec<Fired>,
+    are_over: bool,
+}
+
+/// The dice of one run.
+pub struct Dice {
+    seed: u64,
+    rates: BTreeMap<Class, f64>,
+    allowed: Allowed,
+    state: Mutex<State>,
+}
+
+impl Dice {
+    /// Dice that throw each class at the rate given; a class without one never happens.
+    #[must_use]
+    pub fn new(seed: u64, rates: BTreeMap<Class, f64>, allowed: Allowed) -> Self {
+        Self { seed, rates, allowed, state: Mutex::default() }
+    }
+
+    /// Whether the fault happens here and now; with the numbers to draw its details from.
+    pub fn fires(&self, class: Class, site: &str, at_ms: u64) -> Option<Draw> {
+        let rate = *self.rates.get(&class)?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = hash(site.as_bytes());
+        let reached = state.reached.entry((class, place)).or_default();
+        let n = *reached;
+        *reached += 1;
+        if state.are_over {
+            return None;
+        }
+        let mut draw = Draw(mix(place ^ mix(self.seed ^ mix(u64::from(n) << 8 | class as u64))));
+        if !draw.chance(rate) {
+            return None;
+        }
+        let fired = Fired { class, site: format!("{site}#{n}"), at_ms };
+        if !self.allowed.has(|| fired.key()) {
+            return None;
+        }
+        state.fired.push(fired);
+        Some(draw)
+    }
+
+    /// Numbers for something that always happens here, others each time.
+    #[must_use]
+    pub fn draw(&self, site: &str) -> Draw {
+        let place = hash(site.as_bytes());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = state.passed.entry(place).or_default();
+        *n += 1;
+        Draw(mix(place ^ mix(self.seed ^ mix(*n))))
+    }
+
+    /// From now on nothing goes wrong.
+    pub fn stop(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).are_over = true;
+    }
+
+    /// What has happened so far, in order.
+    #[must_use]
+    pub fn fired(&self) -> Vec<Fired> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).fired.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dice(allowed: Allowed) -> Dice {
+        Dice::new(7, BTreeMap::from([(Class::Delay, 0.3), (Class::Crash, 0.3)]), allowed)
+    }
+
+    #[test]
+    fn a_fault_left_out_leaves_the_others_where_they_are() {
+        let all = dice(Allowed::All);
+        for n in 0..100 {
+            all.fires(Class::Delay, &format!("a{}", n % 3), n);
+            all.fires(Class::Crash, "b", n);
+        }
+        let fired = all.fired();
+        assert!(fired.len() > 20);
+        let keys: BTreeSet<_> = fired.iter().skip(1).step_by(2).map(Fired::key).collect();
+        let some = dice(Allowed::Only(Arc::new(keys.clone())));
+        for n in 0..100 {
+            some.fires(Class::Delay, &format!("a{}", n % 3), n);
+            some.fires(Class::Crash, "b", n);
+        }
+        assert_eq!(some.fired().iter().map(Fired::key).collect::<BTreeSet<_>>(), keys);
+    }
+
+    #[test]
+    fn the_rate_is_the_share_and_nothing_happens_once_it_is_over() {
+        let dice = dice(Allowed::All);
+        let count = (0..10_000).filter(|n| dice.fires(Class::Delay, &n.to_string(), 0).is_some()).count();
+        assert!((2_700..3_300).contains(&count), "{count}");
+        dice.stop();
+        assert!((0..1000).all(|n| dice.fires(Class::Delay, &n.to_string(), 0).is_none()));
+    }
+}

@@ -1,0 +1,475 @@
+//! The history of a run and what must be true of it, whatever went wrong: for simulations, and for every other run that
+//! can say what was saved, what the remote services did, and what was told to whom.
+//!
+//! Each task is one register that is only ever replaced under the condition that it is as it was read, so its saves must
+//! form one chain of versions. Beside it is a ledger of remote effects, notices and alerts.
+
+use serde::Serialize;
+use shared::history::Kind;
+use shared::message::{AlertEvent, Notice, NoticeKind};
+use shared::order::Id;
+use shared::retry::Ladder;
+use shared::step::State;
+use shared::task::{Phase, ProcessState, Task};
+use shared::workflow::{Hash, Workflow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// The rules of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The saves of a task form one chain of versions from 0, each made by who read the one before.
+    OneChain,
+    /// What a process believes it saved is in that chain.
+    Observed,
+    /// What only rises never falls: attempts, tokens, times; what has ended stays ended unless a person acts.
+    OnlyRises,
+    /// No step fails more often than its policy allows.
+    FailureCount,
+    /// No step has an effect twice.
+    AppliedOnce,
+    /// A processed order has every effect.
+    Processed,
+    /// An undone order has no effect that can be undone.
+    Undone,
+    /// The submitter is told how it ended.
+    Notice,
+    /// Whoever must act is told.
+    Alert,
+    /// An order ends.
+    Ends,
+    /// Every submission is answered, and what was answered is stored.
+    Accepted,
+    /// Nothing is a dead letter or set aside without need.
+    NoneAside,
+}
+
+/// A rule that a run broke.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// The order, if it is about one.
+    pub order: Option<Id>,
+    /// What is wrong.
+    pub words: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.order {
+            Some(id) => write!(f, "{:?}: {id}: {}", self.rule, self.words),
+            None => write!(f, "{:?}: {}", self.rule, self.words),
+        }
+    }
+}
+
+/// One effect of a step at a remote service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Effect {
+    key: String,
+    stands: bool,
+}
+
+/// What the remote services did, by order and step.
+#[derive(Clone, Debug, Default)]
+pub struct Effects(BTreeMap<(Id, String), Vec<Effect>>);
+
+impl Effects {
+    /// The service applied a key.
+    pub fn applied(&mut self, order: &Id, step: &str, key: &str) {
+        let effects = self.0.entry((order.clone(), step.to_owned())).or_default();
+        effects.push(Effect { key: key.to_owned(), stands: true });
+    }
+
+    /// The service took back what it had applied under a key.
+    pub fn undone(&mut self, order: &Id, step: &str, key: &str) {
+        let effects = self.0.entry((order.clone(), step.to_owned())).or_default();
+        if let Some(effect) = effects.iter_mut().find(|e| e.key == key && e.stands) {
+            effect.stands = false;
+        }
+    }
+
+    /// How often a step was applied, and how many of these effects stand.
+    #[must_use]
+    pub fn of(&self, order: &Id, step: &str) -> (usize, usize) {
+        let effects = self.0.get(&(order.clone(), step.to_owned())).map(Vec::as_slice).unwrap_or_default();
+        (effects.len(), effects.iter().filter(|e| e.stands).count())
+    }
+}
+
+/// One save as the store took it.
+#[derive(Clone, Debug)]
+struct Save {
+    task: Arc<Task>,
+    seen: Option<u64>,
+}
+
+/// What happened, as far as it matters.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    saves: BTreeMap<Id, Vec<Save>>,
+    observed: BTreeMap<Id, BTreeSet<(u64, String)>>,
+    /// The ledger of the remote services.
+    pub effects: Effects,
+    /// The highest token of a supervisor's lease that an order was written under.
+    tokens: BTreeMap<Id, u64>,
+    /// Orders that were written under an older token after a newer one: version, token, and the newer one.
+    overruled: Vec<(Id, u64, u64, u64)>,
+    notices: BTreeMap<Id, Vec<(u64, NoticeKind, ProcessState)>>,
+    /// How often the queue refused a notice.
+    refused: BTreeMap<(Id, u64), u32>,
+    alerts: BTreeMap<Id, BTreeSet<u64>>,
+}
+
+impl History {
+    /// The store took this save, whose writer had read version `seen`; `None` for the first one.
+    pub fn stored(&mut self, task: &Task, seen: Option<u64>) {
+        self.written(&task.id, task.version, task.lease_token);
+        self.saves.entry(task.id.clone()).or_default().push(Save { task: Arc::new(task.clone()), seen });
+    }
+
+    /// The store wrote something of this version under this token of a supervisor's lease: a save, or only its due time.
+    pub fn written(&mut self, id: &Id, version: u64, token: u64) {
+        let newest = self.tokens.entry(id.clone()).or_default();
+        if token < *newest {
+            self.overruled.push((id.clone(), version, token, *newest));
+        }
+        *newest = token.max(*newest);
+    }
+
+    /// A process believes that it saved this (an engine's observer).
+    pub fn observed(&mut self, task: &Task) {
+        self.observed.entry(task.id.clone()).or_default().insert((task.version, task.stamp.clone()));
+    }
+
+    /// A notice came to its queue.
+    pub fn notice(&mut self, notice: &Notice) {
+        let all = self.notices.entry(notice.order_id.clone()).or_default();
+        all.push((notice.seq, notice.kind, notice.state));
+    }
+
+    /// The queue of a notice refused it.
+    pub fn notice_refused(&mut self, notice: &Notice) {
+        *self.refused.entry((notice.order_id.clone(), notice.seq)).or_default() += 1;
+    }
+
+    /// An alert came to the bus.
+    pub fn alert(&mut self, alert: &AlertEvent) {
+        self.alerts.entry(alert.order_id.clone()).or_default().insert(alert.version);
+    }
+
+    /// The order as it was saved last.
+    #[must_use]
+    pub fn last(&self, id: &Id) -> Option<&Arc<Task>> {
+        self.saves.get(id).and_then(|saves| saves.last()).map(|save| &save.task)
+    }
+
+    /// All orders, each as it was saved last.
+    pub fn orders(&self) -> impl Iterator<Item = &Arc<Task>> {
+        self.saves.values().filter_map(|saves| saves.last()).map(|save| &save.task)
+    }
+
+    /// The first version of an order in a final state.
+    #[must_use]
+    pub fn first_end(&self, id: &Id) -> Option<&Arc<Task>> {
+        self.saves.get(id)?.iter().map(|save| &save.task).find(|task| task.process_state().is_final())
+    }
+
+    /// Everything that is wrong. `workflow` knows the definitions.
+    pub fn check(&self, workflow: impl Fn(&Hash) -> Option<Arc<Workflow>>) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (id, saves) in &self.saves {
+            let last = &saves.last().expect("there is a list only with the first save").task;
+            let mut wrong = |rule, words: String| found.push(Violation { rule, order: Some(id.clone()), words });
+            self.check_chain(id, saves, &mut wrong);
+            let Some(workflow) = workflow(&last.workflow_hash) else {
+                wrong(Rule::OneChain, format!("its workflow {} is not known", last.workflow_hash));
+                continue;
+            };
+            for save in saves {
+                check_failures(&save.task, &workflow, &mut wrong);
+            }
+            self.check_effects(last, &workflow, &mut wrong);
+            self.check_told(saves, &mut wrong);
+        }
+        for (id, version, token, newest) in &self.overruled {
+            let words = format!("version {version} was written under token {token} after {newest}");
+            found.push(Violation { rule: Rule::OnlyRises, order: Some(id.clone()), words });
+        }
+        for (id, _) in self.effects.0.keys() {
+            if !self.saves.contains_key(id) {
+                let words = "an effect of an order that was never stored".into();
+                found.push(Violation { rule: Rule::OneChain, order: Some(id.clone()), words });
+            }
+        }
+        found
+    }
+
+    fn check_chain(&self, id: &Id, saves: &[Save], wrong: &mut impl FnMut(Rule, String)) {
+        for (n, save) in saves.iter().enumerate() {
+            let (version, seen) = (save.task.version, save.seen);
+            let expected = if n == 0 { None } else { Some(n as u64 - 1) };
+            if version != n as u64 || seen != expected {
+                wrong(
+                    Rule::OneChain,
+                    format!("save number {n} is version {version}, by a writer that had read {seen:?}"),
+                );
+                return;
+            }
+        }
+        for pair in saves.windows(2) {
+            check_pair(&pair[0].task, &pair[1].task, wrong);
+        }
+        for (version, stamp) in self.observed.get(id).into_iter().flatten() {
+            let stored = usize::try_from(*version).ok().and_then(|n| saves.get(n));
+            if stored.is_none_or(|save| save.task.stamp != *stamp) {
+                wrong(Rule::Observed, format!("`{stamp}` believes that it saved version {version}"));
+            }
+        }
+    }
+
+    fn check_effects(&self, task: &Task, workflow: &Workflow, wrong: &mut impl FnMut(Rule, String)) {
+        for (step, spec) in task.steps.iter().zip(&workflow.steps) {
+            let (applied, standing) = self.effects.of(&task.id, &spec.name);
+            if applied > 1 {
+                wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
+            }
+            match task.process_state() {
+                ProcessState::Processed if step.state == State::Processed && standing != 1 => {
+                    wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
+                }
+                ProcessState::Undone if spec.undo.is_some() && standing > 0 => {
+                    wrong(Rule::Undone, format!("an effect of `{}` is left", spec.name));
+                }
+                ProcessState::Pending
+                | ProcessState::Processing
+                | ProcessState::Processed
+                | ProcessState::Undoing
+                | ProcessState::Undone
+                | ProcessState::Error => {}
+            }
+        }
+    }
+
+    fn check_told(&self, saves: &[Save], wrong: &mut impl FnMut(Rule, String)) {
+        let task = &saves.last().expect("there is a first save").task;
+        if !task.process_state().is_final() {
+            return;
+        }
+        if task.process_state() == ProcessState::Error
+            && !self.alerts.get(&task.id).is_some_and(|all| all.contains(&task.turned_at))
+        {
+            wrong(Rule::Alert, format!("it stopped at version {} and nobody was told", task.turned_at));
+        }
+        if task.reply_queue.is_none() {
+            return;
+        }
+        let told = self.notices.get(&task.id).map(Vec::as_slice).unwrap_or_default();
+        // Whoever acts on an order before it has begun may overtake its first notice.
+        let is_overtaken = saves.get(1).is_some_and(|save| save.task.log.first().is_some_and(|e| is_by_hand(e.1)));
+        if !is_overtaken && !told.iter().any(|(seq, kind, _)| *seq == 0 && *kind == NoticeKind::Received) {
+            wrong(Rule::Notice, "no notice that it was received".into());
+        }
+        for (seq, kind, _) in told {
+            if let Some((_, other, _)) = told.iter().find(|(s, k, _)| s == seq && k != kind) {
+                wrong(Rule::Notice, format!("number {seq} is {kind:?} and {other:?}"));
+                break;
+            }
+        }
+        match told.iter().max_by_key(|(seq, _, _)| *seq) {
+            Some((_, _, state)) if *state == task.process_state() => {}
+            latest => wrong(
+                Rule::Notice,
+                format!(
+                    "it ended {} at version {}, and the latest notice is {latest:?}",
+                    task.process_state().name(),
+                    task.turned_at
+                ),
+            ),
+        }
+        // Every turn to undo is told as well, unless the queue refused that more than once: then the undo goes on without, and
+        // its end tells.
+        for save in saves {
+            let (version, phase) = (save.task.version, save.task.phase);
+            let is_turn = save.task.turned_at == version && phase == Phase::Undoing;
+            let is_told = told.iter().any(|(seq, kind, _)| *seq == version && *kind == NoticeKind::Failed);
+            let is_refused = self.refused.get(&(task.id.clone(), version)).is_some_and(|times| *times > 1);
+            if is_turn && !is_told && !is_refused {
+                wrong(Rule::Notice, format!("it turned to undo at version {version}, and there was no notice of it"));
+            }
+        }
+    }
+}
+
+/// What may never fall between two versions, and what may never be left.
+fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
+    let v = after.version;
+    if after.updated_at < before.updated_at {
+        wrong(Rule::OnlyRises, format!("version {v} is older than the one before it"));
+    }
+    for (n, (old, new)) in before.steps.iter().zip(&after.steps).enumerate() {
+        if new.attempt < old.attempt || new.attempt > old.attempt + 1 {
+            wrong(
+                Rule::OnlyRises,
+                format!("version {v}: step {n} goes from attempt {} to {}", old.attempt, new.attempt),
+            );
+        }
+        if new.failures > old.failures + 1 || new.undo_failures > old.undo_failures + 1 {
+            wrong(Rule::FailureCount, format!("version {v}: step {n} fails twice at once"));
+        }
+        let counts = new.failures > old.failures || new.undo_failures > old.undo_failures;
+        if counts && old.claim().is_none() {
+            wrong(Rule::FailureCount, format!("version {v}: step {n} fails while nobody has it"));
+        }
+        let undoes = matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError);
+        if old.state == State::Processed && new.state != State::Processed && !undoes {
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} was Processed and is not any more"));
+        }
+        if old.state == State::Undone && new.state != State::Undone {
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} was Undone and is not any more"));
+        }
+    }
+    let may_follow = match before.phase {
+        Phase::Forward => !matches!(after.phase, Phase::UndoError),
+        Phase::Processed => matches!(after.phase, Phase::Processed | Phase::Undoing | Phase::Undone),
+        Phase::Undoing => matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError),
+        Phase::Undone => after.phase == Phase::Undone,
+        Phase::Error => !matches!(after.phase, Phase::UndoError),
+        Phase::UndoError => matches!(after.phase, Phase::UndoError | Phase::Undoing | Phase::Undone),
+    };
+    if !may_follow {
+        wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));
+    }
+}
+
+/// What a person did.
+pub(crate) fn is_by_hand(kind: Kind) -> bool {
+    match kind {
+        Kind::Cancelled
+        | Kind::Resubmitted
+        | Kind::Skipped
+        | Kind::MarkedDone
+        | Kind::RetriedNow
+        | Kind::UndoAsked
+        | Kind::Paused
+        | Kind::Resumed => true,
+        Kind::Claimed
+        | Kind::Completed
+        | Kind::Failed
+        | Kind::Unavailable
+        | Kind::Deferred
+        | Kind::Expired
+        | Kind::Extended
+        | Kind::UndoClaimed
+        | Kind::Undone
+        | Kind::UndoFailed
+        | Kind::TaskUndoing
+        | Kind::TaskProcessed
+        | Kind::TaskUndone
+        | Kind::TaskError
+        | Kind::AlertSent => false,
+    }
+}
+
+fn check_failures(task: &Task, workflow: &Workflow, wrong: &mut impl FnMut(Rule, String)) {
+    let most = |retry: &Ladder| retry.max.saturating_add(retry.long.map_or(0, |long| long.times));
+    for (step, spec) in task.steps.iter().zip(&workflow.steps) {
+        let undo = spec.undo.as_ref().map_or(0, |undo| most(&undo.retry));
+        if step.failures > most(&spec.retry) || step.undo_failures > undo {
+            let (n, m) = (step.failures, step.undo_failures);
+            wrong(
+                Rule::FailureCount,
+                format!("version {}: `{}` failed {n} times and its undo {m} times", task.version, spec.name),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::task::{Priority, Submission};
+    use shared::time::Timestamp;
+
+    fn workflow() -> Arc<Workflow> {
+        Arc::clone(&crate::plan::workflows()[1])
+    }
+
+    fn task() -> Task {
+        let new = Submission {
+            id: Id::derive("a", "b"),
+            tenant: "a".into(),
+            reference: None,
+            reply_queue: None,
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        Task::new(new, &workflow(), Timestamp::UNIX_EPOCH)
+    }
+
+    fn rules(history: &History) -> Vec<Rule> {
+        history.check(|_| Some(workflow())).into_iter().map(|v| v.rule).collect()
+    }
+
+    // The check can fail: each of these histories is wrong in one way.
+    #[test]
+    fn a_gap_a_fork_and_a_writer_that_read_something_else_are_found() {
+        let first = task();
+        let next = |version, stamp: &str| Task { version, stamp: stamp.into(), ..task() };
+        let mut good = History::default();
+        good.stored(&first, None);
+        good.stored(&next(1, "a"), Some(0));
+        good.observed(&next(1, "a"));
+        assert_eq!(rules(&good), []);
+        let mut gap = good.clone();
+        gap.stored(&next(3, "a"), Some(2));
+        assert_eq!(rules(&gap), [Rule::OneChain]);
+        let mut fork = good.clone();
+        fork.stored(&next(1, "b"), Some(0));
+        assert_eq!(rules(&fork), [Rule::OneChain]);
+        let mut blind = good.clone();
+        blind.stored(&next(2, "b"), Some(0));
+        assert_eq!(rules(&blind), [Rule::OneChain]);
+        let mut overruled = good.clone();
+        overruled.written(&first.id, 1, 2);
+        overruled.stored(&Task { lease_token: 1, ..next(2, "b") }, Some(1));
+        assert_eq!(rules(&overruled), [Rule::OnlyRises]);
+        let mut belief = good;
+        belief.observed(&next(1, "b"));
+        assert_eq!(rules(&belief), [Rule::Observed]);
+    }
+
+    #[test]
+    fn doubled_missing_and_left_effects_are_found() {
+        let id = task().id;
+        let mut processed = task();
+        processed.phase = Phase::Processed;
+        processed.steps.iter_mut().for_each(|s| s.state = State::Processed);
+        let mut history = History::default();
+        history.stored(&processed, None);
+        history.effects.applied(&id, "left", "k1");
+        history.effects.applied(&id, "join", "k2");
+        history.effects.applied(&id, "right", "k3");
+        assert_eq!(rules(&history), []);
+        let mut twice = history.clone();
+        twice.effects.applied(&id, "left", "k4");
+        assert_eq!(rules(&twice), [Rule::AppliedOnce, Rule::Processed]);
+        let mut missing = history.clone();
+        missing.effects.undone(&id, "join", "k2");
+        assert_eq!(rules(&missing), [Rule::Processed]);
+        let mut undone = History { effects: history.effects, ..History::default() };
+        undone.stored(&Task { phase: Phase::Undone, ..task() }, None);
+        assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone, Rule::Undone]);
+    }
+
+    #[test]
+    fn an_untold_error_and_an_untold_end_are_found() {
+        let stopped = Task { phase: Phase::Error, reply_queue: Some("q".into()), ..task() };
+        let mut history = History::default();
+        history.stored(&stopped, None);
+        assert_eq!(rules(&history), [Rule::Alert, Rule::Notice, Rule::Notice]);
+    }
+}

@@ -1,0 +1,204 @@
+//! What one seed simulates: which workflow, how many orders, which processes, and how often each class of fault happens.
+
+use crate::dice::{Class, Draw};
+use shared::message::MAX_DELAY;
+use shared::retry::Ladder;
+use shared::task::{Priority, grace};
+use shared::time::SignedDuration;
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most orders of a run.
+pub const MOST_ORDERS: usize = 6;
+/// The longest wait of a breaker between two probes, and its spread.
+const LONGEST_BREAK: Duration = Duration::from_secs(120);
+/// More than anything else may take: redeliveries, retries of clients, restarts.
+const SLACK: Duration = Duration::from_secs(240);
+
+const TEXTS: [(&str, &str); 6] = [
+    ("order.toml", include_str!("../../../workflows/order.toml")),
+    ("diamond.toml", include_str!("workflows/diamond.toml")),
+    ("person.toml", include_str!("workflows/person.toml")),
+    ("strict.toml", include_str!("workflows/strict.toml")),
+    ("late.toml", include_str!("workflows/late.toml")),
+    ("irreversible.toml", include_str!("workflows/irreversible.toml")),
+];
+
+/// The workflows that are simulated unless a user brings one: between them they use every rule of a workflow file.
+///
+/// # Panics
+/// If one of them is wrong, which a test would show.
+#[must_use]
+pub fn workflows() -> Vec<Arc<Workflow>> {
+    let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
+    TEXTS.iter().map(|(name, text)| Arc::new(parse(name, text, known).expect("a valid file"))).collect()
+}
+
+/// One order of a run.
+#[derive(Clone, Debug)]
+pub struct OrderPlan {
+    /// Its number, from 1.
+    pub number: usize,
+    /// When its client submits it first.
+    pub at: Duration,
+    /// It is submitted by message.
+    pub by_message: bool,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Its submitter has a queue for notices.
+    pub has_queue: bool,
+}
+
+/// Everything a seed decides before its run begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// The workflow of all orders.
+    pub workflow: Arc<Workflow>,
+    /// The orders; all but the first can be left out.
+    pub orders: Vec<OrderPlan>,
+    /// How often each class of fault happens.
+    pub rates: BTreeMap<Class, f64>,
+    /// From then on nothing goes wrong.
+    pub faults_end: Duration,
+    /// How far apart two clocks may be.
+    pub skew: SignedDuration,
+    /// Parts of the due index.
+    pub shards: u16,
+    /// Groups of shards, each with a lease.
+    pub groups: u16,
+    /// Whether each priority has queues of its own.
+    pub classes: bool,
+    /// The payment agent has two pools.
+    pub pools: bool,
+    /// Tasks kept in memory by each process.
+    pub cache: usize,
+    /// Life of a supervisor's lease.
+    pub lease_life: Duration,
+    /// How often a supervisor sweeps.
+    pub sweep_every: Duration,
+    /// Supervisors give their leases back after a few sweeps and begin anew, as a function does that is started by a clock.
+    pub patrols: bool,
+    /// How long a message that was received stays away from others.
+    pub visibility: Duration,
+    /// The longest time a step may take.
+    pub longest_timeout: Duration,
+    /// The store is the real adapter over embedded endpoints.
+    pub is_real_store: bool,
+}
+
+impl Plan {
+    /// What `seed` decides, over one of `workflows`; the store is the real adapter in one run of `real_every` (0: never).
+    #[must_use]
+    pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
+        let mut draw = Draw::of(seed, "plan");
+        let workflow = Arc::clone(draw.pick(workflows));
+        let is_real_store = real_every > 0 && seed % real_every == 0;
+        let times =
+            workflow.steps.iter().flat_map(|s| std::iter::once(s.timeout).chain(s.undo.as_ref().map(|u| u.timeout)));
+        let longest_timeout = std_of(times.max().unwrap_or_default());
+        let whole: Duration = workflow.steps.iter().map(|s| std_of(s.timeout)).sum();
+        let busy = whole.max(Duration::from_secs(2));
+        let most = if is_real_store { 2 } else { MOST_ORDERS };
+        let orders = (1..=most).map(|number| OrderPlan {
+            number,
+            at: if number == 1 { Duration::ZERO } else { busy.mul_f64(draw.between(0, 100) as f64 / 100.0) },
+            by_message: draw.chance(0.2),
+            priority: *draw.pick(&[Priority::High, Priority::Normal, Priority::Normal, Priority::Low]),
+            has_queue: draw.chance(0.75),
+        });
+        let orders = orders.collect();
+        // Some seeds are nearly quiet and some are wild; most classes are absent from most runs, so that the rare meets
+        // the rare now and then without the frequent in its way.
+        let (share, scale) = (*draw.pick(&[0.15, 0.3, 0.5, 0.8]), *draw.pick(&[0.3, 1.0, 1.0, 2.5]));
+        let rates = Class::ALL.iter().filter_map(|&class| {
+            let mut own = Draw::of(seed, class.name());
+            let scale = if class.is_act() || class == Class::ClockSkew { 1.0 } else { scale };
+            let rate = (class.usual_rate() * scale * own.between(30, 170) as f64 / 100.0).min(0.9);
+            (class == Class::MoreOrders || own.chance(share)).then_some((class, rate))
+        });
+        let rates = rates.collect();
+        let skew = SignedDuration::from_millis(*draw.pick(&[50, 400, 1000]));
+        // No agent starts later than the skew before its deadline.
+        let skew = skew.min(workflow.shortest_timeout() / 4);
+        let shards = if is_real_store { 1 } else { *draw.pick(&[1, 1, 2, 3]) };
+        let lease_s = draw.between(3, 12);
+        Self {
+            seed,
+            orders,
+            rates,
+            faults_end: busy.mul_f64(draw.between(50, 500) as f64 / 100.0) + Duration::from_secs(1),
+            skew,
+            shards,
+            groups: u16::try_from(draw.between(1, u64::from(shards))).expect("a few"),
+            classes: draw.chance(0.5),
+            pools: draw.chance(0.25),
+            cache: *draw.pick(&[1, 3, 1000]),
+            lease_life: Duration::from_secs(lease_s),
+            sweep_every: Duration::from_millis(draw.between(500, 4000)) + std_of(workflow.shortest_timeout()) / 20,
+            patrols: draw.chance(0.3),
+            visibility: Duration::from_secs(draw.between(10, 40)) + longest_timeout * 2,
+            longest_timeout,
+            is_real_store,
+            workflow,
+        }
+    }
+
+    /// The skew, as a [`Duration`].
+    #[must_use]
+    pub fn skew_std(&self) -> Duration {
+        std_of(self.skew)
+    }
+
+    /// By then, counted from the end of the faults, everything must have come to rest: each step through the rest of its
+    /// ladder and of its undo's, one after another, and all that is between them.
+    #[must_use]
+    pub fn rest_within(&self) -> Duration {
+        let margin = self.skew_std() + self.sweep_every * 2 + self.lease_life * 2;
+        let ladder = |timeout: SignedDuration, retry: &Ladder| {
+            // Once nothing goes wrong any more an attempt under way may still fail, and a wait that has begun ends.
+            let longest = retry.backoff.iter().copied().chain(retry.long.map(|l| l.every)).max().unwrap_or_default();
+            (std_of(timeout) + std_of(longest) + margin) * 2
+        };
+        let steps = self.workflow.steps.iter().map(|step| {
+            let late = step.late.map_or(Duration::ZERO, |late| (std_of(late.extend) + margin) * late.times);
+            let undo = step.undo.as_ref().map_or(Duration::ZERO, |u| ladder(u.timeout, &u.retry));
+            ladder(step.timeout, &step.retry) + late + undo
+        });
+        let grace = std_of(grace(&self.workflow));
+        let age = self.faults_end.min(std_of(MAX_DELAY));
+        // A supervisor looks at what only waits for a scheduler after as long again as it has waited already.
+        steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
+    }
+}
+
+/// `d`, which is not negative.
+pub(crate) fn std_of(d: SignedDuration) -> Duration {
+    Duration::try_from(d).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workflows_are_valid_and_use_every_rule() {
+        let all = workflows();
+        assert!(all.iter().any(|w| w.strict_notices));
+        assert!(all.iter().any(|w| w.steps.iter().any(|s| s.irreversible)));
+        assert!(all.iter().any(|w| w.steps.iter().any(|s| s.late.is_some())));
+        assert!(all.iter().any(|w| w.steps.iter().any(|s| s.retry.long.is_some())));
+    }
+
+    #[test]
+    fn a_seed_always_decides_the_same() {
+        for seed in 0..50 {
+            let plan = || format!("{:?}", Plan::new(seed, &workflows(), 20));
+            assert_eq!(plan(), plan());
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Queues as SQS has them: at least once, in no order, with a visibility timeout, delays, and a dead-letter queue after so
+//! many receives. They do as they are told; what goes wrong is decided in [`crate::port`].
+
+use aws_lambda_events::event::sqs::SqsEvent;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use stepwarden_aws::schema::MAX_RECEIVES;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// Messages in a batch: SQS's most.
+const BATCH: usize = 10;
+/// Longest wait of one look at an empty queue.
+const LONG_POLL: Duration = Duration::from_secs(20);
+
+/// A message as a consumer has it.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its id in the queue; a message delivered twice has one id.
+    pub id: u64,
+    /// Which copy, and which of its receives: what is deleted.
+    pub receipt: (u64, u32),
+    /// The message.
+    pub body: String,
+    /// What it is, for the trace.
+    pub label: String,
+    sent: Instant,
+    first_received: Instant,
+}
+
+#[derive(Debug)]
+struct Stored {
+    id: u64,
+    copy: u64,
+    body: String,
+    label: String,
+    sent: Instant,
+    visible: Instant,
+    receives: u32,
+    first_received: Option<Instant>,
+}
+
+/// One queue.
+#[derive(Debug, Default)]
+struct Queue {
+    messages: Vec<Stored>,
+    dead: Vec<Stored>,
+    arrival: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: BTreeMap<String, Queue>,
+    next: u64,
+}
+
+/// All queues of a run.
+#[derive(Debug)]
+pub struct Queues {
+    state: Mutex<State>,
+    began: Instant,
+    visibility: Duration,
+}
+
+impl Queues {
+    /// No queues yet: each one is there as soon as it is named.
+    #[must_use]
+    pub fn new(began: Instant, visibility: Duration) -> Self {
+        Self { state: Mutex::default(), began, visibility }
+    }
+
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Queue, &mut u64) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { queues, next } = &mut *state;
+        if !queues.contains_key(name) {
+            queues.insert(name.to_owned(), Queue::default());
+        }
+        act(queues.get_mut(name).expect("it is there now"), next)
+    }
+
+    /// Takes a message, to be visible in one copy after each of these delays; without any it is never delivered.
+    pub fn send(&self, name: &str, body: &str, label: &str, delays: &[Duration]) {
+        let now = Instant::now();
+        self.with(name, |queue, next| {
+            *next += 1;
+            let id = *next;
+            for delay in delays {
+                *next += 1;
+                queue.messages.push(Stored {
+                    id,
+                    copy: *next,
+                    body: body.to_owned(),
+                    label: label.to_owned(),
+                    sent: now,
+                    visible: now + *delay,
+                    receives: 0,
+                    first_received: None,
+                });
+            }
+            queue.arrival.notify_waiters();
+        });
+    }
+
+    /// Up to ten messages, as soon as there are any. They are away from others for the visibility timeout.
+    pub async fn receive(&self, name: &str) -> Vec<Message> {
+        loop {
+            let arrival = self.with(name, |queue, _| Arc::clone(&queue.arrival));
+            let arrival = arrival.notified();
+            tokio::pin!(arrival);
+            arrival.as_mut().enable();
+            let (messages, next) = self.take(name);
+            if !messages.is_empty() {
+                return messages;
+            }
+            let next = next.unwrap_or_else(|| Instant::now() + LONG_POLL);
+            let _ = timeout_at(next, arrival).await;
+        }
+    }
+
+    /// What is visible now, and when there is more.
+    fn take(&self, name: &str) -> (Vec<Message>, Option<Instant>) {
+        let now = Instant::now();
+        let visibility = self.visibility;
+        self.with(name, |queue, _| {
+            queue.messages.sort_by_key(|m| (m.visible, m.copy));
+            let mut taken = Vec::new();
+            let mut n = 0;
+            while n < queue.messages.len() && taken.len() < BATCH && queue.messages[n].visible <= now {
+                if queue.messages[n].receives >= MAX_RECEIVES {
+                    let dead = queue.messages.remove(n);
+                    queue.dead.push(dead);
+                    continue;
+                }
+                let stored = &mut queue.messages[n];
+                stored.receives += 1;
+                stored.visible = now + visibility;
+                taken.push(Message {
+                    id: stored.id,
+                    receipt: (stored.copy, stored.receives),
+                    body: stored.body.clone(),
+                    label: stored.label.clone(),
+                    sent: stored.sent,
+                    first_received: *stored.first_received.get_or_insert(now),
+                });
+                n += 1;
+            }
+            (taken, queue.messages.iter().map(|m| m.visible).filter(|v| *v > now).min())
+        })
+    }
+
+    /// Deletes a message by its latest receipt; an older one deletes nothing.
+    pub fn delete(&self, name: &str, receipt: (u64, u32)) {
+        self.with(name, |queue, _| queue.messages.retain(|m| (m.copy, m.receives) != receipt));
+    }
+
+    /// Puts dead letters back, as an operator does once the trouble is over; how many there were.
+    pub fn redrive(&self) -> usize {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = 0;
+        for queue in state.queues.values_mut() {
+            for mut message in std::mem::take(&mut queue.dead) {
+                count += 1;
+                message.receives = 0;
+                message.first_received = None;
+                message.visible = Instant::now();
+                queue.messages.push(message);
+            }
+            queue.arrival.notify_waiters();
+        }
+        count
+    }
+
+    /// Messages that still wait or are under way, and dead ones.
+    #[must_use]
+    pub fn left(&self) -> (usize, usize) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = || state.queues.values();
+        (queues().map(|q| q.messages.len()).sum(), queues().map(|q| q.dead.len()).sum())
+    }
+
+    /// What the dead letters are.
+    #[must_use]
+    pub fn dead(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = state.queues.iter().flat_map(|(name, q)| q.dead.iter().map(move |m| format!("{name}: {}", m.label)));
+        all.collect()
+    }
+
+    /// The batch as Lambda hands it over.
+    #[must_use]
+    pub fn event(&self, name: &str, messages: &[Message]) -> SqsEvent {
+        // Any time of the queue's own clock will do: only differences are looked at.
+        let ms = |at: Instant| (at - self.began).as_millis().to_string();
+        let records: Vec<_> = messages
+            .iter()
+            .map(|message| {
+                json!({
+                    "messageId": message.id.to_string(),
+                    "receiptHandle": format!("{}-{}", message.receipt.0, message.receipt.1),
+                    "body": message.body,
+                    "attributes": {
+                        "ApproximateReceiveCount": message.receipt.1.to_string(),
+                        "ApproximateFirstReceiveTimestamp": ms(message.first_received),
+                        "SentTimestamp": ms(message.sent),
+                    },
+                    "messageAttributes": {},
+                    "eventSource": "aws:sqs",
+                    "eventSourceARN": format!("arn:aws:sqs:local:000000000000:{name}"),
+                    "awsRegion": "local",
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({ "Records": records })).expect("an SqsEvent")
+    }
+}
+
+/// Waits for so long in virtual time.
+pub(crate) async fn wait_ms(ms: u64) {
+    sleep_until(Instant::now() + Duration::from_millis(ms)).await;
+}

@@ -1,0 +1,181 @@
+//! The real adapter over embedded endpoints, on a thread of its own, called as if it answered at once.
+//!
+//! The caller's thread waits, and with it the caller's virtual time stands still; this thread has a paused clock of its own,
+//! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
+
+use futures::future::BoxFuture;
+use shared::agents::Agents;
+use shared::lease::{Lease, LeaseStore};
+use shared::order::{Id, Order};
+use shared::overload::Waits;
+use shared::ports::{Created, DuePage, Error, Saved, StateStore};
+use shared::strain::Strain;
+use shared::task::Task;
+use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::{Hash, Workflow};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use stepwarden_aws::{Clients, Config, DynamoStore, schema};
+use stepwarden_embedded::{Endpoints, Fault, Options};
+
+type Job = Box<dyn FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, ()> + Send>;
+
+/// The store of one run.
+pub struct RealStore {
+    jobs: mpsc::Sender<Job>,
+    trouble: Arc<AtomicU8>,
+}
+
+/// What the endpoint does to the next call, under the SDK and its retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Done, and the connection breaks before the answer: the SDK tries again.
+    LostAfter = 1,
+    /// A transaction is under way on the item.
+    TransactionConflict = 2,
+    /// Not done; slow down.
+    Throttle = 3,
+}
+
+impl RealStore {
+    /// An empty store with tables of its own.
+    ///
+    /// # Panics
+    /// If the endpoints in memory cannot be opened, which only a broken build does.
+    #[must_use]
+    pub fn open(config: Config) -> Self {
+        let (jobs, todo) = mpsc::channel::<Job>();
+        let trouble = Arc::new(AtomicU8::new(0));
+        let next = Arc::clone(&trouble);
+        thread::spawn(move || {
+            // The SDK draws the waits between its attempts from here.
+            fastrand::seed(1);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime = runtime.expect("a runtime of one thread");
+            let store = runtime.block_on(async {
+                let endpoints = Endpoints::open(&Options::default()).expect("endpoints in memory");
+                endpoints.set_fault_hook(Some(Arc::new(move |_| match next.swap(0, Ordering::SeqCst) {
+                    1 => Some(Fault::LostAfter),
+                    2 => Some(Fault::TransactionConflict),
+                    3 => Some(Fault::Throttle),
+                    _ => None,
+                })));
+                let clients = Clients::embedded(endpoints.http_client());
+                schema::create_tables(&clients, &config).await.expect("tables in memory");
+                Arc::new(DynamoStore::new(clients.dynamodb.clone(), &config))
+            });
+            while let Ok(job) = todo.recv() {
+                runtime.block_on(job(Arc::clone(&store)));
+            }
+        });
+        Self { jobs, trouble }
+    }
+
+    /// Does this to the next call.
+    pub fn disturb(&self, trouble: Trouble) {
+        self.trouble.store(trouble as u8, Ordering::SeqCst);
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = mpsc::channel();
+        let job: Job = Box::new(move |store| {
+            let call = call(store);
+            Box::pin(async move {
+                let _ = answer.send(call.await);
+            })
+        });
+        self.jobs.send(job).expect("its thread lives as long as the store");
+        answered.recv().expect("every job is answered")
+    }
+
+    pub(crate) fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        let (order, task) = (order.clone(), task.clone());
+        self.ask(|store| Box::pin(async move { store.create(&order, &task).await }))
+    }
+
+    pub(crate) fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        let id = id.clone();
+        self.ask(|store| Box::pin(async move { store.load(&id).await }))
+    }
+
+    pub(crate) fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        let task = task.clone();
+        self.ask(move |store| Box::pin(async move { store.save(&task, seen).await }))
+    }
+
+    pub(crate) fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        let task = task.clone();
+        self.ask(move |store| Box::pin(async move { store.rearm(&task, due, token).await }))
+    }
+
+    pub(crate) fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        let cursor = cursor.map(str::to_owned);
+        self.ask(move |store| Box::pin(async move { store.due(shard, now, limit, cursor.as_deref()).await }))
+    }
+
+    pub(crate) fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        let task = task.clone();
+        self.ask(|store| Box::pin(async move { store.order(&task).await }))
+    }
+
+    pub(crate) fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
+        let workflow = workflow.clone();
+        self.ask(|store| Box::pin(async move { store.put_workflow(&workflow).await }))
+    }
+
+    pub(crate) fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        let hash = hash.clone();
+        self.ask(|store| Box::pin(async move { store.workflow(&hash).await }))
+    }
+
+    pub(crate) fn agents(&self) -> Result<Agents, Error> {
+        self.ask(|store| Box::pin(async move { store.agents().await }))
+    }
+
+    pub(crate) fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
+        let (queue, waits) = (queue.to_owned(), waits.clone());
+        self.ask(move |store| Box::pin(async move { store.note_wait(&queue, &waits).await }))
+    }
+
+    pub(crate) fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
+        let (agent, strain, seen) = (agent.to_owned(), strain.clone(), seen.cloned());
+        self.ask(|store| Box::pin(async move { store.save_strain(&agent, &strain, seen.as_ref()).await }))
+    }
+
+    pub(crate) fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
+        let name = name.to_owned();
+        self.ask(|store| Box::pin(async move { store.read(&name).await }))
+    }
+
+    pub(crate) fn replace_lease(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+        let (lease, seen) = (lease.clone(), seen.cloned());
+        self.ask(|store| Box::pin(async move { store.replace(&lease, seen.as_ref()).await }))
+    }
+}
+
+/// The configuration of one run: names only, nothing that exists outside of it.
+#[must_use]
+pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Config {
+    Config {
+        orders_table: "orders".into(),
+        state_table: "state".into(),
+        queue_prefix: String::new(),
+        event_bus: "bus".into(),
+        reply_queues: vec![crate::world::REPLY_QUEUE.into()],
+        agents: agent::agents::NAMES.map(str::to_owned).to_vec(),
+        pools,
+        priority_classes: classes,
+        shards,
+        order_buckets: 1,
+        clock_skew: SignedDuration::ZERO,
+        // Longer than the wall clock, by which these endpoints delete, may be ahead of a run's.
+        retention: SignedDuration::from_hours(24 * 3650),
+        cache: 1000,
+        overload_age: shared::overload::USUAL,
+        instance: "simulation".into(),
+    }
+}

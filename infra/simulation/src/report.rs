@@ -1,0 +1,289 @@
+//! Many seeds at once, and what they came to.
+
+use crate::dice::{Allowed, Class};
+use crate::history::{Rule, Violation};
+use crate::world::{Run, RunOptions};
+use crate::{Settings, Small, run, shrink};
+use serde::Serialize;
+use shared::task::ProcessState;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Failing seeds listed in a report at most; all are counted.
+const LISTED: usize = 20;
+/// Runs with and runs without a fault that are needed to say what it costs.
+const ENOUGH: usize = 10;
+/// Runs without faults that say how long an order takes when all is well.
+const CALM_RUNS: u64 = 5;
+
+/// A seed that broke a rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The workflow of its orders.
+    pub workflow: String,
+    /// What it broke.
+    pub violations: Vec<Violation>,
+}
+
+/// Times of recovery, in milliseconds of virtual time beyond what an order takes when all is well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recovery {
+    /// Half of the orders took no longer.
+    pub p50_ms: u64,
+    /// 99 of 100 orders took no longer.
+    pub p99_ms: u64,
+    /// The longest.
+    pub max_ms: u64,
+}
+
+/// What one class of faults did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Harm {
+    /// The class.
+    pub class: Class,
+    /// How often it happened.
+    pub times: u64,
+    /// In how many runs.
+    pub runs: usize,
+    /// How much longer an order took in runs with it than in runs without, on average; `None` where one of the two is rare.
+    pub added_ms: Option<i64>,
+}
+
+/// What many seeds came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Seeds played.
+    pub runs: usize,
+    /// Of these, over the real adapter.
+    pub real_runs: usize,
+    /// Seeds that broke a rule.
+    pub failed: usize,
+    /// The first [`LISTED`] of them.
+    pub failures: Vec<Failure>,
+    /// Orders by where they ended; `lost` if one was never stored.
+    pub orders: BTreeMap<&'static str, usize>,
+    /// How long recovery took.
+    pub recovery: Recovery,
+    /// By workflow: how long an order takes when all is well, in milliseconds.
+    pub calm_ms: BTreeMap<String, u64>,
+    /// All classes, those that cost most time first.
+    pub harm: Vec<Harm>,
+    /// Dead letters put back once the faults had ended.
+    pub redriven: usize,
+    /// Virtual time played, in seconds.
+    pub virtual_s: u64,
+    /// Real time it took, in milliseconds.
+    pub took_ms: u64,
+    /// The first failing seed with as few faults as break the same rule.
+    #[serde(skip)]
+    pub smallest: Option<Small>,
+}
+
+impl Report {
+    /// Every order ended well, and no rule was broken.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// The class that cost most time, and how much, where that can be told.
+    #[must_use]
+    pub fn worst(&self) -> Option<(Class, i64)> {
+        let harm = self.harm.first()?;
+        harm.added_ms.filter(|ms| *ms > 0).map(|ms| (harm.class, ms))
+    }
+
+    /// Classes that never happened.
+    #[must_use]
+    pub fn missed(&self) -> Vec<Class> {
+        self.harm.iter().filter(|h| h.times == 0).map(|h| h.class).collect()
+    }
+}
+
+/// Plays seeds `from..from + count` on so many threads, and tells `progress` how many are done.
+#[must_use]
+pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, progress: impl Fn(u64) + Sync) -> Report {
+    let begin = Instant::now();
+    let (next, done, runs) = (AtomicU64::new(from), AtomicU64::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= from + count {
+                        return;
+                    }
+                    let run = run(seed, settings, &RunOptions::default());
+                    runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                }
+            });
+        }
+    });
+    let mut runs = runs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    runs.sort_by_key(|run| run.seed);
+    let mut report = summary(&runs, calm(settings));
+    report.took_ms = ms(begin.elapsed());
+    report.smallest = runs.iter().find(|run| !run.violations.is_empty()).and_then(|run| shrink(run, settings, None));
+    report
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// By workflow: how long an order takes when nothing goes wrong.
+fn calm(settings: &Settings) -> BTreeMap<String, u64> {
+    let one = |workflow| {
+        let settings = Settings { workflows: vec![workflow], real_every: 0 };
+        let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
+        let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
+        runs.filter_map(|run| run.orders.first().and_then(|order| order.took_ms)).max().unwrap_or_default()
+    };
+    settings.workflows.iter().map(|workflow| (workflow.name.clone(), one(workflow.clone()))).collect()
+}
+
+fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
+    let extra = |run: &Run, took: u64| took.saturating_sub(calm_ms.get(&run.workflow).copied().unwrap_or_default());
+    let mut orders = BTreeMap::new();
+    let mut all = Vec::new();
+    let mut means = Vec::new();
+    for run in runs {
+        for order in &run.orders {
+            *orders.entry(order.state.map_or("lost", ProcessState::name)).or_default() += 1;
+        }
+        let own: Vec<u64> = run.orders.iter().filter_map(|o| o.took_ms).map(|took| extra(run, took)).collect();
+        means.push((!own.is_empty()).then(|| own.iter().sum::<u64>() as f64 / own.len() as f64));
+        all.extend(own);
+    }
+    all.sort_unstable();
+    let at = |share: f64| all.get(((all.len().saturating_sub(1)) as f64 * share) as usize).copied().unwrap_or_default();
+    let failed: Vec<&Run> = runs.iter().filter(|run| !run.violations.is_empty()).collect();
+    let mut harm: Vec<Harm> = Class::ALL.iter().map(|class| harm_of(*class, runs, &means)).collect();
+    harm.sort_by_key(|h| std::cmp::Reverse(h.added_ms.filter(|_| !h.class.is_act()).unwrap_or(i64::MIN)));
+    Report {
+        runs: runs.len(),
+        real_runs: runs.iter().filter(|run| run.is_real_store).count(),
+        failed: failed.len(),
+        failures: failed
+            .iter()
+            .take(LISTED)
+            .map(|run| Failure { seed: run.seed, workflow: run.workflow.clone(), violations: run.violations.clone() })
+            .collect(),
+        orders,
+        recovery: Recovery { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) },
+        harm,
+        redriven: runs.iter().map(|run| run.redriven).sum(),
+        virtual_s: runs.iter().map(|run| run.virtual_ms).sum::<u64>() / 1000,
+        took_ms: 0,
+        smallest: None,
+        calm_ms,
+    }
+}
+
+fn harm_of(class: Class, runs: &[Run], means: &[Option<f64>]) -> Harm {
+    let count = |run: &Run| run.fired.iter().filter(|fired| fired.class == class).count();
+    let (mut with, mut without, mut times, mut hit) = (Vec::new(), Vec::new(), 0, 0);
+    for (run, mean) in runs.iter().zip(means) {
+        let own = count(run);
+        times += own as u64;
+        hit += usize::from(own > 0);
+        if let Some(mean) = mean {
+            if own > 0 { with.push(*mean) } else { without.push(*mean) }
+        }
+    }
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    let is_enough = with.len() >= ENOUGH && without.len() >= ENOUGH;
+    Harm { class, times, runs: hit, added_ms: is_enough.then(|| (mean(&with) - mean(&without)) as i64) }
+}
+
+/// The rules that were broken, each with the number of seeds that broke it.
+#[must_use]
+pub fn broken(report: &Report) -> BTreeMap<Rule, usize> {
+    let mut rules = BTreeMap::new();
+    for failure in &report.failures {
+        for violation in &failure.violations {
+            *rules.entry(violation.rule).or_default() += 1;
+        }
+    }
+    rules
+}
+
+/// Milliseconds as seconds, for people.
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s", self.0 as f64 / 1000.0)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total: usize = self.orders.values().sum();
+        let rate = self.runs as u64 * 60_000 / self.took_ms.max(1);
+        writeln!(
+            f,
+            "{} seeds ({} over the DynamoDB adapter), {total} orders, {} h of virtual time, {} a minute",
+            self.runs,
+            self.real_runs,
+            self.virtual_s / 3600,
+            rate
+        )?;
+        for (state, count) in &self.orders {
+            writeln!(f, "  {state:<14} {count}")?;
+        }
+        let Recovery { p50_ms, p99_ms, max_ms } = self.recovery;
+        writeln!(
+            f,
+            "recovery, beyond the time an order takes without faults: p50 {}, p99 {}, max {}",
+            Seconds(p50_ms),
+            Seconds(p99_ms),
+            Seconds(max_ms)
+        )?;
+        if let Some((class, added)) = self.worst() {
+            let added = Seconds(added.unsigned_abs());
+            writeln!(f, "what hurt most: {class}, {added} more for an order in runs with it than in runs without")?;
+        }
+        writeln!(f, "faults and acts")?;
+        for harm in &self.harm {
+            let added = harm.added_ms.map_or_else(String::new, |ms| format!("{:+.1} s", ms as f64 / 1000.0));
+            writeln!(f, "  {:<22} {:>8} times in {:>6} runs  {added:>9}", harm.class.name(), harm.times, harm.runs)?;
+        }
+        if self.is_clean() {
+            return write!(
+                f,
+                "ok: every order ended processed, undone, or in Error with somebody told; no rule was broken"
+            );
+        }
+        writeln!(f, "FAILED: {} seeds broke a rule", self.failed)?;
+        for failure in &self.failures {
+            let first = failure.violations.first().map(ToString::to_string).unwrap_or_default();
+            writeln!(f, "  seed {} ({}): {first}", failure.seed, failure.workflow)?;
+        }
+        if let Some(small) = &self.smallest {
+            write!(f, "{small}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Small {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seed, count, tried) = (self.run.seed, self.run.fired.len(), self.tried);
+        writeln!(f, "seed {seed} with the {count} faults that are needed ({tried} runs to find them):")?;
+        for line in &self.run.trace {
+            writeln!(f, "  {line}")?;
+        }
+        for violation in &self.run.violations {
+            writeln!(f, "  => {violation}")?;
+        }
+        write!(f, "the whole run again: stepwarden simulate --seed {seed}")
+    }
+}

@@ -1,0 +1,41 @@
+//! What happened in a run, line by line, and a hash over all of it: two runs of one seed are the same if their hashes are.
+
+use std::fmt::{self, Write};
+
+/// The trace of one run.
+#[derive(Debug)]
+pub struct Trace {
+    hash: u64,
+    line: String,
+    lines: Option<Vec<String>>,
+}
+
+impl Trace {
+    /// An empty trace; only if it `keeps` its lines can they be printed.
+    #[must_use]
+    pub fn new(keeps: bool) -> Self {
+        Self { hash: 0xcbf2_9ce4_8422_2325, line: String::new(), lines: keeps.then(Vec::new) }
+    }
+
+    /// Adds a line about what happened at this time, in milliseconds from the beginning of the run.
+    pub fn add(&mut self, at_ms: u64, what: fmt::Arguments<'_>) {
+        self.line.clear();
+        write!(self.line, "{:>5}.{:03} {what}", at_ms / 1000, at_ms % 1000).expect("a string takes all");
+        self.hash = self.line.bytes().fold(self.hash, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        if let Some(lines) = &mut self.lines {
+            lines.push(self.line.clone());
+        }
+    }
+
+    /// The hash over all lines.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The lines, if they were kept.
+    #[must_use]
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines.unwrap_or_default()
+    }
+}
