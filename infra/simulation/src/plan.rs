@@ -97,7 +97,7 @@ impl Plan {
     pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
         let workflow = Arc::clone(draw.pick(workflows));
-        let is_real_store = real_every > 0 && seed % real_every == 0;
+        let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
         let times =
             workflow.steps.iter().flat_map(|s| std::iter::once(s.timeout).chain(s.undo.as_ref().map(|u| u.timeout)));
         let longest_timeout = std_of(times.max().unwrap_or_default());

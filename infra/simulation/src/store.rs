@@ -33,6 +33,9 @@ pub struct Memory {
     defect: Option<Defect>,
 }
 
+/// A row of the due index: shard and time, if there is one.
+type Row = Option<(u16, Timestamp)>;
+
 #[derive(Default)]
 struct State {
     orders: BTreeMap<Id, Order>,
@@ -41,7 +44,7 @@ struct State {
     leases: BTreeMap<String, Lease>,
     agents: Agents,
     /// What the due index said of each task, from which time on (milliseconds from the beginning of the run).
-    index: BTreeMap<Id, Vec<(u64, Option<(u16, Timestamp)>)>>,
+    index: BTreeMap<Id, Vec<(u64, Row)>>,
 }
 
 impl State {
@@ -150,7 +153,7 @@ impl Store {
                 }
                 let state = memory.state();
                 let as_of = at_ms.saturating_sub(lag_ms);
-                let row = |rows: &Vec<(u64, Option<(u16, Timestamp)>)>| {
+                let row = |rows: &Vec<(u64, Row)>| {
                     rows.iter().rev().find(|(from, _)| *from <= as_of).and_then(|(_, row)| *row)
                 };
                 let mut all: Vec<(Timestamp, &Id)> = (state.index.iter())

@@ -609,9 +609,15 @@ async fn meddle(world: Arc<World>, order: OrderPlan) {
                     post(&world, queues::SCHEDULER, &format!("cancel {label}"), &body, Duration::ZERO);
                 }
             }
-            Class::Cancel => drop(ask(&world, &id, What::Cancel).await),
-            Class::UndoAsked => drop(ask(&world, &id, What::Undo).await),
-            Class::RetryNow => drop(ask(&world, &id, What::RetryNow { step: None }).await),
+            Class::Cancel => {
+                ask(&world, &id, What::Cancel).await;
+            }
+            Class::UndoAsked => {
+                ask(&world, &id, What::Undo).await;
+            }
+            Class::RetryNow => {
+                ask(&world, &id, What::RetryNow { step: None }).await;
+            }
             _ => {
                 if matches!(ask(&world, &id, What::Pause).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
                     wait_ms(draw.between(100, 15_000)).await;
