@@ -295,6 +295,9 @@ def functions_are_built_once_and_log_as_json(stack):
         if p["Architectures"] != [stack.parameters["Architecture"]]:
             yield f"{function}: runs on {p['Architectures']}"
         logging = p.get("LoggingConfig", {})
+        # Lambda drops lines of JSON below its own level, which is INFO unless it is said: RUST_LOG decides here.
+        if logging.get("ApplicationLogLevel") != "DEBUG":
+            yield f"{function}: Lambda would drop what LogLevel=debug asks for"
         if logging.get("LogFormat") != "JSON":
             yield f"{function}: logs are not JSON"
         group = target(logging.get("LogGroup"))
@@ -464,7 +467,7 @@ def the_scheduler_never_changes_an_order(stack):
 
 @check
 def each_function_may_do_what_it_does(stack):
-    """A right too few shows on AWS only: emulators do not ask."""
+    """A right too few shows on AWS only: an emulator asks for less."""
     receive = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
     for _, _, function, queue in sources(stack):
         if missing := {(a, queue) for a in receive} - _may(stack, function, "sqs:"):

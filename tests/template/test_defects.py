@@ -103,6 +103,7 @@ DEFECTS = [
     ("a_sweep_ends_before_its_lease_and_before_the_next_sweep", resource("Supervisor", P, "EventInvokeConfig", "MaximumRetryAttempts", 2), {}),
     ("functions_are_built_once_and_log_as_json", resource("Operator", P, "CodeUri", "functions/operator/"), {}),
     ("functions_are_built_once_and_log_as_json", resource("Operator", P, "LoggingConfig", "LogFormat", "Text"), {}),
+    ("functions_are_built_once_and_log_as_json", resource("Operator", P, "LoggingConfig", "ApplicationLogLevel", "INFO"), {}),
     ("functions_are_built_once_and_log_as_json", resource("AgentLogs", P, "RetentionInDays", PASS), {}),
     ("functions_are_built_once_and_log_as_json", put("Globals", "Function", "Architectures", ["arm64"]), {}),
     ("tables_agree_with_the_code", resource("State", P, "GlobalSecondaryIndexes", 0, "IndexName", "due-index"), {}),
