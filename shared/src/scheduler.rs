@@ -114,19 +114,31 @@ pub enum Kept {
     Refused(Refusal),
 }
 
+/// A person was faster than the first Wake: nobody will look at version 0 again, so its notice goes once more, in case whoever
+/// stored the order died before.
+fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
+    match decision {
+        Decision::Save { task: next, mut effects } if task.version == 0 => {
+            effects.splice(0..0, change::received(task, turn.workflow));
+            Decision::Save { task: next, effects }
+        }
+        other => other,
+    }
+}
+
 /// The scheduler's decision on one event.
 #[must_use]
 pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
-        Event::Cancel { by, reason } => not_allowed(operator::cancel(task, by, reason, turn)),
+        Event::Cancel { by, reason } => first_told(task, not_allowed(operator::cancel(task, by, reason, turn)), turn),
         Event::Resubmit { by, reason, seen } => {
             let what = What::Resubmit { step: None, input: None };
             let act = Act { what, by: by.clone(), reason: reason.clone(), seen: *seen };
             not_allowed(operator::act(task, &act, turn))
         }
-        Event::Act(act) => operator::act(task, act, turn),
+        Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
                 return keep(Kept::Repeated);

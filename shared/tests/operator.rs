@@ -203,7 +203,7 @@ fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
         assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));
     }
     let mut bench = Bench::new(ONE);
-    bench.on(&act(What::Cancel)).is("Undone a=Pending", "notice Undone");
+    bench.on(&act(What::Cancel)).is("Undone a=Pending", "notice Received, notice Undone");
     assert!(bench.task.notice_owed);
 }
 

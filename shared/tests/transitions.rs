@@ -7,6 +7,7 @@ mod support;
 use serde_json::json;
 use shared::agents::{Agents, Pause};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, MAX_OUTPUT, NoticeKind};
+use shared::operator::{Act, What};
 use shared::scheduler::{Event, Kept, Turn};
 use shared::step::Direction;
 use shared::strain::{self, Strain};
@@ -239,7 +240,7 @@ fn a_cancel_delivered_again_sends_its_wake_or_its_notice_again() {
     bench.cancel().is("Undoing a=Processing#1", "wake+11000, notice Failed");
     bench.cancel().keeps(Kept::Repeated, "notice Failed, wake+11000");
     let mut bench = Bench::new(ONE);
-    bench.cancel().is("Undone a=Pending", "notice Undone");
+    bench.cancel().is("Undone a=Pending", "notice Received, notice Undone");
     bench.cancel().keeps(Kept::Repeated, "notice Undone");
 }
 
@@ -261,6 +262,23 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     let reply = bench.answer("a", unavailable(None));
     bench.on(&reply).is("Pending a=Pending+1000#1f1", "wake+1000");
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
+}
+
+fn pause() -> Event {
+    Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "a look".into(), seen: None })
+}
+
+// F1, F3: a person may act before the order has begun; nobody looks at version 0 again, so its notice goes once more.
+#[test]
+fn an_act_before_the_first_wake_tells_that_the_order_was_received() {
+    let mut bench = Bench::new(ONE);
+    bench.on(&pause());
+    assert!(
+        bench.effects.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == NoticeKind::Received && n.seq == 0))
+    );
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&pause());
+    assert!(!bench.effects.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == NoticeKind::Received)));
 }
 
 // F1, F3: a supervisor has no trigger that is delivered again; its next look sends what may have died with it.
@@ -710,7 +728,7 @@ fn an_irreversible_step_that_may_have_run_stops_the_task_instead_of_an_undo() {
 #[test]
 fn cancel_of_an_order_nobody_began_ends_it_at_once() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
-    bench.cancel().is("Undone a=Pending b=Pending c=Pending", "notice Undone");
+    bench.cancel().is("Undone a=Pending b=Pending c=Pending", "notice Received, notice Undone");
     assert_eq!(bench.task.due, None);
     bench.wake(0);
     assert_eq!(bench.kept, Some(Kept::NothingReady));

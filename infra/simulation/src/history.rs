@@ -268,9 +268,7 @@ impl History {
             return;
         }
         let told = self.notices.get(&task.id).map(Vec::as_slice).unwrap_or_default();
-        // Whoever acts on an order before it has begun may overtake its first notice.
-        let is_overtaken = saves.get(1).is_some_and(|save| save.task.log.first().is_some_and(|e| is_by_hand(e.1)));
-        if !is_overtaken && !told.iter().any(|(seq, kind, _)| *seq == 0 && *kind == NoticeKind::Received) {
+        if !told.iter().any(|(seq, kind, _)| *seq == 0 && *kind == NoticeKind::Received) {
             wrong(Rule::Notice, "no notice that it was received".into());
         }
         for (seq, kind, _) in told {
