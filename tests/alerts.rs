@@ -101,6 +101,23 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     assert!(!strain(&world).await.unwrap().alert_owed);
 }
 
+// J1: a sweep that was cut short says nothing of an agent: a part of it is not all of it.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_cut_short_strains_nobody() {
+    let world = world(50).await;
+    claimed(&world, "a", 12).await;
+    // Looked after once, before they expire: now they are in the part that is swept first.
+    pass(SignedDuration::from_secs(60)).await;
+    sweep(&world, "v0").await;
+    pass(SignedDuration::from_secs(1)).await;
+    world.faults("Query", |number, _| (number > 0).then_some(Fault::InternalError));
+    let engine = world.engine("v1", 1, None);
+    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    supervisor.sweep().await.unwrap_err();
+    supervisor.release().await;
+    assert_eq!(strain(&world).await, None);
+}
+
 // J1, F2: an operator is told once about an agent in trouble, with what to do, however long it lasts; its back-off grows; and
 // a new trouble after a quiet time is told anew.
 #[tokio::test(start_paused = true)]

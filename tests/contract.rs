@@ -5,6 +5,7 @@
 //!
 //! Where an endpoint differs from AWS, [`Endpoint`] says so, with what is right and why.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -385,6 +386,25 @@ async fn how_agents_and_queues_stand_is_kept_entry_by_entry() {
     let stands = store.agents().await.unwrap();
     assert_eq!(stands.strained, BTreeMap::from([("payment".to_owned(), strain(20))]));
     assert_eq!((stands.paused.len(), stands.waits.len()), (1, 2));
+}
+
+// An entry that a foreign hand has spoiled takes no other one along; and whom somebody paused stays paused.
+#[tokio::test]
+async fn an_entry_that_cannot_be_read_lifts_no_pause() {
+    let place = Place::new().await;
+    let pause = Pause { by: "a".into(), reason: "reason".into(), since: at(1) };
+    place.store.set_agent("payment", Some(&pause)).await.unwrap();
+    for (entry, text) in [("agent#inventory", "{"), ("wait#scheduler", "{\"ms\": 1}"), ("strain#payment", "[]")] {
+        let update = place.clients.dynamodb.update_item().table_name(&place.config.state_table);
+        let update = update.key("pk", AttributeValue::S("control#agents".into())).update_expression("SET #e = :e");
+        let update = update.expression_attribute_names("#e", entry);
+        update.expression_attribute_values(":e", AttributeValue::S(text.into())).send().await.unwrap();
+    }
+    let stands = place.store.agents().await.unwrap();
+    assert!(stands.is_paused("inventory") && stands.paused["payment"] == pause, "{stands:?}");
+    assert!(stands.waits.is_empty() && stands.strained.is_empty(), "{stands:?}");
+    place.store.set_agent("inventory", None).await.unwrap();
+    assert!(!place.store.agents().await.unwrap().is_paused("inventory"), "resuming it removes the entry");
 }
 
 #[tokio::test]

@@ -102,6 +102,32 @@ async fn orders_are_refused_while_requests_wait_too_long_for_one_of_their_agents
     assert_eq!(refused(&world, "trip", "b").await, None);
 }
 
+// J1: a faulty agent, or its clock, cannot close the door for longer than a step lasts; and a cancellation tells of the queue
+// that it came by, whatever the order's class.
+#[tokio::test(start_paused = true)]
+async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
+    let (world, scheduler) = world().await;
+    let id = try_submit(&world, "noops", "a").await.unwrap();
+    world.deliver("scheduler", &scheduler).await;
+    let request: Value = serde_json::from_str(&world.receive("agent-noop").await[0].2).unwrap();
+    let reply = json!({"type": "reply", "task_id": id, "step": request["step"], "attempt": 1, "queued_ms": u64::MAX / 2,
+        "outcome": "done", "output": null});
+    world.send("replies", &reply.to_string()).await;
+    world.deliver("replies", &scheduler).await;
+    let waits = world.submit.engine.store.agents().await.unwrap().waits;
+    assert_eq!(waits["agent-noop"][submit::http::DEFAULT_TENANT].ms, 6000, "{waits:?}");
+
+    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
+    let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
+    let id = world.submit.accept("another", "urgent", urgent).await.unwrap();
+    let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "r"}).to_string();
+    world.send("scheduler", &cancel).await;
+    advance(SECOND * 9).await;
+    world.deliver("scheduler", &scheduler).await;
+    let waits = world.submit.engine.store.agents().await.unwrap().waits;
+    assert!(waits.contains_key("scheduler") && !waits.contains_key("scheduler-high"), "{waits:?}");
+}
+
 // J1: replies wait as well.
 #[tokio::test(start_paused = true)]
 async fn orders_are_refused_while_replies_wait_too_long() {

@@ -84,8 +84,8 @@ pub trait StateStore: Send + Sync {
     /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. A crash
     /// after it loses only messages, which the trigger's redelivery or the supervisor brings back.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
-    /// Writes `due`, with [`MOVED`](crate::task::MOVED) in the shard, and the supervisor's token only, under the condition that the version is still the task's. A lost
-    /// race is no error: whoever won has set `due` as well.
+    /// Writes `due`, the [`moved`](crate::task::moved) shard and the supervisor's token only, under the condition that the
+    /// version is still the task's. A lost race is no error: whoever won has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
     /// Up to `limit` tasks of `shard` with `due <= now`, from `cursor` on.
     fn due(

@@ -7,6 +7,7 @@ mod support;
 
 use jiff::Timestamp;
 use serde_json::json;
+use shared::agents::Agents;
 use shared::engine::{Clock, Config, Engine, Handled};
 use shared::lease::Lease;
 use shared::message::{Effect, Outcome, Reply};
@@ -17,7 +18,7 @@ use shared::scheduler::{Event, Kept};
 use shared::task::{ProcessState, Task};
 use shared::workflow::{Hash, Workflow};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use support::*;
 
@@ -42,6 +43,8 @@ struct Store {
     /// Version and LockedBy of every applied save.
     saves: Mutex<Vec<(Id, u64, Option<String>)>>,
     loads: AtomicUsize,
+    /// How the agents stand cannot be read.
+    knows_no_agents: AtomicBool,
 }
 
 impl Store {
@@ -63,6 +66,10 @@ fn unavailable_store() -> Error {
 }
 
 impl StateStore for Store {
+    async fn agents(&self) -> Result<Agents, Error> {
+        if self.knows_no_agents.load(Ordering::Relaxed) { Err(unavailable_store()) } else { Ok(Agents::default()) }
+    }
+
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         tokio::task::yield_now().await;
         let mut tasks = self.tasks.lock().unwrap();
@@ -492,6 +499,22 @@ async fn a_wake_never_overtakes_the_notice_of_its_task() {
     world.queues.fail(None);
     one(&scheduler, refused).await.unwrap();
     assert_eq!(world.sent().len(), 2);
+}
+
+// B9: an instance that could never read who is paused claims for nobody; one that could goes on by what it knows.
+#[tokio::test]
+async fn who_knows_of_no_pause_yet_hands_out_nothing() {
+    let world = World::new(ONE, 2).await;
+    let knows = world.instance("knows");
+    knows.handle(vec![wake("ord_1")]).await.remove(0).unwrap();
+    world.store.knows_no_agents.store(true, Ordering::Relaxed);
+    let cold = world.instance("cold");
+    let answer = cold.handle(vec![wake("ord_2")]).await.remove(0);
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    assert_eq!(world.store.get("ord_2").version, 0);
+    world.now.fetch_add(60_000, Ordering::Relaxed);
+    knows.handle(vec![wake("ord_2")]).await.remove(0).unwrap();
+    assert_eq!(world.store.get("ord_2").version, 1);
 }
 
 // A handler fails the message, not the batch.

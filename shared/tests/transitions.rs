@@ -11,7 +11,7 @@ use shared::operator::{Act, What};
 use shared::scheduler::{Event, Kept, Turn};
 use shared::step::Direction;
 use shared::strain::{self, Strain};
-use shared::task::{Phase, ProcessState, Task, grace};
+use shared::task::{Phase, Priority, ProcessState, Task, grace};
 use support::*;
 
 // ---------------------------------------------------------------- the way forward
@@ -593,6 +593,23 @@ agent = "x"
 after = ["c"]
 timeout = "10s"
 "#;
+
+// G1, J2: what is undone does not wait among what may wait.
+#[test]
+fn the_undo_of_a_patient_order_is_not_patient() {
+    let mut bench = Bench::new(ONE);
+    bench.task.priority = Priority::Low;
+    let asked = |bench: &Bench| {
+        let requests = bench.effects.iter().filter_map(|e| if let Effect::Request(r) = e { Some(r) } else { None });
+        requests.map(|r| (r.direction, r.priority)).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(bench.wake(0)), [(Direction::Do, Priority::Low)]);
+    // The attempt may have been made: it is undone once its time has passed.
+    bench.cancel();
+    bench.now = 11_000;
+    let seen = bench.task.version;
+    assert_eq!(asked(bench.wake(seen)), [(Direction::Undo, Priority::Normal)]);
+}
 
 // G1, I5 of the protocol.
 #[test]

@@ -266,8 +266,10 @@ mod tests {
             let error = lookup(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(name), "{error}");
         }
-        let error = lookup(&[("AGENTS", "fraud,payment"), ("AGENT_POOLS", "payment=payment,fraud")]).unwrap_err();
-        assert!(error.to_string().contains("another agent"), "{error}");
+        for (pools, words) in [("payment=payment,fraud", "another agent"), ("paymnt=a,b", "no agent `paymnt`")] {
+            let error = lookup(&[("AGENTS", "fraud,payment"), ("AGENT_POOLS", pools)]).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     fn request(agent: &str, pool: Option<&str>, priority: Priority) -> Request {

@@ -214,6 +214,32 @@ fn a_bad_workflow_file_is_named_with_its_line() {
     is_refused("no such folder", &output, &["missing"]);
 }
 
+// B9: who lists orders learns that there are more, and how to see them.
+#[test]
+fn a_list_says_how_it_goes_on() {
+    let dir = directory();
+    let up = Up::start(dir.path(), &["--port", "0", "--memory"]);
+    let text = |args: &[&str]| {
+        let output = run(dir.path(), &[args, &["--url", &up.url]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for order in common::NORTHWIND.lines().take(3) {
+        std::fs::write(dir.path().join("order.json"), order).unwrap();
+        text(&["submit", "order.json"]);
+    }
+    let first = text(&["list", "--limit", "2"]);
+    let (rows, hint) = first.trim_end().rsplit_once('\n').unwrap();
+    let cursor = hint.strip_prefix("more: --cursor ").unwrap_or_else(|| panic!("{first}"));
+    let second = text(&["list", "--limit", "2", "--cursor", cursor]);
+    let ids = |text: &str| text.split_whitespace().filter(|word| word.starts_with("ord_")).map(str::to_owned).collect();
+    let (mut all, rest): (Vec<String>, Vec<String>) = (ids(rows), ids(&second));
+    all.extend(rest);
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 3, "{first}{second}");
+}
+
 // The reader of its output is gone after the line it wanted, as in `stepwarden up | head -1`.
 #[test]
 fn the_first_line_of_up_is_its_url_and_it_answers() {

@@ -96,8 +96,8 @@ fn event(text: &str) -> Option<ApiGatewayV2httpRequest> {
 }
 
 /// It is answered, never with a fault of ours; a refusal says what is wrong in a code that is listed, and wrote nothing.
-pub fn request(bytes: &[u8]) {
-    let Some(event) = event(&String::from_utf8_lossy(bytes)) else { return };
+pub fn request(bytes: &[u8]) -> bool {
+    let Some(event) = event(&String::from_utf8_lossy(bytes)) else { return false };
     WORLD.with(|world| {
         let world = world.get_or_init(World::new);
         let before = world.written();
@@ -105,7 +105,7 @@ pub fn request(bytes: &[u8]) {
         let status = answer.status_code;
         assert!((200..500).contains(&status), "{status} {:?} to {}", answer.body, String::from_utf8_lossy(bytes));
         if status < 400 {
-            return;
+            return true;
         }
         assert_eq!(world.written(), before, "{status} and written: {:?}", answer.body);
         let Some(Body::Text(text)) = answer.body else { panic!("a refusal without words") };
@@ -113,20 +113,21 @@ pub fn request(bytes: &[u8]) {
         let listed = |&(code, of, _): &(&str, u16, &str)| problem["code"] == code && i64::from(of) == status;
         assert!(stepwarden_aws::problem::CODES.iter().any(listed), "{text}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{text}");
-    });
+        false
+    })
 }
 
 /// The body of a submission: an order that is accepted is one that can be charged.
-pub fn submission(bytes: &[u8]) {
+pub fn submission(bytes: &[u8]) -> bool {
     let submission = match submit::submission::parse(bytes) {
         Ok(submission) => submission,
         Err(problem) => {
             assert!((400..500).contains(&problem.status) && !problem.detail.is_empty(), "{problem:?}");
-            return;
+            return false;
         }
     };
     if submit::input::check(Some("order"), &submission.input).is_err() {
-        return;
+        return false;
     }
     let number = |value: &Value| i128::from(value.as_i64().expect("a whole number"));
     let lines = submission.input["lines"].as_array().expect("lines");
@@ -134,4 +135,5 @@ pub fn submission(bytes: &[u8]) {
     let amounts: i128 = lines.iter().map(|line| number(&line["amount_cents"])).sum();
     assert!(lines.iter().all(|line| number(&line["amount_cents"]) >= 0));
     assert_eq!(amounts + number(&submission.input["freight_cents"]), number(&submission.input["total_cents"]));
+    true
 }

@@ -8,8 +8,8 @@ mod messages;
 mod records;
 mod workflow;
 
-/// A target: what it is called, and what it does with an input.
-pub type Target = (&'static str, fn(&[u8]));
+/// A target: what it is called, and what it does with an input. True if the code under test took the input for good.
+pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// All of them.
 pub const TARGETS: [Target; 7] = [

@@ -59,8 +59,8 @@ static CLAIMED: LazyLock<(Workflow, Task)> = LazyLock::new(|| {
 
 /// Whatever a scheduler reads: it is written as it was read, and moves a task by one version at most, never out of a final
 /// state. A reply counts only for the step and the attempt that are under way.
-pub fn to_scheduler(bytes: &[u8]) {
-    let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return };
+pub fn to_scheduler(bytes: &[u8]) -> bool {
+    let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return false };
     let json = serde_json::to_string(&message).expect("as it is sent");
     let again: ToScheduler = serde_json::from_str(&json).expect("as it was sent");
     assert_eq!(json, serde_json::to_string(&again).expect("as it is sent"));
@@ -76,7 +76,7 @@ pub fn to_scheduler(bytes: &[u8]) {
         }
         ToScheduler::Cancel(cancel) => (Event::Cancel { by: cancel.by, reason: cancel.reason }, None),
     };
-    let Decision::Save { task: next, .. } = schedule(task, &event, &turn(workflow)) else { return };
+    let Decision::Save { task: next, .. } = schedule(task, &event, &turn(workflow)) else { return false };
     assert_ne!(current, Some(false), "a reply of another attempt changed the task: {event:?}");
     assert_eq!(next.version, task.version + 1);
     assert_eq!(next.steps.len(), task.steps.len());
@@ -86,20 +86,22 @@ pub fn to_scheduler(bytes: &[u8]) {
         assert!(current.is_none(), "a reply counted twice: {event:?}");
         assert_eq!(third.version, next.version + 1);
     }
+    true
 }
 
 /// Whatever an agent reads is written as it was read.
-pub fn request(bytes: &[u8]) {
-    let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
+pub fn request(bytes: &[u8]) -> bool {
+    let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return false };
     let json = serde_json::to_string(&request).expect("as it is sent");
     let again: Request = serde_json::from_str(&json).expect("as it was sent");
     assert_eq!(again, request);
+    true
 }
 
 /// An order by message: what is accepted has a key that can be used.
-pub fn order(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Ok((key, _)) = submit::queue::parse(text) {
-        assert!(!key.trim().is_empty() && key.len() <= 200);
-    }
+pub fn order(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok((key, _)) = submit::queue::parse(text) else { return false };
+    assert!(!key.trim().is_empty() && key.len() <= 200);
+    true
 }

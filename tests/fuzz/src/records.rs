@@ -5,8 +5,8 @@ use jiff::SignedDuration;
 use stepwarden_aws::item::{from_task, to_task};
 
 /// The JSON of a stored task: it is refused as corrupt, or a record that is written as it was read.
-pub fn task(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub fn task(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let number = |n: i64| AttributeValue::N(n.to_string());
     let item = std::collections::HashMap::from([
         ("pk".to_owned(), AttributeValue::S("ord_1".into())),
@@ -16,7 +16,8 @@ pub fn task(bytes: &[u8]) {
         ("updated_at".to_owned(), number(1_795_251_601_000)),
         ("task".to_owned(), AttributeValue::S(text.into())),
     ]);
-    let Ok(task) = to_task(&item) else { return };
-    let Ok(written) = from_task(&task, SignedDuration::from_hours(24)) else { return };
+    let Ok(task) = to_task(&item) else { return false };
+    let Ok(written) = from_task(&task, SignedDuration::from_hours(24)) else { return false };
     assert_eq!(to_task(&written).expect("as it was written"), task);
+    true
 }

@@ -70,10 +70,10 @@ fn nothing_from_outside_panics_or_is_granted_too_much() {
     let (seed, rounds) = (env("SEED", 1), env("FUZZ", 60));
     for (name, target) in TARGETS {
         let corpus = corpus(name);
-        assert!(corpus.len() >= 3, "{name} has a corpus");
+        let taken = corpus.iter().filter(|input| target(input)).count();
+        assert!(taken >= 2, "{name}: the corpus has {taken} inputs that are taken; mutations of the rest lead nowhere");
         let mut rng = fastrand::Rng::with_seed(seed);
         for input in &corpus {
-            target(input);
             for _ in 0..rounds {
                 let other = rng.usize(0..corpus.len());
                 let mutant = mutate(&mut rng, input, &corpus[other]);
