@@ -24,6 +24,8 @@ pub struct Counts {
     pub items_written: u64,
     /// EventBridge events accepted.
     pub events_put: u64,
+    /// Times the disk was made to keep what is written before an answer. Those around checkpoints are SQLite's own.
+    pub syncs: u64,
 }
 
 /// Requests of one operation.
@@ -58,6 +60,7 @@ impl Counts {
             items_read: self.items_read.saturating_sub(earlier.items_read),
             items_written: self.items_written.saturating_sub(earlier.items_written),
             events_put: self.events_put.saturating_sub(earlier.events_put),
+            syncs: self.syncs.saturating_sub(earlier.syncs),
         }
     }
 }
@@ -72,6 +75,7 @@ pub(crate) struct Counters {
     items_read: AtomicU64,
     items_written: AtomicU64,
     events_put: AtomicU64,
+    syncs: AtomicU64,
 }
 
 impl Counters {
@@ -116,6 +120,10 @@ impl Counters {
         add(&self.events_put, events);
     }
 
+    pub fn synced(&self) {
+        add(&self.syncs, 1);
+    }
+
     pub fn snapshot(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
@@ -126,6 +134,7 @@ impl Counters {
             items_read: of(&self.items_read),
             items_written: of(&self.items_written),
             events_put: of(&self.events_put),
+            syncs: of(&self.syncs),
         }
     }
 }

@@ -201,8 +201,8 @@ fn open_files(
     let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
     open::check(&queues)?;
     open::check(&tables)?;
-    let (store, loaded) =
-        Store::open(&queues, durability, Arc::clone(&lock)).map_err(|error| of_store(&queues, error))?;
+    let (store, loaded) = Store::open(&queues, durability, Arc::clone(&lock), Arc::clone(counters))
+        .map_err(|error| of_store(&queues, error))?;
     let dynamodb = DynamoDb::file(&tables, durability, lock, Arc::clone(clock), Arc::clone(counters))
         .map_err(|error| of_dynoxide(&tables, &error))?;
     Ok((store, loaded, dynamodb))

@@ -12,6 +12,7 @@ use aws_sdk_dynamodb::types::{
     ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem,
 };
 use common::{dynamodb, memory, on_disk};
+use stepwarden_embedded::{Durability, Endpoints, Options};
 
 async fn table(client: &Client) {
     client
@@ -163,4 +164,25 @@ async fn nonsense_is_refused_politely() {
     assert_eq!(bad.send().await.unwrap_err().code(), Some("ValidationException"));
     let empty = client.put_item().table_name("tasks").set_item(Some(HashMap::new())).send().await;
     assert_eq!(empty.unwrap_err().code(), Some("ValidationException"));
+}
+
+// What survives a power failure was synced before it was answered; a read is synced by nobody.
+#[tokio::test]
+async fn each_write_alone_is_synced_before_its_answer_where_it_must_survive_a_power_failure() {
+    for (durability, syncs) in [(Durability::Full, 1), (Durability::Process, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { data_dir: Some(dir.path().into()), durability };
+        let endpoints = Endpoints::open(&options).unwrap();
+        let client = dynamodb(&endpoints);
+        table(&client).await;
+        for n in 0..10 {
+            let before = endpoints.counts();
+            let put = client.put_item().table_name("tasks").item("id", text(&n.to_string()));
+            put.send().await.unwrap();
+            let written = endpoints.counts();
+            assert_eq!(written.since(&before).syncs, syncs, "{durability:?}");
+            client.get_item().table_name("tasks").key("id", text("0")).send().await.unwrap();
+            assert_eq!(endpoints.counts().since(&written).syncs, 0, "{durability:?}");
+        }
+    }
 }

@@ -85,6 +85,8 @@ pub struct Report {
     pub sends_per_order: f64,
     /// Requests to the SQS endpoint per order: sends, receives and deletes, in batches.
     pub sqs_calls_per_order: f64,
+    /// Times the disk was made to keep what was written, per order.
+    pub fsyncs_per_order: f64,
     /// What an answered write survives.
     pub durability: &'static str,
     /// Resident memory before the first order, in bytes.
@@ -173,6 +175,7 @@ pub async fn run(settings: Settings) -> Result<Report> {
         dynamodb_calls_per_order: calls(&counts, "DynamoDB") as f64 / orders,
         sends_per_order: counts.messages_sent as f64 / orders,
         sqs_calls_per_order: calls(&counts, "AmazonSQS") as f64 / orders,
+        fsyncs_per_order: counts.syncs as f64 / orders,
         durability: match settings.durability {
             Some(Durability::Full) => "fsync before every answer: survives a power failure",
             Some(Durability::Process) => "written before every answer: survives kill -9, not a power failure",

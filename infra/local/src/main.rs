@@ -13,6 +13,10 @@ use stepwarden::{bench, demo, say, simulate};
 use stepwarden_embedded::Durability;
 use submit::workflows::{self, Workflows};
 
+/// A tenth less time for an order than with the system's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code for what the user can mend: a wrong argument, a damaged data directory, a port in use.
 const USAGE: u8 = 2;
 
@@ -531,10 +535,11 @@ async fn bench(bench: Bench) -> Result<ExitCode> {
     );
     say!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
     say!(
-        "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests",
+        "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests, {:.1} fsyncs",
         report.dynamodb_calls_per_order,
         report.sends_per_order,
-        report.sqs_calls_per_order
+        report.sqs_calls_per_order,
+        report.fsyncs_per_order
     );
     if let Some(cpu) = report.cpu_ms_per_order {
         say!("CPU                 {cpu:.2} ms per order");

@@ -29,6 +29,7 @@ pub(crate) use schema::Error;
 pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 
 use crate::Durability;
+use crate::counts::Counters;
 
 /// The longest a lazy write waits for a commit to ride along with. Milliseconds.
 const LAZY_MS: u64 = 50;
@@ -52,10 +53,16 @@ impl Store {
     /// Opens or creates the file, and reads everything in it.
     ///
     /// `lock` is kept for as long as a commit may be under way.
-    pub fn open(path: &Path, durability: Durability, lock: Arc<File>) -> Result<(Self, Loaded), Error> {
+    pub fn open(
+        path: &Path,
+        durability: Durability,
+        lock: Arc<File>,
+        counters: Arc<Counters>,
+    ) -> Result<(Self, Loaded), Error> {
         let connection = schema::open(path, durability)?;
         let loaded = load::everything(&connection)?;
-        let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), _lock: lock };
+        let synced = (durability == Durability::Full).then_some(counters);
+        let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), synced, _lock: lock };
         Ok((Self::File(Arc::new(writer)), loaded))
     }
 
@@ -141,6 +148,8 @@ struct Pending {
 pub(crate) struct Writer {
     pending: Mutex<Pending>,
     connection: Mutex<Connection>,
+    /// Counts the commits, each of which is one sync.
+    synced: Option<Arc<Counters>>,
     _lock: Arc<File>,
 }
 
@@ -192,6 +201,9 @@ impl Writer {
     /// Commits `awaited` and `lazy` together.
     fn commit(&self, awaited: &[Awaited], lazy: &HashMap<i64, Lazy>) -> Result<(), WriteError> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = &self.synced {
+            counters.synced();
+        }
         writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
             .map_err(|error| WriteError(error.to_string()))
     }
