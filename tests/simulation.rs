@@ -37,6 +37,9 @@ fn whatever_goes_wrong_every_order_ends_well() {
     assert!(report.is_clean(), "{report}");
     assert!(report.real_runs >= 10);
     assert_eq!(report.missed(), Vec::<Class>::new(), "every class of faults is hit");
+    for (act, times) in &report.acts {
+        assert!(*times > 0, "nobody managed to {act}");
+    }
     for state in ["Processed", "Undone", "Error"] {
         assert!(report.orders[state] > 0, "{state}");
     }

@@ -4,7 +4,7 @@
 //! done under it must be safe with no holder and with two, because clocks drift and processes pause.
 
 use crate::ports::Error;
-use crate::time::{SignedDuration, Timestamp, plus};
+use crate::time::{SignedDuration, Timestamp, millis, plus};
 use std::future::Future;
 
 /// The LEASE record, and the proof of holding one.
@@ -38,7 +38,7 @@ impl Lease {
             Some(lease) if lease.is_free() || plus(lease.expires, skew) <= now => lease.token + 1,
             Some(_) => return None,
         };
-        Some(Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: plus(now, life) })
+        Some(Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) })
     }
 
     /// The lease after `holder` took it whatever its record says of time: for those who watched it stand still, unrenewed,
@@ -46,14 +46,14 @@ impl Lease {
     #[must_use]
     pub fn succeed(current: Option<&Self>, name: &str, holder: &str, now: Timestamp, life: SignedDuration) -> Self {
         let token = current.map_or(1, |lease| lease.token + 1);
-        Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: plus(now, life) }
+        Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) }
     }
 
     /// The lease after its holder renewed it. The record always changes, even under a clock that stands still: those who
     /// watch it must see that its holder lives.
     #[must_use]
     pub fn renewed(&self, now: Timestamp, life: SignedDuration) -> Self {
-        let expires = plus(now, life);
+        let expires = end(now, life);
         let expires = if expires == self.expires { plus(expires, SignedDuration::from_millis(1)) } else { expires };
         Self { expires, ..self.clone() }
     }
@@ -75,6 +75,12 @@ impl Lease {
     pub fn is_same_tenure(&self, other: &Self) -> bool {
         (self.holder.as_str(), self.token) == (other.holder.as_str(), other.token)
     }
+}
+
+/// When a lease taken now ends, in the record's milliseconds: its holder knows it again whatever its clock counts in, and a
+/// renewal that a record would not show is none (contract suite, a clock of nanoseconds over DynamoDB).
+fn end(now: Timestamp, life: SignedDuration) -> Timestamp {
+    millis(plus(now, life))
 }
 
 /// Where leases are kept, on items used for nothing else: a register that is read and replaced under a condition. The

@@ -5,6 +5,7 @@
 
 mod support;
 
+use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use serde_json::json;
 use shared::agents::Agents;
@@ -17,7 +18,6 @@ use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::{Event, Kept};
 use shared::task::{ProcessState, Task};
 use shared::workflow::{Hash, Workflow};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use support::*;
@@ -35,9 +35,7 @@ enum Fault {
 
 #[derive(Default)]
 struct Store {
-    tasks: Mutex<HashMap<Id, Task>>,
-    orders: Mutex<HashMap<Id, Order>>,
-    workflows: Mutex<HashMap<Hash, Workflow>>,
+    memory: MemoryStore,
     /// Faults of the next saves of one task.
     faults: Mutex<Vec<(Id, Fault)>>,
     /// Version and LockedBy of every applied save.
@@ -49,7 +47,7 @@ struct Store {
 
 impl Store {
     fn get(&self, id: &str) -> Task {
-        self.tasks.lock().unwrap()[&Id(id.into())].clone()
+        self.memory.tables().tasks[&Id(id.into())].clone()
     }
 
     fn fail(&self, id: &str, fault: Fault) {
@@ -72,19 +70,13 @@ impl StateStore for Store {
 
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         tokio::task::yield_now().await;
-        let mut tasks = self.tasks.lock().unwrap();
-        if tasks.contains_key(&task.id) {
-            return Ok(Created::Exists);
-        }
-        tasks.insert(task.id.clone(), task.clone());
-        self.orders.lock().unwrap().insert(order.id.clone(), order.clone());
-        Ok(Created::New)
+        self.memory.create(order, task).await
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
         tokio::task::yield_now().await;
         self.loads.fetch_add(1, Ordering::Relaxed);
-        Ok(self.tasks.lock().unwrap().get(id).cloned())
+        self.memory.load(id).await
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -96,12 +88,10 @@ impl StateStore for Store {
         if fault == Some(Fault::Unavailable) {
             return Err(unavailable_store());
         }
-        let mut tasks = self.tasks.lock().unwrap();
-        let stored = tasks.get(&task.id).cloned();
-        if stored.as_ref().is_none_or(|t| t.version != seen || t.lease_token > task.lease_token) {
-            return Ok(Saved::Conflict(stored.map(Box::new)));
+        let saved = self.memory.save(task, seen).await?;
+        if saved != Saved::Applied {
+            return Ok(saved);
         }
-        tasks.insert(task.id.clone(), task.clone());
         self.saves.lock().unwrap().push((task.id.clone(), task.version, task.locked_by().map(str::to_owned)));
         match fault {
             None => Ok(Saved::Applied),
@@ -112,33 +102,38 @@ impl StateStore for Store {
 
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
         tokio::task::yield_now().await;
-        let mut tasks = self.tasks.lock().unwrap();
-        let stored = tasks.get_mut(&task.id).filter(|t| t.version == task.version && t.lease_token <= token);
-        if let Some(stored) = stored {
-            (stored.due, stored.lease_token) = (due, token);
-        }
-        Ok(())
+        self.memory.rearm(task, due, token).await
     }
 
-    async fn due(&self, _: u16, now: Timestamp, limit: u32, _: Option<&str>) -> Result<DuePage, Error> {
-        let tasks = self.tasks.lock().unwrap();
-        let ids = tasks.values().filter(|t| t.due.is_some_and(|due| due <= now)).map(|t| t.id.clone());
-        Ok(DuePage { ids: ids.take(limit as usize).collect(), next: None })
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.memory.due(shard, now, limit, cursor).await
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        Ok(self.orders.lock().unwrap().get(&task.id).cloned())
+        self.memory.order(task).await
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        self.workflows.lock().unwrap().insert(workflow.hash(), workflow.clone());
-        Ok(())
+        self.memory.put_workflow(workflow).await
     }
 
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
         tokio::task::yield_now().await;
-        Ok(self.workflows.lock().unwrap().get(hash).cloned())
+        self.memory.workflow(hash).await
     }
+}
+
+#[tokio::test]
+async fn the_store_of_these_tests_keeps_the_contract() {
+    contract::store::suite(&Store::default()).await;
+    contract::store::attention(&MemoryStore::default()).await;
+    contract::lease::suite(&MemoryStore::default()).await;
+    let memory = MemoryStore::default();
+    contract::store::agents(&memory, async |name, pause| {
+        memory.set_agent(name, pause);
+        Ok(())
+    })
+    .await;
 }
 
 /// Picks the sends that fail.
@@ -523,7 +518,7 @@ async fn a_failing_neighbour_takes_nobody_along() {
     let world = World::new(ONE, 4).await;
     let engine = world.instance("s1");
     world.store.fail("ord_2", Fault::Unavailable);
-    world.store.orders.lock().unwrap().remove(&id("ord_3"));
+    world.store.memory.tables().orders.remove(&id("ord_3"));
     world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.task_id.0 == "ord_4")));
     let answers = engine.handle((1..=5).map(|n| wake(&format!("ord_{n}"))).collect()).await;
     let good: Vec<_> = answers.iter().map(Result::is_ok).collect();
@@ -623,7 +618,7 @@ async fn a_rearm_does_not_stop_a_scheduler_that_remembers_the_task() {
 #[tokio::test]
 async fn a_task_without_its_workflow_is_reported_and_not_lost() {
     let world = World::new(ONE, 1).await;
-    world.store.workflows.lock().unwrap().clear();
+    world.store.memory.tables().workflows.clear();
     let error = one(&world.instance("s1"), wake("ord_1")).await.unwrap_err();
     assert!(error.to_string().contains("definition is missing"), "{error}");
     assert_eq!(world.store.get("ord_1").version, 0);

@@ -4,9 +4,11 @@
 //! `cargo test -p stepwarden-model` runs the quick bounds, `MODEL=full` the large ones. // J5
 
 mod defects;
+mod pair;
 mod world;
 
 use defects::Defect;
+use pair::Pair;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::time::Instant;
 use world::{Bounds, World};
@@ -26,6 +28,7 @@ const QUICK: Bounds = Bounds {
     leaders: 1,
     b_has_undo: false,
     with_c: true,
+    alone: false,
 };
 
 /// Checks all properties; answers the number of states.
@@ -119,6 +122,26 @@ fn no_order_of_events_breaks_the_protocol() {
         }
     }
     assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
+}
+
+/// One step, which may fail once, under two leaders; a task of two such steps has more states than it has more to tell.
+const ALONE: Bounds = Bounds { alone: true, leaders: 2, crashes: 0, ..TWO };
+
+// Two tasks under one clock: each keeps every rule whatever happens to the other, and what is sent for one says so.
+#[test]
+fn two_tasks_do_not_meet() {
+    let is_full = std::env::var("MODEL").is_ok_and(|v| v == "full");
+    let (bounds, golden) = if is_full { (Bounds { crashes: 1, ..ALONE }, 0) } else { (ALONE, 0) };
+    let begin = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let checker = Pair::new(bounds.clone(), false).checker().threads(threads).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    println!("two tasks: {states} states, depth {}, {:.1} s", checker.max_depth(), begin.elapsed().as_secs_f64());
+    checker.assert_properties();
+    assert_eq!(states, golden, "the protocol has changed; if that is meant, write this number here");
+    // The check can fail: where messages do not say whose they are, one task takes the other's.
+    let mixed = Pair::new(bounds, true).checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    assert!(mixed.discovery("each of two tasks keeps every rule").is_some());
 }
 
 /// Where a defect shows first.

@@ -115,6 +115,8 @@ pub struct Bounds {
     /// Whether step b can be undone.
     pub b_has_undo: bool,
     pub with_c: bool,
+    /// Step a and nothing else.
+    pub alone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -167,7 +169,9 @@ impl World {
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
         text += &step("a", ab, "", true);
-        text += &step("b", ab, "", bounds.b_has_undo);
+        if !bounds.alone {
+            text += &step("b", ab, "", bounds.b_has_undo);
+        }
         if bounds.with_c {
             text += &step("c", c, "after = [\"a\", \"b\"]\n", true);
         }
@@ -219,6 +223,9 @@ impl World {
     fn send(&self, state: &mut State, trigger: Option<Msg>, effects: &[Effect], lost: u8) {
         let mut clears = Vec::new();
         for (bit, effect) in effects.iter().enumerate() {
+            if !is_for(effect, &state.task.id) {
+                state.broken = Some("what is sent for a task names it, and so does the key of its calls");
+            }
             let owed = self.owed(effect);
             if lost & (1 << bit) != 0 {
                 // Only a step's own notice may be lost for good.
@@ -628,6 +635,16 @@ impl World {
     }
 }
 
+fn is_for(effect: &Effect, id: &Id) -> bool {
+    match effect {
+        Effect::Request(r) => r.task_id == *id && r.idempotency_key.starts_with(&format!("{id}:")),
+        Effect::Wake(wake, _) => wake.task_id == *id,
+        Effect::Notice(notice) => notice.order_id == *id,
+        Effect::Alert(alert) => alert.order_id == *id,
+        Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => unreachable!("the core sends none of these"),
+    }
+}
+
 /// Moves all times of `task` `by` into the past, and takes out what no decision looks at.
 fn normalise(task: &mut Task, by: SignedDuration) {
     let earliest = now() - SignedDuration::from_secs(PAST);
@@ -661,13 +678,11 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     }
 }
 
-impl Model for World {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
+impl World {
+    /// A task called `id` as it was submitted.
+    pub fn begin(&self, id: &str) -> State {
         let submission = Submission {
-            id: Id("o".into()),
+            id: Id(id.into()),
             tenant: String::new(),
             reference: None,
             reply_queue: Some("q".into()),
@@ -677,7 +692,7 @@ impl Model for World {
         let mut task = Task::new(submission, &self.workflow, now());
         normalise(&mut task, SignedDuration::ZERO);
         let b = &self.bounds;
-        vec![State {
+        State {
             applied: vec![false; task.steps.len()],
             task: Arc::new(task),
             before: None,
@@ -693,7 +708,16 @@ impl Model for World {
             cancels: b.cancels,
             resubmits: b.resubmits,
             broken: None,
-        }]
+        }
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.begin("o")]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

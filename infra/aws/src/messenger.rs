@@ -35,20 +35,82 @@ pub struct SqsMessenger {
     config: Config,
 }
 
-/// A message on its way: which effect it belongs to, and what is sent.
-struct Parcel {
-    owner: usize,
-    url: String,
-    body: String,
-    delay_s: i32,
+/// A message for a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The queue's name after the prefix.
+    pub queue: String,
+    /// The message.
+    pub body: String,
+    /// When it is to be visible, in seconds from now.
+    pub delay_s: i32,
     /// Fair queues: one tenant's backlog does not hold up another's.
-    group: Option<String>,
+    pub group: Option<String>,
 }
 
-struct Event {
+/// An event for the bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its `detail-type`.
+    pub detail_type: &'static str,
+    /// Its detail, JSON.
+    pub detail: String,
+}
+
+/// What an effect is on its way.
+///
+/// # Errors
+/// [`Error::TooLarge`] beyond what SQS or EventBridge takes.
+pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Option<Event>), Error> {
+    let message = |queue: String, body: String, tenant: Option<&str>| match body.len() {
+        bytes if bytes > MAX_BYTES => {
+            Err(Error::TooLarge { what: format!("message to {queue}"), bytes, limit: MAX_BYTES })
+        }
+        _ => Ok(Outgoing { queue, body, delay_s: 0, group: tenant.map(group_of) }),
+    };
+    let event = |detail_type: &'static str, detail: String| match detail.len() {
+        bytes if bytes > MAX_DETAIL => {
+            Err(Error::TooLarge { what: format!("event `{detail_type}`"), bytes, limit: MAX_DETAIL })
+        }
+        _ => Ok(Event { detail_type, detail }),
+    };
+    let (message, event) = match effect {
+        Effect::Request(request) => {
+            (Some(message(config.queue_of(request), json_of(request), Some(&request.tenant))?), None)
+        }
+        Effect::Wake(wake, delay) => {
+            let body = json_of(&ToScheduler::Wake(wake.clone()));
+            let wake = message(config.queue_of_wake(wake.priority), body, Some(&wake.tenant))?;
+            (Some(Outgoing { delay_s: whole_seconds(*delay), ..wake }), None)
+        }
+        Effect::Reply(reply) => {
+            let body = json_of(&ToScheduler::Reply((**reply).clone()));
+            (Some(message(queue::REPLIES.into(), body, Some(&reply.tenant))?), None)
+        }
+        Effect::Notice(notice) => {
+            (Some(message(queue::notices(&notice.queue), json_of(notice), Some(&notice.tenant))?), None)
+        }
+        Effect::Alert(alert) => (None, Some(event(ORDER_ALERT, json_of(alert))?)),
+        Effect::Strained(agent) => (None, Some(event(AGENT_ALERT, json_of(agent))?)),
+        Effect::SetAside(aside) => {
+            let detail = json!({
+                "queue": aside.queue,
+                "message_id": aside.message_id,
+                "reason": aside.reason,
+                "bytes": aside.body.len(),
+                "runbook": "docs/runbook.md#message-set-aside",
+            });
+            let event = event(MESSAGE_ALERT, detail.to_string())?;
+            (Some(message(queue::SET_ASIDE.into(), json_of(aside), None)?), Some(event))
+        }
+    };
+    Ok((message, event))
+}
+
+/// A message, and which effect it belongs to.
+struct Parcel {
     owner: usize,
-    detail_type: &'static str,
-    detail: String,
+    message: Outgoing,
 }
 
 impl SqsMessenger {
@@ -58,49 +120,14 @@ impl SqsMessenger {
         Self { sqs: clients.sqs.clone(), eventbridge: clients.eventbridge.clone(), config: config.clone() }
     }
 
-    fn address(&self, owner: usize, effect: &Effect, parcels: &mut Vec<Parcel>, events: &mut Vec<Event>) {
-        let mut parcel = |queue: &str, body: String, delay_s: i32, group: Option<String>| {
-            parcels.push(Parcel { owner, url: self.config.queue_url(queue), body, delay_s, group });
-        };
-        match effect {
-            Effect::Request(request) => {
-                parcel(&self.config.queue_of(request), json_of(request), 0, Some(group_of(&request.tenant)));
-            }
-            Effect::Wake(wake, delay) => {
-                let queue = self.config.queue_of_wake(wake.priority);
-                let body = json_of(&ToScheduler::Wake(wake.clone()));
-                parcel(&queue, body, whole_seconds(*delay), Some(group_of(&wake.tenant)));
-            }
-            Effect::Reply(reply) => {
-                let body = json_of(&ToScheduler::Reply((**reply).clone()));
-                parcel(queue::REPLIES, body, 0, Some(group_of(&reply.tenant)));
-            }
-            Effect::Notice(notice) => {
-                parcel(&queue::notices(&notice.queue), json_of(notice), 0, Some(group_of(&notice.tenant)));
-            }
-            Effect::Alert(alert) => events.push(Event { owner, detail_type: ORDER_ALERT, detail: json_of(alert) }),
-            Effect::Strained(agent) => events.push(Event { owner, detail_type: AGENT_ALERT, detail: json_of(agent) }),
-            Effect::SetAside(message) => {
-                parcel(queue::SET_ASIDE, json_of(message), 0, None);
-                let detail = json!({
-                    "queue": message.queue,
-                    "message_id": message.message_id,
-                    "reason": message.reason,
-                    "bytes": message.body.len(),
-                    "runbook": "docs/runbook.md#message-set-aside",
-                });
-                events.push(Event { owner, detail_type: MESSAGE_ALERT, detail: detail.to_string() });
-            }
-        }
-    }
-
-    async fn send_batch(&self, url: &str, batch: &[Parcel]) -> Vec<(usize, Result<(), Error>)> {
-        let entries = batch.iter().enumerate().map(|(n, parcel)| {
+    async fn send_batch(&self, batch: &[Parcel]) -> Vec<(usize, Result<(), Error>)> {
+        let url = &self.config.queue_url(&batch[0].message.queue);
+        let entries = batch.iter().enumerate().map(|(n, Parcel { message, .. })| {
             SendMessageBatchRequestEntry::builder()
                 .id(n.to_string())
-                .message_body(&parcel.body)
-                .set_delay_seconds((parcel.delay_s > 0).then_some(parcel.delay_s))
-                .set_message_group_id(parcel.group.clone())
+                .message_body(&message.body)
+                .set_delay_seconds((message.delay_s > 0).then_some(message.delay_s))
+                .set_message_group_id(message.group.clone())
                 .build()
                 .expect("id and body are set")
         });
@@ -121,9 +148,9 @@ impl SqsMessenger {
         }
     }
 
-    async fn put_events(&self, batch: &[Event]) -> Vec<(usize, Result<(), Error>)> {
+    async fn put_events(&self, batch: &[(usize, Event)]) -> Vec<(usize, Result<(), Error>)> {
         let bus = &self.config.event_bus;
-        let entries = batch.iter().map(|event| {
+        let entries = batch.iter().map(|(_, event)| {
             PutEventsRequestEntry::builder()
                 .event_bus_name(bus)
                 .source(EVENT_SOURCE)
@@ -137,11 +164,11 @@ impl SqsMessenger {
                     None => Ok(()),
                     Some(code) => Err(refused(bus, code)),
                 };
-                batch.iter().enumerate().map(|(n, event)| (event.owner, result(n))).collect()
+                batch.iter().enumerate().map(|(n, (owner, _))| (*owner, result(n))).collect()
             }
             Err(error) => {
                 let error = Chain(&unavailable(bus, error)).to_string();
-                batch.iter().map(|event| (event.owner, Err(refused(bus, &error)))).collect()
+                batch.iter().map(|(owner, _)| (*owner, Err(refused(bus, &error)))).collect()
             }
         }
     }
@@ -150,20 +177,15 @@ impl SqsMessenger {
 impl Messenger for SqsMessenger {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let (mut parcels, mut events) = (Vec::new(), Vec::new());
+        let mut results: Vec<Result<(), Error>> = Vec::with_capacity(effects.len());
         for (owner, effect) in effects.iter().enumerate() {
-            self.address(owner, effect, &mut parcels, &mut events);
-        }
-        let mut results: Vec<Result<(), Error>> = effects.iter().map(|_| Ok(())).collect();
-        for large in parcels.extract_if(.., |p| p.body.len() > MAX_BYTES) {
-            let what = format!("message to {}", large.url);
-            results[large.owner] = Err(Error::TooLarge { what, bytes: large.body.len(), limit: MAX_BYTES });
-        }
-        for large in events.extract_if(.., |e| e.detail.len() > MAX_DETAIL) {
-            let what = format!("event `{}`", large.detail_type);
-            results[large.owner] = Err(Error::TooLarge { what, bytes: large.detail.len(), limit: MAX_DETAIL });
+            results.push(address(effect, &self.config).map(|(message, event)| {
+                parcels.extend(message.map(|message| Parcel { owner, message }));
+                events.extend(event.map(|event| (owner, event)));
+            }));
         }
         let batches = into_batches(parcels);
-        let sends = join_all(batches.iter().map(|batch| self.send_batch(&batch[0].url, batch)));
+        let sends = join_all(batches.iter().map(|batch| self.send_batch(batch)));
         let puts = join_all(events.chunks(BATCH).map(|batch| self.put_events(batch)));
         let (sent, put) = futures::future::join(sends, puts).await;
         for (owner, result) in sent.into_iter().chain(put).flatten() {
@@ -177,19 +199,23 @@ impl Messenger for SqsMessenger {
 
 /// Parcels for the same queue together, at most ten and at most 1 MiB at a time.
 fn into_batches(mut parcels: Vec<Parcel>) -> Vec<Vec<Parcel>> {
-    parcels.sort_by(|a, b| a.url.cmp(&b.url));
+    parcels.sort_by(|a, b| a.message.queue.cmp(&b.message.queue));
     let mut batches: Vec<Vec<Parcel>> = Vec::new();
     let mut bytes = 0;
     for parcel in parcels {
-        let fits = batches
-            .last()
-            .is_some_and(|b| b.len() < BATCH && b[0].url == parcel.url && bytes + parcel.body.len() <= MAX_BYTES);
-        if fits {
-            bytes += parcel.body.len();
-            batches.last_mut().expect("there is one").push(parcel);
-        } else {
-            bytes = parcel.body.len();
-            batches.push(vec![parcel]);
+        let own = parcel.message.body.len();
+        let fits = |batch: &&mut Vec<Parcel>| {
+            batch.len() < BATCH && batch[0].message.queue == parcel.message.queue && bytes + own <= MAX_BYTES
+        };
+        match batches.last_mut().filter(fits) {
+            Some(batch) => {
+                bytes += own;
+                batch.push(parcel);
+            }
+            None => {
+                bytes = own;
+                batches.push(vec![parcel]);
+            }
         }
     }
     batches
@@ -220,8 +246,9 @@ fn refused(what: &str, why: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn parcel(url: &str, bytes: usize) -> Parcel {
-        Parcel { owner: 0, url: url.into(), body: "x".repeat(bytes), delay_s: 0, group: None }
+    fn parcel(queue: &str, bytes: usize) -> Parcel {
+        let message = Outgoing { queue: queue.into(), body: "x".repeat(bytes), delay_s: 0, group: None };
+        Parcel { owner: 0, message }
     }
 
     #[test]

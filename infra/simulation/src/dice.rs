@@ -70,6 +70,22 @@ classes! {
     Delay = "delay", 0.03;
     /// A handled message could not be deleted and comes again.
     DeleteLost = "delete-lost", 0.03;
+    /// The submitter's queue refuses a notice.
+    NoticeRefused = "notice-refused", 0.08;
+    /// A notice was taken by its queue and never comes to the submitter.
+    NoticeLost = "notice-lost", 0.05;
+    /// A notice takes long, and later ones overtake it.
+    NoticeLate = "notice-late", 0.08;
+    /// A notice comes twice.
+    NoticeDoubled = "notice-doubled", 0.08;
+    /// The event bus refuses an alert.
+    AlertRefused = "alert-refused", 0.2;
+    /// An alert was taken by the bus and never comes to whoever must act.
+    AlertLost = "alert-lost", 0.1;
+    /// An alert takes long.
+    AlertLate = "alert-late", 0.2;
+    /// An alert comes twice.
+    AlertDoubled = "alert-doubled", 0.2;
     /// A remote service takes its time.
     RemoteSlow = "remote-slow", 0.05;
     /// A remote service never answers.
@@ -100,6 +116,16 @@ classes! {
     UndoAsked = "undo-asked", 0.05;
     /// Somebody ends the waits of an order.
     RetryNow = "retry-now", 0.1;
+    /// Somebody resubmits an order that is in Error with another input for the failed step.
+    ResubmitEdited = "resubmit-edited", 0.2;
+    /// Somebody leaves out what failed of an order in Error, a step or an undo.
+    Skip = "skip", 0.15;
+    /// Somebody does by hand what failed of an order in Error, a step or an undo, and marks it done.
+    MarkDone = "mark-done", 0.15;
+    /// Somebody pauses an agent and resumes it later.
+    PauseAgent = "pause-agent", 0.05;
+    /// Somebody acts on all orders at once, each at the version they saw.
+    Bulk = "bulk", 0.1;
     /// Messages that nobody can read come to every queue.
     Poison = "poison", 0.1;
     /// There is another order beside the first.
@@ -110,8 +136,16 @@ impl Class {
     /// A person's act or a part of the workload rather than a fault of the platform.
     #[must_use]
     pub fn is_act(self) -> bool {
-        use Class::{Cancel, MoreOrders, PauseOrder, Poison, Resubmit, RetryNow, UndoAsked};
-        matches!(self, Cancel | Resubmit | PauseOrder | UndoAsked | RetryNow | Poison | MoreOrders)
+        use Class::{
+            Bulk, Cancel, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit, ResubmitEdited, RetryNow,
+            Skip, UndoAsked,
+        };
+        match self {
+            Cancel | UndoAsked | RetryNow | PauseOrder | PauseAgent | Bulk => true,
+            Resubmit | ResubmitEdited | Skip | MarkDone => true,
+            Poison | MoreOrders => true,
+            _ => false,
+        }
     }
 }
 

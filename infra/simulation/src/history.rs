@@ -44,6 +44,8 @@ pub enum Rule {
     Accepted,
     /// Nothing is a dead letter or set aside without need.
     NoneAside,
+    /// An agent is given the input that holds for its step: the order's, or what an operator put in its place.
+    Input,
 }
 
 /// A rule that a run broke.
@@ -122,6 +124,8 @@ pub struct History {
     /// How often the queue refused a notice.
     refused: BTreeMap<(Id, u64), u32>,
     alerts: BTreeMap<Id, BTreeSet<u64>>,
+    /// Undos that a person chose to leave out, by order and step: what they were to undo may stand.
+    left: BTreeSet<(Id, String)>,
 }
 
 impl History {
@@ -149,6 +153,21 @@ impl History {
     pub fn notice(&mut self, notice: &Notice) {
         let all = self.notices.entry(notice.order_id.clone()).or_default();
         all.push((notice.seq, notice.kind, notice.state));
+    }
+
+    /// A notice was taken by its queue and lost there: the system has done its part, and only the order's state tells more.
+    pub fn notice_lost(&mut self, notice: &Notice) {
+        self.notice(notice);
+    }
+
+    /// An alert was taken by the bus and lost there: the order must be found among those that wait for a person.
+    pub fn alert_lost(&mut self, alert: &AlertEvent) {
+        self.alert(alert);
+    }
+
+    /// A person chooses to leave out the undo of a step.
+    pub fn undo_left_out(&mut self, id: &Id, step: &str) {
+        self.left.insert((id.clone(), step.to_owned()));
     }
 
     /// The queue of a notice refused it.
@@ -241,7 +260,11 @@ impl History {
                 ProcessState::Processed if step.state == State::Processed && standing != 1 => {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }
-                ProcessState::Undone if spec.undo.is_some() && standing > 0 => {
+                ProcessState::Undone
+                    if spec.undo.is_some()
+                        && standing > 0
+                        && !self.left.contains(&(task.id.clone(), spec.name.clone())) =>
+                {
                     wrong(Rule::Undone, format!("an effect of `{}` is left", spec.name));
                 }
                 ProcessState::Pending
@@ -461,6 +484,9 @@ mod tests {
         let mut undone = History { effects: history.effects, ..History::default() };
         undone.stored(&Task { phase: Phase::Undone, ..task() }, None);
         assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone, Rule::Undone]);
+        // What a person chose to leave may stand, and nothing else.
+        undone.undo_left_out(&id, "join");
+        assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone]);
     }
 
     #[test]

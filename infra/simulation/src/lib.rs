@@ -7,9 +7,13 @@
 //! It decides nothing of the product: all decisions are made by the code that runs in production. What is simulated is the
 //! world around it. The store is one in memory; in a share of the runs it is the real adapter over embedded endpoints.
 
+mod calls;
+#[cfg(test)]
+mod contract;
 mod dice;
 pub mod history;
 mod node;
+mod people;
 mod plan;
 mod port;
 mod queues;

@@ -1,6 +1,7 @@
 //! What one seed simulates: which workflow, how many orders, which processes, and how often each class of fault happens.
 
 use crate::dice::{Class, Draw};
+use shared::agents::MAX_WITHHELD;
 use shared::message::MAX_DELAY;
 use shared::retry::Ladder;
 use shared::task::{Priority, grace};
@@ -171,8 +172,9 @@ impl Plan {
         });
         let grace = std_of(grace(&self.workflow));
         let age = self.faults_end.min(std_of(MAX_DELAY));
-        // A supervisor looks at what only waits for a scheduler after as long again as it has waited already.
-        steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
+        // A supervisor looks at what only waits for a scheduler after as long again as it has waited already; at what waits
+        // for a paused agent, once a minute.
+        std_of(MAX_WITHHELD) + steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
     }
 }
 

@@ -8,33 +8,31 @@ use crate::dice::Class;
 use crate::node::Node;
 use crate::queues::wait_ms;
 use crate::real::Trouble;
-use crate::services::Answer;
 use crate::store::Store;
 use crate::world::World;
-use agent::{Agent, AgentError, Call};
-use futures::future::{BoxFuture, join_all};
-use serde_json::Value;
-use shared::agents::Agents;
+use futures::future::join_all;
+use serde_json::{Value, json};
+use shared::agents::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
-use shared::message::{Effect, NoticeKind, Request, ToScheduler};
+use shared::message::{AlertEvent, Effect, Notice, NoticeKind};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
-use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
-use shared::queues;
+use shared::ports::{AttentionIndex, Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::step::Direction;
 use shared::strain::Strain;
 use shared::task::Task;
-use shared::time::{SignedDuration, Timestamp, until};
+use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use stepwarden_aws::messenger::{self, Outgoing};
 use tokio::sync::oneshot;
 
 /// Entries in one request: SQS's most.
 const BATCH: usize = 10;
-/// The latest arrival of a call after its deadline, in times that its caller had left, beside ten seconds.
-pub(crate) const MOST_LATE: u32 = 3;
+/// What stands for the event bus: a queue of whoever has to act.
+pub(crate) const BUS: &str = "bus";
 /// Longest way there or back without a fault, in milliseconds.
 const WAY_MS: u64 = 8;
 
@@ -232,6 +230,25 @@ impl StateStore for Faulty {
     }
 }
 
+impl AttentionIndex for Faulty {
+    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        let cursor = cursor.map(str::to_owned);
+        self.ask("attention".into(), false, move |store, _| store.attention(limit, cursor.as_deref())).await
+    }
+}
+
+impl Faulty {
+    /// Pauses an agent, or resumes it.
+    pub(crate) async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
+        let (name, pause, world) = (name.to_owned(), pause.cloned(), Arc::clone(&self.world));
+        self.ask(format!("set-agent {name}"), true, move |store, _| {
+            world.trace(format_args!("{name} is {}", if pause.is_some() { "paused" } else { "resumed" }));
+            store.set_agent(&name, pause.as_ref())
+        })
+        .await
+    }
+}
+
 impl LeaseStore for Faulty {
     async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
         let name = name.to_owned();
@@ -252,22 +269,37 @@ impl LeaseStore for Faulty {
     }
 }
 
-/// A message on its way.
+/// A message on its way; the effect it belongs to is number `owner` of its request.
 struct Parcel {
     owner: usize,
     label: String,
     body: String,
     delay: Duration,
-    effect: Effect,
+    /// The notice that it is.
+    notice: Option<Box<Notice>>,
 }
 
 impl Messenger for Faulty {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let mut results: Vec<Result<(), Error>> = effects.iter().map(|_| Ok(())).collect();
+        let mut results: Vec<Result<(), Error>> = Vec::with_capacity(effects.len());
         let mut by_queue: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
         for (owner, effect) in effects.into_iter().enumerate() {
-            let (queue, parcel) = self.address(owner, effect);
-            by_queue.entry(queue).or_default().push(parcel);
+            results.push(messenger::address(&effect, &self.world.config).map(|(message, event)| {
+                let label = self.label(&effect);
+                let notice = match effect {
+                    Effect::Notice(notice) => Some(notice),
+                    _ => None,
+                };
+                if let Some(event) = event {
+                    let body = json!({ "detail-type": event.detail_type, "detail": event.detail }).to_string();
+                    let parcel = Parcel { owner, label: label.clone(), body, delay: Duration::ZERO, notice: None };
+                    by_queue.entry(BUS.into()).or_default().push(parcel);
+                }
+                if let Some(Outgoing { queue, body, delay_s, .. }) = message {
+                    let delay = Duration::from_secs(u64::from(delay_s.unsigned_abs()));
+                    by_queue.entry(queue).or_default().push(Parcel { owner, label, body, delay, notice });
+                }
+            }));
         }
         let mut requests = Vec::new();
         for (queue, mut parcels) in by_queue {
@@ -284,50 +316,26 @@ impl Messenger for Faulty {
 }
 
 impl Faulty {
-    /// Where an effect goes, by the same names as on SQS.
-    fn address(&self, owner: usize, effect: Effect) -> (String, Parcel) {
-        let (world, config) = (&self.world, &self.world.config);
-        let (queue, label, body, delay) = match &effect {
-            Effect::Request(request) => {
-                let label = format!(
-                    "request {} {} {} {}",
-                    world.label(&request.task_id),
-                    request.step,
-                    direction(request.direction),
-                    request.attempt
-                );
-                (config.queue_of(request), label, json_of(request), SignedDuration::ZERO)
-            }
-            Effect::Wake(wake, delay) => {
-                let label = format!("wake {} v{}", world.label(&wake.task_id), wake.seen);
-                (config.queue_of_wake(wake.priority), label, json_of(&ToScheduler::Wake(wake.clone())), *delay)
-            }
-            Effect::Reply(reply) => {
-                let label = format!("reply {} {} {}", world.label(&reply.task_id), reply.step, reply.attempt);
-                (queues::REPLIES.into(), label, json_of(&ToScheduler::Reply((**reply).clone())), SignedDuration::ZERO)
-            }
-            Effect::Notice(notice) => {
-                let label = format!("notice {} {} {:?}", world.label(&notice.order_id), notice.seq, notice.kind);
-                (queues::notices(&notice.queue), label, String::new(), SignedDuration::ZERO)
-            }
-            Effect::Alert(alert) => {
-                let label = format!("alert {} v{}", world.label(&alert.order_id), alert.version);
-                ("bus".into(), label, String::new(), SignedDuration::ZERO)
-            }
-            Effect::Strained(strained) => {
-                ("bus".into(), format!("strained {}", strained.agent), String::new(), SignedDuration::ZERO)
-            }
-            Effect::SetAside(aside) => (
-                queues::SET_ASIDE.into(),
-                format!("set-aside from {}", aside.queue),
-                String::new(),
-                SignedDuration::ZERO,
+    /// What an effect is called in traces and as a place of faults.
+    fn label(&self, effect: &Effect) -> String {
+        let world = &self.world;
+        match effect {
+            Effect::Request(request) => format!(
+                "request {} {} {} {}",
+                world.label(&request.task_id),
+                request.step,
+                direction(request.direction),
+                request.attempt
             ),
-        };
-        // SQS delays whole seconds, and never less than asked for.
-        let ms = u64::try_from(delay.as_millis()).unwrap_or_default();
-        let delay = Duration::from_secs(ms.div_ceil(1000));
-        (queue, Parcel { owner, label, body, delay, effect })
+            Effect::Wake(wake, _) => format!("wake {} v{}", world.label(&wake.task_id), wake.seen),
+            Effect::Reply(reply) => format!("reply {} {} {}", world.label(&reply.task_id), reply.step, reply.attempt),
+            Effect::Notice(notice) => {
+                format!("notice {} {} {:?}", world.label(&notice.order_id), notice.seq, notice.kind)
+            }
+            Effect::Alert(alert) => format!("alert {} v{}", world.label(&alert.order_id), alert.version),
+            Effect::Strained(strained) => format!("strained {}", strained.agent),
+            Effect::SetAside(aside) => format!("set-aside from {}", aside.queue),
+        }
     }
 
     /// One request to one queue: the errors, each with its owner.
@@ -340,25 +348,21 @@ impl Faulty {
         let (out, back) = world.ways(&self.node.name, &site);
         let mut errors = Vec::new();
         let (mut is_lost, mut is_before) = (false, false);
-        if world.fires(Class::SendError, &site).is_some() {
+        let is_there = world.queues.exists(&queue);
+        if !is_there || world.fires(Class::SendError, &site).is_some() {
             is_before = true;
-            for parcel in &parcels {
-                if let Effect::Notice(notice) = &parcel.effect {
-                    world.history().notice_refused(notice);
-                }
-            }
-            errors = all("it did not arrive");
+            parcels.iter().for_each(|parcel| refuse(world, parcel));
+            errors = all(if is_there { "it did not arrive" } else { "there is no such queue" });
         } else if world.fires(Class::SendLost, &site).is_some() {
             is_lost = true;
             errors = all("no answer");
         }
         if errors.is_empty() {
             parcels.retain(|parcel| {
-                let is_refused = world.fires(Class::PartialBatch, &format!("{} to {queue}", parcel.label)).is_some();
+                let class = Route::of(&queue).refused();
+                let is_refused = world.fires(class, &format!("{} to {queue}", parcel.label)).is_some();
                 if is_refused {
-                    if let Effect::Notice(notice) = &parcel.effect {
-                        world.history().notice_refused(notice);
-                    }
+                    refuse(world, parcel);
                     errors.push((parcel.owner, unavailable(&queue, "refused")));
                 }
                 !is_refused
@@ -381,162 +385,122 @@ impl Faulty {
     }
 }
 
-/// A message reaches its queue, or what stands for it.
+fn refuse(world: &World, parcel: &Parcel) {
+    if let Some(notice) = &parcel.notice {
+        world.history().notice_refused(notice);
+    }
+}
+
+/// A message reaches its queue.
 fn arrive(world: &World, queue: &str, parcel: &Parcel) {
-    match &parcel.effect {
-        Effect::Notice(notice) => {
-            let is_end = matches!(notice.kind, NoticeKind::Completed | NoticeKind::Undone);
-            if world.defect == Some(Defect::DropsFinalNotice) && is_end {
-                return;
-            }
-            world.trace(format_args!("{} {}", parcel.label, notice.state.name()));
-            world.history().notice(notice);
+    let is_end = |notice: &Notice| matches!(notice.kind, NoticeKind::Completed | NoticeKind::Undone);
+    let is_dropped = match world.defect {
+        Some(Defect::DropsFinalNotice) => parcel.notice.as_deref().is_some_and(is_end),
+        Some(Defect::DropsAlerts) => queue == BUS,
+        _ => false,
+    };
+    if is_dropped {
+        return;
+    }
+    let is_lost = post(world, queue, &parcel.label, &parcel.body, parcel.delay);
+    if is_lost && let Some(notice) = &parcel.notice {
+        world.history().notice_lost(notice);
+    }
+    if is_lost && let Some(alert) = alert_in(&parcel.body).filter(|_| queue == BUS) {
+        world.history().alert_lost(&alert);
+    }
+}
+
+/// The alert that a message of the bus is.
+pub(crate) fn alert_in(body: &str) -> Option<AlertEvent> {
+    let event: Value = serde_json::from_str(body).ok()?;
+    let is_alert = event["detail-type"] == messenger::ORDER_ALERT;
+    serde_json::from_str(event["detail"].as_str().filter(|_| is_alert)?).ok()
+}
+
+/// Whom a queue leads to: what happens to messages on their way is another class for each.
+#[derive(Clone, Copy)]
+enum Route {
+    /// One of our own processes.
+    Within,
+    /// A submitter, with notices.
+    Submitter,
+    /// The event bus, with alerts.
+    Bus,
+}
+
+impl Route {
+    fn of(queue: &str) -> Self {
+        match queue {
+            BUS => Self::Bus,
+            _ if queue.starts_with("notices-") => Self::Submitter,
+            _ => Self::Within,
         }
-        Effect::Alert(alert) => {
-            if world.defect == Some(Defect::DropsAlerts) {
-                return;
-            }
-            world.trace(format_args!("{}: {}", parcel.label, alert.reason));
-            world.history().alert(alert);
+    }
+
+    fn refused(self) -> Class {
+        match self {
+            Self::Within => Class::PartialBatch,
+            Self::Submitter => Class::NoticeRefused,
+            Self::Bus => Class::AlertRefused,
         }
-        Effect::Strained(_) => world.trace(format_args!("{}", parcel.label)),
-        Effect::SetAside(aside) => {
-            world.trace(format_args!("{}: {}", parcel.label, aside.reason));
-            world.set_aside(&aside.body, &aside.reason);
+    }
+
+    fn lost(self) -> Class {
+        match self {
+            Self::Within => Class::LostMessage,
+            Self::Submitter => Class::NoticeLost,
+            Self::Bus => Class::AlertLost,
         }
-        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) => {
-            post(world, queue, &parcel.label, &parcel.body, parcel.delay);
+    }
+
+    fn late(self) -> Class {
+        match self {
+            Self::Within => Class::Delay,
+            Self::Submitter => Class::NoticeLate,
+            Self::Bus => Class::AlertLate,
+        }
+    }
+
+    fn doubled(self) -> Class {
+        match self {
+            Self::Within => Class::Duplicate,
+            Self::Submitter => Class::NoticeDoubled,
+            Self::Bus => Class::AlertDoubled,
         }
     }
 }
 
-/// Puts a message into a queue, with all that happens to messages.
-pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: Duration) {
-    if world.fires(Class::LostMessage, label).is_some() {
+/// Puts a message into a queue, with all that happens to messages; whether it was lost there.
+pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: Duration) -> bool {
+    let route = Route::of(queue);
+    if world.fires(route.lost(), label).is_some() {
         world.queues.send(queue, body, label, &[]);
-        return;
+        return true;
     }
     let ms = Duration::from_millis;
     let mut delay = delay + ms(1);
     if let Some(mut draw) = world.fires(Class::Reorder, label) {
         delay += ms(draw.between(20, 2000));
     }
-    if let Some(mut draw) = world.fires(Class::Delay, label) {
+    if let Some(mut draw) = world.fires(route.late(), label) {
         let most = 3 * u64::try_from(world.plan.longest_timeout.as_millis()).unwrap_or(u64::MAX / 8);
         delay += ms(draw.between(1000, most.max(2000)));
     }
     let mut delays = vec![delay];
-    if let Some(mut draw) = world.fires(Class::Duplicate, label) {
+    if let Some(mut draw) = world.fires(route.doubled(), label) {
         for _ in 0..draw.between(1, 3) {
             delays.push(delay + ms(draw.between(0, 15_000)));
         }
     }
     world.queues.send(queue, body, label, &delays);
+    false
 }
 
 pub(crate) fn direction(direction: Direction) -> &'static str {
     match direction {
         Direction::Do => "do",
         Direction::Undo => "undo",
-    }
-}
-
-fn json_of<T: serde::Serialize>(message: &T) -> String {
-    serde_json::to_string(message).expect("messages have only string keys")
-}
-
-/// An agent whose remote service is simulated.
-pub struct SimulatedAgent {
-    name: &'static str,
-    world: Arc<World>,
-    node: Arc<Node>,
-}
-
-impl SimulatedAgent {
-    /// The agent called `name` in a process.
-    #[must_use]
-    pub fn new(name: &'static str, world: &Arc<World>, node: &Arc<Node>) -> Self {
-        Self { name, world: Arc::clone(world), node: Arc::clone(node) }
-    }
-
-    async fn call(&self, request: &Request, time_left: Duration) -> Result<Value, AgentError> {
-        let world = &self.world;
-        let what = format!("{} {} {}", world.label(&request.task_id), request.step, direction(request.direction));
-        let site = format!("{} {what}", self.name);
-        self.node.touch(world, &site);
-        let (mut out, mut back) = world.ways(&self.node.name, &site);
-        let left_ms = u64::try_from(time_left.as_millis()).unwrap_or(u64::MAX / 8);
-        // What the service itself does, and what becomes of call and answer on their way.
-        if let Some(mut draw) = world.fires(Class::RemoteSlow, &site) {
-            *if draw.chance(0.5) { &mut out } else { &mut back } += draw.between(left_ms / 10, left_ms);
-        }
-        let mut is_silent = false;
-        if let Some(mut draw) = world.fires(Class::RemoteHang, &site) {
-            is_silent = true;
-            if draw.chance(0.5) {
-                std::future::pending::<()>().await;
-            }
-        }
-        if let Some(mut draw) = world.fires(Class::RemoteLate, &site) {
-            let to_go = until(world.time(), request.complete_by);
-            let to_go = u64::try_from(to_go.as_millis()).unwrap_or_default();
-            out += to_go + draw.between(1, u64::from(MOST_LATE) * left_ms + 10_000);
-        }
-        if let Some(mut draw) = world.fires(Class::RemoteLateAnswer, &site) {
-            back += left_ms + draw.between(1, 3000);
-        }
-        let mut fails = None;
-        if world.is_out(self.name) {
-            fails = Some(None);
-        } else if let Some(mut draw) = world.fires(Class::RemoteTransient, &site) {
-            fails =
-                Some(draw.chance(0.2).then(|| {
-                    SignedDuration::from_millis(i64::try_from(draw.between(0, 4000)).expect("a few seconds"))
-                }));
-        } else if request.direction == Direction::Undo && world.does_undo_fail(&what) {
-            fails = Some(None);
-        }
-        let class = match request.direction {
-            Direction::Do => Class::RemotePermanent,
-            Direction::Undo => Class::UndoRefused,
-        };
-        let refuses = fails.is_none() && world.fires(class, &site).is_some();
-        let lies = world.fires(Class::RemoteLying, &site).is_some();
-        let (answer, answered) = oneshot::channel();
-        let (network, request) = (Arc::clone(world), request.clone());
-        tokio::spawn(async move {
-            wait_ms(out).await;
-            let result = match fails {
-                Some(retry_after) => Err(AgentError::Transient { error: "503".into(), retry_after }),
-                None => {
-                    let answer = network.serve(&request, refuses);
-                    network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
-                    match answer {
-                        _ if lies => {
-                            Err(AgentError::Transient { error: "500 after it was done".into(), retry_after: None })
-                        }
-                        Answer::Done(output) => Ok(output),
-                        Answer::Refused(error) => Err(AgentError::Permanent { error }),
-                    }
-                }
-            };
-            if is_silent {
-                return std::future::pending().await;
-            }
-            wait_ms(back).await;
-            let _ = answer.send(result);
-        });
-        answered.await.unwrap_or_else(|_| Err(AgentError::Transient { error: "cut off".into(), retry_after: None }))
-    }
-}
-
-impl Agent for SimulatedAgent {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
-        Box::pin(self.call(call.request, call.time_left))
     }
 }
 

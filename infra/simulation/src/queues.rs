@@ -3,7 +3,7 @@
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use stepwarden_aws::schema::MAX_RECEIVES;
@@ -59,16 +59,23 @@ struct State {
 /// All queues of a run.
 #[derive(Debug)]
 pub struct Queues {
+    names: BTreeSet<String>,
     state: Mutex<State>,
     began: Instant,
     visibility: Duration,
 }
 
 impl Queues {
-    /// No queues yet: each one is there as soon as it is named.
+    /// Empty queues of these names.
     #[must_use]
-    pub fn new(began: Instant, visibility: Duration) -> Self {
-        Self { state: Mutex::default(), began, visibility }
+    pub fn new(names: BTreeSet<String>, began: Instant, visibility: Duration) -> Self {
+        Self { names, state: Mutex::default(), began, visibility }
+    }
+
+    /// Whether there is such a queue.
+    #[must_use]
+    pub fn exists(&self, name: &str) -> bool {
+        self.names.contains(name)
     }
 
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut Queue, &mut u64) -> T) -> T {

@@ -4,11 +4,11 @@
 //! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use futures::future::BoxFuture;
-use shared::agents::Agents;
+use shared::agents::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
-use shared::ports::{Created, DuePage, Error, Saved, StateStore};
+use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::strain::Strain;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
@@ -134,6 +134,16 @@ impl RealStore {
 
     pub(crate) fn agents(&self) -> Result<Agents, Error> {
         self.ask(|store| Box::pin(async move { store.agents().await }))
+    }
+
+    pub(crate) fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        let cursor = cursor.map(str::to_owned);
+        self.ask(move |store| Box::pin(async move { store.attention(limit, cursor.as_deref()).await }))
+    }
+
+    pub(crate) fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
+        let (name, pause) = (name.to_owned(), pause.cloned());
+        self.ask(|store| Box::pin(async move { store.set_agent(&name, pause.as_ref()).await }))
     }
 
     pub(crate) fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {

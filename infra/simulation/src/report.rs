@@ -2,6 +2,7 @@
 
 use crate::dice::{Allowed, Class};
 use crate::history::{Rule, Violation};
+use crate::people::ACTS;
 use crate::world::{Run, RunOptions};
 use crate::{Settings, Small, run, shrink};
 use serde::Serialize;
@@ -74,6 +75,8 @@ pub struct Report {
     pub calm_ms: BTreeMap<String, u64>,
     /// All classes, those that cost most time first.
     pub harm: Vec<Harm>,
+    /// What people did that changed something, and how often.
+    pub acts: BTreeMap<&'static str, u64>,
     /// Dead letters put back once the faults had ended.
     pub redriven: usize,
     /// Virtual time played, in seconds.
@@ -165,6 +168,10 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     all.sort_unstable();
     let at = |share: f64| all.get(((all.len().saturating_sub(1)) as f64 * share) as usize).copied().unwrap_or_default();
     let failed: Vec<&Run> = runs.iter().filter(|run| !run.violations.is_empty()).collect();
+    let mut acts: BTreeMap<&'static str, u64> = ACTS.map(|name| (name, 0)).into();
+    for (name, times) in runs.iter().flat_map(|run| &run.acts) {
+        *acts.entry(name).or_default() += times;
+    }
     let mut harm: Vec<Harm> = Class::ALL.iter().map(|class| harm_of(*class, runs, &means)).collect();
     harm.sort_by_key(|h| std::cmp::Reverse(h.added_ms.filter(|_| !h.class.is_act()).unwrap_or(i64::MIN)));
     Report {
@@ -179,6 +186,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
         orders,
         recovery: Recovery { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) },
         harm,
+        acts,
         redriven: runs.iter().map(|run| run.redriven).sum(),
         virtual_s: runs.iter().map(|run| run.virtual_ms).sum::<u64>() / 1000,
         took_ms: 0,
@@ -256,6 +264,8 @@ impl fmt::Display for Report {
             let added = harm.added_ms.map_or_else(String::new, |ms| format!("{:+.1} s", ms as f64 / 1000.0));
             writeln!(f, "  {:<22} {:>8} times in {:>6} runs  {added:>9}", harm.class.name(), harm.times, harm.runs)?;
         }
+        let acts: Vec<String> = self.acts.iter().map(|(name, times)| format!("{name} {times}")).collect();
+        writeln!(f, "what people did that changed something: {}", acts.join(", "))?;
         if self.is_clean() {
             return write!(
                 f,

@@ -5,6 +5,7 @@ use crate::Defect;
 use crate::history::Effects;
 use serde_json::{Value, json};
 use shared::message::Request;
+use shared::order::Id;
 use shared::step::Direction;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,39 @@ pub struct Services {
 }
 
 impl Services {
+    /// A person does or undoes a step at the service's own console, under the key that its agent uses; what it is done
+    /// with, or `None` where it has been undone already and must not be done any more.
+    pub fn by_hand(&mut self, id: &Id, step: &str, direction: Direction, effects: &mut Effects) -> Option<Value> {
+        let key = format!("{id}:{step}:do");
+        match direction {
+            Direction::Do if self.undone.contains(&key) => None,
+            Direction::Do => Some(self.apply(id, step, key, effects)),
+            Direction::Undo => {
+                self.take_back(id, step, key, effects);
+                Some(Value::Null)
+            }
+        }
+    }
+
+    fn apply(&mut self, id: &Id, step: &str, key: String, effects: &mut Effects) -> Value {
+        if let Some(output) = self.applied.get(&key) {
+            return output.clone();
+        }
+        self.next += 1;
+        let output = json!({ "reference": format!("{step}-{}", self.next) });
+        effects.applied(id, step, &key);
+        self.refused.remove(&key);
+        self.applied.insert(key, output.clone());
+        output
+    }
+
+    fn take_back(&mut self, id: &Id, step: &str, forward: String, effects: &mut Effects) {
+        if self.applied.remove(&forward).is_some() {
+            effects.undone(id, step, &forward);
+        }
+        self.undone.insert(forward);
+    }
+
     /// Does what is asked. `refuses`: a key not known yet is refused, for good where it is forward work.
     pub fn act(&mut self, request: &Request, refuses: bool, defect: Option<Defect>, effects: &mut Effects) -> Answer {
         let key = match defect {
@@ -38,29 +72,20 @@ impl Services {
                 if self.undone.contains(&key) && defect != Some(Defect::NoTombstones) {
                     return Answer::Refused("the key was undone".into());
                 }
-                if let Some(output) = self.applied.get(&key) {
-                    return Answer::Done(output.clone());
-                }
-                if refuses || self.refused.contains(&key) {
+                if !self.applied.contains_key(&key) && (refuses || self.refused.contains(&key)) {
                     self.refused.insert(key);
                     return Answer::Refused("declined".into());
                 }
-                self.next += 1;
-                let output = json!({ "reference": format!("{}-{}", request.agent, self.next) });
-                effects.applied(&request.task_id, &request.step, &key);
-                self.applied.insert(key, output.clone());
-                Answer::Done(output)
+                Answer::Done(self.apply(&request.task_id, &request.step, key, effects))
             }
             Direction::Undo => {
                 if refuses {
                     return Answer::Refused("the undo was refused".into());
                 }
                 let forward = request.undoes.clone().unwrap_or_default();
-                if self.applied.remove(&forward).is_some() {
-                    effects.undone(&request.task_id, &request.step, &forward);
-                }
-                if defect != Some(Defect::NoTombstones) {
-                    self.undone.insert(forward);
+                self.take_back(&request.task_id, &request.step, forward.clone(), effects);
+                if defect == Some(Defect::NoTombstones) {
+                    self.undone.remove(&forward);
                 }
                 Answer::Done(json!({ "undone": true }))
             }

@@ -3,17 +3,18 @@
 
 use crate::Defect;
 use crate::real::RealStore;
-use shared::agents::Agents;
+use shared::agents::{Agents, Pause};
 use shared::lease::Lease;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{Created, DuePage, Error, Saved};
 use shared::strain::Strain;
-use shared::task::{MOVED, Task, moved};
-use shared::time::Timestamp;
+use shared::task::{MOVED, ProcessState, Task, moved};
+use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use stepwarden_aws::item;
 
 /// Most rows in a page of the due index: few, so that pages are turned.
 const PAGE: usize = 3;
@@ -80,12 +81,26 @@ impl Memory {
     }
 }
 
+/// A page of what is in an index.
+fn page(mut all: Vec<(Timestamp, &Id)>, limit: u32, cursor: Option<&str>) -> DuePage {
+    all.sort();
+    let most = PAGE.min(limit as usize);
+    let key = |(at, id): &(Timestamp, &Id)| format!("{:020}/{id}", at.as_millisecond());
+    let rest = all.iter().filter(|row| cursor.is_none_or(|cursor| key(row).as_str() > cursor));
+    let page: Vec<_> = rest.take(most).collect();
+    let next = (page.len() == most).then(|| page.last().map(|row| key(row))).flatten();
+    DuePage { ids: page.iter().map(|(_, id)| (*id).clone()).collect(), next }
+}
+
 /// One method for each of [`shared::ports::StateStore`] and [`shared::lease::LeaseStore`], with the time of the run in
 /// milliseconds where an index needs it.
 impl Store {
     pub(crate) fn create(&self, order: &Order, task: &Task, at_ms: u64) -> Result<Created, Error> {
         match self {
             Self::Memory(memory) => {
+                // What DynamoDB would refuse is refused.
+                item::from_order(order, 1)?;
+                item::from_task(task, SignedDuration::ZERO)?;
                 let mut state = memory.state();
                 if state.tasks.contains_key(&task.id) {
                     return Ok(Created::Exists);
@@ -108,6 +123,7 @@ impl Store {
     pub(crate) fn save(&self, task: &Task, seen: u64, at_ms: u64) -> Result<Saved, Error> {
         match self {
             Self::Memory(memory) => {
+                item::from_task(task, SignedDuration::ZERO)?;
                 let mut state = memory.state();
                 match state.tasks.get(&task.id) {
                     Some(stored) if memory.holds(stored, seen, task.lease_token) => {
@@ -156,17 +172,11 @@ impl Store {
                 let row = |rows: &Vec<(u64, Row)>| {
                     rows.iter().rev().find(|(from, _)| *from <= as_of).and_then(|(_, row)| *row)
                 };
-                let mut all: Vec<(Timestamp, &Id)> = (state.index.iter())
+                let all = (state.index.iter())
                     .filter_map(|(id, rows)| row(rows).map(|row| (id, row)))
                     .filter(|(_, (own, due))| *own == shard && *due <= now)
-                    .map(|(id, (_, due))| (due, id))
-                    .collect();
-                all.sort();
-                let key = |(due, id): &(Timestamp, &Id)| format!("{:020}/{id}", due.as_millisecond());
-                let rest = all.iter().filter(|row| cursor.is_none_or(|cursor| key(row).as_str() > cursor));
-                let page: Vec<_> = rest.take(PAGE.min(limit as usize)).collect();
-                let next = (page.len() == PAGE).then(|| page.last().map(|row| key(row))).flatten();
-                Ok(DuePage { ids: page.iter().map(|(_, id)| (*id).clone()).collect(), next })
+                    .map(|(id, (_, due))| (due, id));
+                Ok(page(all.collect(), limit, cursor))
             }
             Self::Real(real) => real.due(shard, now, limit, cursor),
         }
@@ -200,6 +210,33 @@ impl Store {
         match self {
             Self::Memory(memory) => Ok(memory.state().agents.clone()),
             Self::Real(real) => real.agents(),
+        }
+    }
+
+    /// The orders that wait for a person.
+    pub(crate) fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        match self {
+            Self::Memory(memory) => {
+                let state = memory.state();
+                let stopped = state.tasks.values().filter(|task| task.process_state() == ProcessState::Error);
+                Ok(page(stopped.map(|task| (task.updated_at, &task.id)).collect(), limit, cursor))
+            }
+            Self::Real(real) => real.attention(limit, cursor),
+        }
+    }
+
+    /// Pauses an agent, or resumes it.
+    pub(crate) fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
+        match self {
+            Self::Memory(memory) => {
+                let paused = &mut memory.state().agents.paused;
+                match pause {
+                    Some(pause) => drop(paused.insert(name.to_owned(), pause.clone())),
+                    None => drop(paused.remove(name)),
+                }
+                Ok(())
+            }
+            Self::Real(real) => real.set_agent(name, pause),
         }
     }
 

@@ -1,11 +1,13 @@
 //! One run: processes, queues, remote services, clients and people, from one seed, in virtual time.
 
 use crate::Defect;
+use crate::calls::{MOST_LATE, SimulatedAgent};
 use crate::dice::{Allowed, Class, Dice, Draw, Fired};
 use crate::history::{History, Rule, Violation, is_by_hand};
 use crate::node::{Node, Role, time_at};
+use crate::people;
 use crate::plan::{OrderPlan, Plan};
-use crate::port::{Faulty, MOST_LATE, SimulatedAgent, post, way_ms};
+use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::{Queues, wait_ms};
 use crate::real::{self, RealStore};
 use crate::services::{Answer, Services};
@@ -16,39 +18,35 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
-use serde_json::{Value, json};
+use serde_json::Value;
+use shared::agents::Pause;
 use shared::engine::{self, Engine};
-use shared::message::{Cancel, Request, ToScheduler};
-use shared::operator::{Act, Outcome, What};
+use shared::message::Request;
+use shared::operator::{Act, Outcome};
 use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::Error;
 use shared::queues;
-use shared::task::{Priority, ProcessState, Task};
+use shared::step::Direction;
+use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::Config;
 use stepwarden_aws::batch::Response;
+use stepwarden_aws::{Config, schema};
 use submit::Submit;
 use submit::problem::Problem;
 use supervisor::Supervisor;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
 /// Whose orders they are.
 const TENANT: &str = "acme";
-/// How long a client waits for an answer: the API's own limit.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
-/// What a message that nobody can read begins with.
-const POISON: &str = "poison";
-/// Times a person resubmits one order.
-const RESUBMISSIONS: u32 = 2;
 
 /// What a run is told beside its seed.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +93,8 @@ pub struct Run {
     pub virtual_ms: u64,
     /// Dead letters that were put back after the faults had ended.
     pub redriven: usize,
+    /// What people did that changed something, and how often.
+    pub acts: BTreeMap<&'static str, u64>,
 }
 
 /// Everything in a run that outlives a process.
@@ -121,13 +121,15 @@ pub struct World {
     violations: Mutex<Vec<Violation>>,
     poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
+    acts: Mutex<BTreeMap<&'static str, u64>>,
     busy: AtomicUsize,
 }
 
 /// What comes to a process from outside of the queues.
-enum Knock {
+pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
-    Act(Id, Act, oneshot::Sender<Result<Outcome, Error>>),
+    Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
+    SetAgent(String, Option<Pause>, oneshot::Sender<Result<(), Error>>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,7 +137,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    fn new(plan: Plan, options: &RunOptions) -> Self {
+    pub(crate) fn new(plan: Plan, options: &RunOptions) -> Self {
         let began = Instant::now();
         let pools = match plan.pools {
             true => Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]),
@@ -148,7 +150,7 @@ impl World {
         };
         Self {
             began,
-            queues: Queues::new(began, plan.visibility),
+            queues: Queues::new(queue_names(&config), began, plan.visibility),
             store,
             config,
             defect: options.defect,
@@ -162,6 +164,7 @@ impl World {
             violations: Mutex::default(),
             poison: Mutex::default(),
             doors: Mutex::default(),
+            acts: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
         }
@@ -261,6 +264,70 @@ impl World {
         now < until
     }
 
+    /// An agent is given this input.
+    pub fn check_input(&self, request: &Request) {
+        let history = self.history();
+        let Some(task) = history.last(&request.task_id) else { return };
+        let index = self.plan.workflow.position(&request.step).expect("a step of this workflow");
+        let step = &task.steps[index];
+        // What came before the attempt under way was sent with what held then.
+        if task.holds(index, request.attempt).is_none() {
+            return;
+        }
+        let order =
+            self.plan.orders.iter().find(|order| id_of(order) == request.task_id).expect("an order of this run");
+        let wanted = step.input.clone().unwrap_or_else(|| people::input(&self.plan, order.number));
+        if request.input != wanted {
+            let words = format!("`{}` was given {} in place of {wanted}", request.step, request.input);
+            drop(history);
+            self.wrong(Rule::Input, Some(request.task_id.clone()), words);
+        }
+    }
+
+    /// A person does, or undoes, a step at its remote service.
+    pub fn by_hand(&self, id: &Id, step: &str, direction: Direction) -> Option<Value> {
+        self.trace(format_args!("somebody does {step} of {} by hand: {direction:?}", self.label(id)));
+        lock(&self.services).by_hand(id, step, direction, &mut self.history().effects)
+    }
+
+    /// An act of a person changed something.
+    pub(crate) fn count_act(&self, name: &'static str) {
+        *lock(&self.acts).entry(name).or_default() += 1;
+    }
+
+    /// This body is one that nobody can read.
+    pub(crate) fn add_poison(&self, body: &str) {
+        lock(&self.poison).insert(body.to_owned());
+    }
+
+    /// Every order that stopped is found by whoever looks for those that wait for a person, and no other one is.
+    fn check_attention(&self) {
+        let (mut found, mut cursor) = (BTreeSet::new(), None);
+        loop {
+            match self.store.attention(2, cursor.as_deref()) {
+                Ok(page) => {
+                    found.extend(page.ids);
+                    cursor = page.next;
+                }
+                Err(error) => return self.wrong(Rule::Alert, None, format!("what waits for a person: {error}")),
+            }
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let history = self.history();
+        let stopped = history.orders().filter(|task| task.process_state() == ProcessState::Error);
+        let stopped: BTreeSet<Id> = stopped.map(|task| task.id.clone()).collect();
+        drop(history);
+        for id in stopped.symmetric_difference(&found) {
+            self.wrong(
+                Rule::Alert,
+                Some(id.clone()),
+                "it stopped and is not among what waits for a person, or the other way round".into(),
+            );
+        }
+    }
+
     /// A message was set aside.
     pub fn set_aside(&self, body: &str, reason: &str) {
         if !lock(&self.poison).contains(body) {
@@ -268,7 +335,7 @@ impl World {
         }
     }
 
-    fn wrong(&self, rule: Rule, order: Option<Id>, words: String) {
+    pub(crate) fn wrong(&self, rule: Rule, order: Option<Id>, words: String) {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
@@ -296,7 +363,7 @@ impl World {
         receiver
     }
 
-    fn knock(&self, node: &str, knock: Knock) {
+    pub(crate) fn knock(&self, node: &str, knock: Knock) {
         // Nobody there: whoever knocks sees that nobody answers.
         if let Some(door) = lock(&self.doors).get(node) {
             let _ = door.send(knock);
@@ -304,20 +371,27 @@ impl World {
     }
 }
 
+/// The queues of a system: those that functions consume, and those that others read.
+fn queue_names(config: &Config) -> BTreeSet<String> {
+    let consumed = schema::consumed(config).into_iter().map(|queue| queue.name);
+    let notices = config.reply_queues.iter().map(|name| queues::notices(name));
+    consumed.chain(notices).chain([queues::SET_ASIDE.to_owned(), BUS.to_owned()]).collect()
+}
+
 /// The id under which an order will be stored.
-fn id_of(order: &OrderPlan) -> Id {
+pub(crate) fn id_of(order: &OrderPlan) -> Id {
     Id::derive(TENANT, &key_of(order))
 }
 
-fn key_of(order: &OrderPlan) -> String {
+pub(crate) fn key_of(order: &OrderPlan) -> String {
     format!("key-{}", order.number)
 }
 
 /// Something that keeps the run from its end until it is dropped.
-struct Busy<'a>(&'a World);
+pub(crate) struct Busy<'a>(&'a World);
 
 impl<'a> Busy<'a> {
-    fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         world.busy.fetch_add(1, Ordering::Relaxed);
         Self(world)
     }
@@ -480,182 +554,14 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
     let engine = world.engine(node);
     let mut door = world.door(node);
     while let Some(knock) = door.recv().await {
-        if let Knock::Act(id, act, answer) = knock {
-            let done = engine.act(vec![(id, act)]).await.pop().expect("one outcome for one act");
-            let _ = answer.send(done);
-        }
-    }
-}
-
-/// A client: submits until it has an answer, always under the same key.
-async fn submit_order(world: Arc<World>, order: OrderPlan) {
-    let _busy = Busy::new(&world);
-    sleep(order.at).await;
-    let label = format!("o{}", order.number);
-    let mut body = json!({
-        "workflow": world.plan.workflow.name,
-        "input": input(&world.plan, order.number),
-        "reference": label,
-        "priority": order.priority,
-    });
-    if order.has_queue {
-        body["reply_queue"] = json!(REPLY_QUEUE);
-    }
-    if order.by_message {
-        body["idempotency_key"] = json!(key_of(&order));
-        let mut delays = vec![Duration::from_millis(1)];
-        if let Some(mut draw) = world.fires(Class::Duplicate, &format!("submission {label}")) {
-            delays.push(Duration::from_millis(draw.between(1, 20_000)));
-        }
-        world.queues.send(queues::SUBMISSIONS, &body.to_string(), &format!("submission {label}"), &delays);
-        return;
-    }
-    for attempt in 0.. {
-        let (answer, answered) = oneshot::channel();
-        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
-        let (out, back) = world.ways("client", &label);
-        wait_ms(out).await;
-        world.knock(&submits, Knock::Submit(key_of(&order), body.clone(), answer));
-        let answer = timeout(CLIENT_PATIENCE, answered).await;
-        wait_ms(back).await;
-        match answer {
-            Ok(Ok(Ok(id))) => {
-                world.trace(format_args!("client of {label}: accepted"));
-                if world.history().last(&id).is_none() {
-                    world.wrong(Rule::Accepted, Some(id), "it was accepted and is not stored".into());
-                }
-                return;
+        match knock {
+            Knock::Act(acts, answer) => drop(answer.send(engine.act(acts).await)),
+            Knock::SetAgent(name, pause, answer) => {
+                let done = engine.store.set_agent(&name, pause.as_ref()).await;
+                engine.forget_agents();
+                let _ = answer.send(done);
             }
-            Ok(Ok(Err(problem))) if problem.status == 429 || problem.status >= 500 => {
-                world.trace(format_args!("client of {label}: {} {}", problem.status, problem.code));
-                let wait = problem.retry_after_s.map_or(1, u64::from);
-                sleep(Duration::from_secs(wait.min(60))).await;
-            }
-            Ok(Ok(Err(problem))) => {
-                world.wrong(
-                    Rule::Accepted,
-                    Some(id_of(&order)),
-                    format!("refused: {} {}", problem.code, problem.detail),
-                );
-                return;
-            }
-            Ok(Err(_)) | Err(_) => {
-                world.trace(format_args!("client of {label}: no answer"));
-                sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-}
-
-/// An input that every built-in check takes.
-fn input(plan: &Plan, number: usize) -> Value {
-    if plan.workflow.input.as_deref() != Some("order") {
-        return json!({ "total_cents": 100 * number });
-    }
-    json!({
-        "order_ref": format!("S-{number}"),
-        "placed_at": "2026-01-01T00:00:00Z",
-        "customer": { "id": "C1", "company": null, "contact": null, "phone": null },
-        "ship_to": {
-            "name": "A. Reader", "address": "1 Main Street", "city": "Reims", "region": null, "postal_code": null,
-            "country": "France"
-        },
-        "currency": "EUR",
-        "lines": [{
-            "sku": "A-1", "product": "Cheese", "quantity": 2, "unit_price_cents": 500, "discount_percent": 0,
-            "amount_cents": 1000
-        }],
-        "freight_cents": 0,
-        "total_cents": 1000
-    })
-}
-
-/// Asks the operator function until it answers; what came of it.
-async fn ask(world: &World, id: &Id, what: What) -> Outcome {
-    let label = world.label(id).to_owned();
-    loop {
-        let (answer, answered) = oneshot::channel();
-        let act = Act { what: what.clone(), by: "somebody".into(), reason: "a test".into(), seen: None };
-        world.knock("operator-0", Knock::Act(id.clone(), act, answer));
-        let outcome = timeout(CLIENT_PATIENCE, answered).await;
-        world.trace(format_args!("somebody asks for {what:?} of {label}: {outcome:?}"));
-        match outcome {
-            Ok(Ok(Ok(outcome))) if outcome != Outcome::NotFound => return outcome,
-            _ => sleep(Duration::from_secs(1)).await,
-        }
-    }
-}
-
-/// What people do to one order.
-async fn meddle(world: Arc<World>, order: OrderPlan) {
-    let _busy = Busy::new(&world);
-    let (id, label) = (id_of(&order), format!("o{}", order.number));
-    let most = u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
-    let mut acts = Vec::new();
-    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder] {
-        if let Some(mut draw) = world.fires(class, &label) {
-            acts.push((draw.between(0, most), class, draw));
-        }
-    }
-    acts.sort_by_key(|(at, class, _)| (*at, *class));
-    for (at, class, mut draw) in acts {
-        wait_ms(at.saturating_sub(world.now_ms())).await;
-        match class {
-            Class::Cancel if draw.chance(0.5) => {
-                let cancel = Cancel { task_id: id.clone(), by: "somebody".into(), reason: "a test".into() };
-                let body = serde_json::to_string(&ToScheduler::Cancel(cancel)).expect("plain text");
-                // A cancellation of what is not stored yet would be set aside.
-                if world.history().last(&id).is_some() {
-                    post(&world, queues::SCHEDULER, &format!("cancel {label}"), &body, Duration::ZERO);
-                }
-            }
-            Class::Cancel => {
-                ask(&world, &id, What::Cancel).await;
-            }
-            Class::UndoAsked => {
-                ask(&world, &id, What::Undo).await;
-            }
-            Class::RetryNow => {
-                ask(&world, &id, What::RetryNow { step: None }).await;
-            }
-            _ => {
-                if matches!(ask(&world, &id, What::Pause).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
-                    wait_ms(draw.between(100, 15_000)).await;
-                    ask(&world, &id, What::Resume).await;
-                }
-            }
-        }
-    }
-}
-
-/// Resubmits one order whenever it is in Error, a few times.
-async fn resubmit(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUsize>) {
-    let (id, label) = (id_of(&order), format!("o{}", order.number));
-    let Some(mut draw) = world.fires(Class::Resubmit, &label) else {
-        left.store(0, Ordering::Relaxed);
-        return;
-    };
-    while left.load(Ordering::Relaxed) > 0 {
-        wait_ms(draw.between(200, 3000)).await;
-        let is_in_error = world.history().last(&id).is_some_and(|t| t.process_state() == ProcessState::Error);
-        if is_in_error {
-            let _busy = Busy::new(&world);
-            ask(&world, &id, What::Resubmit { step: None, input: None }).await;
-            left.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Messages that nobody can read.
-async fn poison(world: Arc<World>) {
-    let mut all = vec![queues::SUBMISSIONS.to_owned(), queues::SCHEDULER.to_owned(), queues::REPLIES.to_owned()];
-    all.extend(world.plan.workflow.agents().iter().map(|agent| queues::of_requests(agent, Priority::Normal, false)));
-    for queue in all {
-        if let Some(mut draw) = world.fires(Class::Poison, &queue) {
-            let body = format!("{POISON} for {queue}");
-            lock(&world.poison).insert(body.clone());
-            let delay = Duration::from_millis(draw.between(0, 10_000));
-            world.queues.send(&queue, &body, &body, &[delay]);
+            Knock::Submit(..) => {}
         }
     }
 }
@@ -713,6 +619,7 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
         trace: trace.into_lines(),
         virtual_ms,
         redriven,
+        acts: world.acts.into_inner().unwrap_or_else(PoisonError::into_inner),
     }
 }
 
@@ -750,13 +657,20 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
         if order.number > 1 && world.fires(Class::MoreOrders, &order.number.to_string()).is_none() {
             continue;
         }
-        let left = Arc::new(AtomicUsize::new(RESUBMISSIONS as usize));
-        tokio::spawn(submit_order(Arc::clone(world), order.clone()));
-        tokio::spawn(meddle(Arc::clone(world), order.clone()));
-        tokio::spawn(resubmit(Arc::clone(world), order.clone(), Arc::clone(&left)));
+        let left = Arc::new(AtomicUsize::new(people::MENDED));
+        tokio::spawn(people::submit_order(Arc::clone(world), order.clone()));
+        tokio::spawn(people::meddle(Arc::clone(world), order.clone()));
+        tokio::spawn(people::mend(Arc::clone(world), order.clone(), Arc::clone(&left)));
         orders.push((order.clone(), left));
     }
-    tokio::spawn(poison(Arc::clone(world)));
+    tokio::spawn(people::poison(Arc::clone(world)));
+    tokio::spawn(people::act_in_bulk(Arc::clone(world), orders.iter().map(|(order, _)| id_of(order)).collect()));
+    for agent in plan.workflow.agents() {
+        tokio::spawn(people::pause_agent(Arc::clone(world), agent.to_owned()));
+    }
+    for queue in [queues::notices(REPLY_QUEUE), queues::SET_ASIDE.to_owned(), BUS.to_owned()] {
+        tokio::spawn(people::read(Arc::clone(world), queue));
+    }
     sleep(plan.faults_end).await;
     world.dice.stop();
     world.trace(format_args!("-- nothing goes wrong from here on"));
@@ -780,6 +694,7 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     }
     // What is still on its way to a remote service may come after the end.
     sleep(plan.longest_timeout * (MOST_LATE + 1) + Duration::from_secs(15)).await;
+    world.check_attention();
     world.trace(format_args!("-- the end"));
     (orders.into_iter().map(|(order, _)| order).collect(), redriven)
 }

@@ -1,6 +1,7 @@
 //! Goal: work stored with one call is run by exactly one worker at a time, retried by its ladder, and ends done or in
 //! history. Method: real workers over a store in memory in virtual time; the same over DynamoDB at the embedded endpoints.
 
+use contract::memory::MemoryStore;
 use jiff::{SignedDuration, Timestamp};
 use retry_queue::{
     Answer, CancellationToken, Enqueued, Entry, Error, Handlers, Id, Policy, RetryQueue, RetryWorker, Settings, Shards,
@@ -11,28 +12,19 @@ use shared::engine::Clock;
 use shared::order::Order;
 use shared::ports::{AttentionIndex, Created, DuePage, Saved, StateStore};
 use shared::step::State;
-use shared::task::{ProcessState, Task, moved};
+use shared::task::{ProcessState, Task};
 use shared::workflow::{Hash, Workflow};
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-#[derive(Default)]
-struct Tables {
-    orders: HashMap<Id, Order>,
-    tasks: BTreeMap<Id, Task>,
-    workflows: HashMap<Hash, Workflow>,
-    limits: Vec<u32>,
-}
-
-/// Two tables in memory.
+/// The store in memory behind a network: others get their turn; and how much was asked of the due index at once.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Tables>>);
+struct Memory(Arc<MemoryStore>, Arc<Mutex<Vec<u32>>>);
 
 impl Memory {
     fn tasks(&self) -> Vec<Task> {
-        self.0.lock().unwrap().tasks.values().cloned().collect()
+        self.0.tables().tasks.values().cloned().collect()
     }
 
     fn live(&self) -> usize {
@@ -42,61 +34,44 @@ impl Memory {
 
 impl StateStore for Memory {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        let mut tables = self.0.lock().unwrap();
-        if tables.tasks.contains_key(&task.id) {
-            return Ok(Created::Exists);
-        }
-        tables.orders.insert(order.id.clone(), order.clone());
-        tables.tasks.insert(task.id.clone(), task.clone());
-        Ok(Created::New)
+        self.0.create(order, task).await
     }
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        // A network is between them: others get their turn.
         tokio::task::yield_now().await;
-        Ok(self.0.lock().unwrap().tasks.get(id).cloned())
+        self.0.load(id).await
     }
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         tokio::task::yield_now().await;
-        let mut tables = self.0.lock().unwrap();
-        let stored = tables.tasks.get(&task.id).cloned();
-        if stored.as_ref().is_none_or(|t| t.version != seen || t.lease_token > task.lease_token) {
-            return Ok(Saved::Conflict(stored.map(Box::new)));
-        }
-        tables.tasks.insert(task.id.clone(), task.clone());
-        Ok(Saved::Applied)
+        self.0.save(task, seen).await
     }
-    async fn rearm(&self, task: &Task, due: Option<Timestamp>, _: u64) -> Result<(), Error> {
-        let mut tables = self.0.lock().unwrap();
-        if let Some(stored) = tables.tasks.get_mut(&task.id).filter(|t| t.version == task.version) {
-            (stored.due, stored.shard) = (due, moved(stored.shard));
-        }
-        Ok(())
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        self.0.rearm(task, due, token).await
     }
-    async fn due(&self, shard: u16, now: Timestamp, limit: u32, _: Option<&str>) -> Result<DuePage, Error> {
-        let mut tables = self.0.lock().unwrap();
-        tables.limits.push(limit);
-        let is_due = |t: &&Task| t.shard == shard && t.due.is_some_and(|due| due <= now);
-        let ids = tables.tasks.values().filter(is_due).take(limit as usize).map(|t| t.id.clone()).collect();
-        Ok(DuePage { ids, next: None })
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.1.lock().unwrap().push(limit);
+        self.0.due(shard, now, limit, cursor).await
     }
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        Ok(self.0.lock().unwrap().orders.get(&task.id).cloned())
+        self.0.order(task).await
     }
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        self.0.lock().unwrap().workflows.insert(workflow.hash(), workflow.clone());
-        Ok(())
+        self.0.put_workflow(workflow).await
     }
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        Ok(self.0.lock().unwrap().workflows.get(hash).cloned())
+        self.0.workflow(hash).await
     }
 }
 
 impl AttentionIndex for Memory {
-    async fn attention(&self, _: u32, _: Option<&str>) -> Result<DuePage, Error> {
-        let tables = self.0.lock().unwrap();
-        let stopped = tables.tasks.values().filter(|t| t.process_state() == ProcessState::Error);
-        Ok(DuePage { ids: stopped.map(|t| t.id.clone()).collect(), next: None })
+    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.0.attention(limit, cursor).await
     }
+}
+
+#[tokio::test]
+async fn the_store_of_these_tests_keeps_the_contract() {
+    contract::store::suite(&Memory::default()).await;
+    contract::store::attention(&Memory::default()).await;
 }
 
 fn virtual_clock() -> Clock {
@@ -258,7 +233,7 @@ async fn the_due_query_keeps_to_time_handler_shard_and_number() {
     let (at, last) = runs.last().unwrap();
     assert_eq!(*last, late);
     assert!(*at - begun >= Duration::from_secs(20 * MINUTE) && *at - begun <= Duration::from_secs(20 * MINUTE + 2));
-    assert!(store.0.lock().unwrap().limits.iter().all(|limit| *limit == 3));
+    assert!(store.1.lock().unwrap().iter().all(|limit| *limit == 3));
     assert_eq!(Strategies::default().per_poll, 1000);
     for (n, pair) in runs[..10].chunks(3).enumerate() {
         assert!(pair.iter().all(|(at, _)| at.duration_since(begun).as_secs() == n as u64), "three a poll");

@@ -1,0 +1,116 @@
+//! The calls of agents: what becomes of them, and of their answers, on the way to a remote service and back.
+
+use crate::dice::Class;
+use crate::node::Node;
+use crate::port::direction;
+use crate::queues::wait_ms;
+use crate::services::Answer;
+use crate::world::World;
+use agent::{Agent, AgentError, Call};
+use futures::future::BoxFuture;
+use serde_json::Value;
+use shared::message::Request;
+use shared::step::Direction;
+use shared::time::{SignedDuration, until};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The latest arrival of a call after its deadline, in times that its caller had left, beside ten seconds.
+pub(crate) const MOST_LATE: u32 = 3;
+
+/// An agent whose remote service is simulated.
+pub struct SimulatedAgent {
+    name: &'static str,
+    world: Arc<World>,
+    node: Arc<Node>,
+}
+
+impl SimulatedAgent {
+    /// The agent called `name` in a process.
+    #[must_use]
+    pub fn new(name: &'static str, world: &Arc<World>, node: &Arc<Node>) -> Self {
+        Self { name, world: Arc::clone(world), node: Arc::clone(node) }
+    }
+
+    async fn call(&self, request: &Request, time_left: Duration) -> Result<Value, AgentError> {
+        let world = &self.world;
+        let what = format!("{} {} {}", world.label(&request.task_id), request.step, direction(request.direction));
+        let site = format!("{} {what}", self.name);
+        world.check_input(request);
+        self.node.touch(world, &site);
+        let (mut out, mut back) = world.ways(&self.node.name, &site);
+        let left_ms = u64::try_from(time_left.as_millis()).unwrap_or(u64::MAX / 8);
+        // What the service itself does, and what becomes of call and answer on their way.
+        if let Some(mut draw) = world.fires(Class::RemoteSlow, &site) {
+            *if draw.chance(0.5) { &mut out } else { &mut back } += draw.between(left_ms / 10, left_ms);
+        }
+        let mut is_silent = false;
+        if let Some(mut draw) = world.fires(Class::RemoteHang, &site) {
+            is_silent = true;
+            if draw.chance(0.5) {
+                std::future::pending::<()>().await;
+            }
+        }
+        if let Some(mut draw) = world.fires(Class::RemoteLate, &site) {
+            let to_go = until(world.time(), request.complete_by);
+            let to_go = u64::try_from(to_go.as_millis()).unwrap_or_default();
+            out += to_go + draw.between(1, u64::from(MOST_LATE) * left_ms + 10_000);
+        }
+        if let Some(mut draw) = world.fires(Class::RemoteLateAnswer, &site) {
+            back += left_ms + draw.between(1, 3000);
+        }
+        let mut fails = None;
+        if world.is_out(self.name) {
+            fails = Some(None);
+        } else if let Some(mut draw) = world.fires(Class::RemoteTransient, &site) {
+            fails =
+                Some(draw.chance(0.2).then(|| {
+                    SignedDuration::from_millis(i64::try_from(draw.between(0, 4000)).expect("a few seconds"))
+                }));
+        } else if request.direction == Direction::Undo && world.does_undo_fail(&what) {
+            fails = Some(None);
+        }
+        let class = match request.direction {
+            Direction::Do => Class::RemotePermanent,
+            Direction::Undo => Class::UndoRefused,
+        };
+        let refuses = fails.is_none() && world.fires(class, &site).is_some();
+        let lies = world.fires(Class::RemoteLying, &site).is_some();
+        let (answer, answered) = oneshot::channel();
+        let (network, request) = (Arc::clone(world), request.clone());
+        tokio::spawn(async move {
+            wait_ms(out).await;
+            let result = match fails {
+                Some(retry_after) => Err(AgentError::Transient { error: "503".into(), retry_after }),
+                None => {
+                    let answer = network.serve(&request, refuses);
+                    network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
+                    match answer {
+                        _ if lies => {
+                            Err(AgentError::Transient { error: "500 after it was done".into(), retry_after: None })
+                        }
+                        Answer::Done(output) => Ok(output),
+                        Answer::Refused(error) => Err(AgentError::Permanent { error }),
+                    }
+                }
+            };
+            if is_silent {
+                return std::future::pending().await;
+            }
+            wait_ms(back).await;
+            let _ = answer.send(result);
+        });
+        answered.await.unwrap_or_else(|_| Err(AgentError::Transient { error: "cut off".into(), retry_after: None }))
+    }
+}
+
+impl Agent for SimulatedAgent {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
+        Box::pin(self.call(call.request, call.time_left))
+    }
+}

@@ -1,0 +1,369 @@
+//! Those around the system: clients that submit, people that meddle with orders and mend those that stopped, and whoever
+//! reads notices and alerts.
+
+use crate::dice::{Class, Draw};
+use crate::history::Rule;
+use crate::node::Role;
+use crate::plan::{OrderPlan, Plan};
+use crate::port::{BUS, alert_in, post};
+use crate::queues::wait_ms;
+use crate::world::{Busy, Knock, REPLY_QUEUE, World, id_of, key_of};
+use serde_json::{Value, json};
+use shared::agents::Pause;
+use shared::message::{Cancel, Notice, SetAside, ToScheduler};
+use shared::operator::{Act, Outcome, What};
+use shared::order::Id;
+use shared::queues;
+use shared::step::{Direction, State};
+use shared::task::{Priority, ProcessState, Task};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+/// How long a client waits for an answer: the API's own limit.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
+/// What a message that nobody can read begins with.
+const POISON: &str = "poison";
+/// Times a person mends one order that stopped.
+pub(crate) const MENDED: usize = 3;
+
+/// A client: submits until it has an answer, always under the same key.
+pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
+    let _busy = Busy::new(&world);
+    sleep(order.at).await;
+    let label = format!("o{}", order.number);
+    let mut body = json!({
+        "workflow": world.plan.workflow.name,
+        "input": input(&world.plan, order.number),
+        "reference": label,
+        "priority": order.priority,
+    });
+    if order.has_queue {
+        body["reply_queue"] = json!(REPLY_QUEUE);
+    }
+    if order.by_message {
+        body["idempotency_key"] = json!(key_of(&order));
+        let mut delays = vec![Duration::from_millis(1)];
+        if let Some(mut draw) = world.fires(Class::Duplicate, &format!("submission {label}")) {
+            delays.push(Duration::from_millis(draw.between(1, 20_000)));
+        }
+        world.queues.send(queues::SUBMISSIONS, &body.to_string(), &format!("submission {label}"), &delays);
+        return;
+    }
+    for attempt in 0.. {
+        let (answer, answered) = oneshot::channel();
+        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
+        let (out, back) = world.ways("client", &label);
+        wait_ms(out).await;
+        world.knock(&submits, Knock::Submit(key_of(&order), body.clone(), answer));
+        let answer = timeout(CLIENT_PATIENCE, answered).await;
+        wait_ms(back).await;
+        match answer {
+            Ok(Ok(Ok(id))) => {
+                world.trace(format_args!("client of {label}: accepted"));
+                if world.history().last(&id).is_none() {
+                    world.wrong(Rule::Accepted, Some(id), "it was accepted and is not stored".into());
+                }
+                return;
+            }
+            Ok(Ok(Err(problem))) if problem.status == 429 || problem.status >= 500 => {
+                world.trace(format_args!("client of {label}: {} {}", problem.status, problem.code));
+                let wait = problem.retry_after_s.map_or(1, u64::from);
+                sleep(Duration::from_secs(wait.min(60))).await;
+            }
+            Ok(Ok(Err(problem))) => {
+                world.wrong(
+                    Rule::Accepted,
+                    Some(id_of(&order)),
+                    format!("refused: {} {}", problem.code, problem.detail),
+                );
+                return;
+            }
+            Ok(Err(_)) | Err(_) => {
+                world.trace(format_args!("client of {label}: no answer"));
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// An input that every built-in check takes.
+pub(crate) fn input(plan: &Plan, number: usize) -> Value {
+    if plan.workflow.input.as_deref() != Some("order") {
+        return json!({ "total_cents": 100 * number });
+    }
+    json!({
+        "order_ref": format!("S-{number}"),
+        "placed_at": "2026-01-01T00:00:00Z",
+        "customer": { "id": "C1", "company": null, "contact": null, "phone": null },
+        "ship_to": {
+            "name": "A. Reader", "address": "1 Main Street", "city": "Reims", "region": null, "postal_code": null,
+            "country": "France"
+        },
+        "currency": "EUR",
+        "lines": [{
+            "sku": "A-1", "product": "Cheese", "quantity": 2, "unit_price_cents": 500, "discount_percent": 0,
+            "amount_cents": 1000
+        }],
+        "freight_cents": 0,
+        "total_cents": 1000
+    })
+}
+
+/// Knocks at the operator function until it answers.
+async fn operate<T>(world: &World, knock: impl Fn(oneshot::Sender<T>) -> Knock) -> T {
+    loop {
+        let (answer, answered) = oneshot::channel();
+        world.knock("operator-0", knock(answer));
+        match timeout(CLIENT_PATIENCE, answered).await {
+            Ok(Ok(answer)) => return answer,
+            _ => sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+fn act(what: &What, seen: Option<u64>) -> Act {
+    Act { what: what.clone(), by: "somebody".into(), reason: "a test".into(), seen }
+}
+
+/// The names of all acts, for counts.
+pub const ACTS: [&str; 11] = [
+    "resubmit",
+    "resubmit with another input",
+    "skip",
+    "mark done",
+    "retry now",
+    "cancel",
+    "undo",
+    "pause",
+    "resume",
+    "pause an agent",
+    "in bulk",
+];
+
+fn name(what: &What) -> &'static str {
+    match what {
+        What::Resubmit { input: None, .. } => "resubmit",
+        What::Resubmit { .. } => "resubmit with another input",
+        What::Skip { .. } => "skip",
+        What::MarkDone { .. } => "mark done",
+        What::RetryNow { .. } => "retry now",
+        What::Cancel => "cancel",
+        What::Undo => "undo",
+        What::Pause => "pause",
+        What::Resume => "resume",
+    }
+}
+
+/// Asks for an act until it is known what came of it.
+async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
+    let label = world.label(id).to_owned();
+    loop {
+        let mut all = operate(world, |answer| Knock::Act(vec![(id.clone(), act(&what, seen))], answer)).await;
+        let outcome = all.pop().expect("one outcome for one act");
+        world.trace(format_args!("somebody asks for {what:?} of {label}: {outcome:?}"));
+        if let Ok(Outcome::Applied(_)) = outcome {
+            world.count_act(name(&what));
+        }
+        match outcome {
+            Ok(outcome) if outcome != Outcome::NotFound => return outcome,
+            _ => sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+/// When the faults end, in milliseconds: nobody begins to meddle later.
+fn last_ms(world: &World) -> u64 {
+    u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
+}
+
+/// What people do to one order.
+pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
+    let _busy = Busy::new(&world);
+    let (id, label) = (id_of(&order), format!("o{}", order.number));
+    let most = last_ms(&world);
+    let mut acts = Vec::new();
+    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder] {
+        if let Some(mut draw) = world.fires(class, &label) {
+            acts.push((draw.between(0, most), class, draw));
+        }
+    }
+    acts.sort_by_key(|(at, class, _)| (*at, *class));
+    for (at, class, mut draw) in acts {
+        wait_ms(at.saturating_sub(world.now_ms())).await;
+        match class {
+            Class::Cancel if draw.chance(0.5) => {
+                let cancel = Cancel { task_id: id.clone(), by: "somebody".into(), reason: "a test".into() };
+                let body = serde_json::to_string(&ToScheduler::Cancel(cancel)).expect("plain text");
+                // A cancellation of what is not stored yet would be set aside.
+                if world.history().last(&id).is_some() {
+                    post(&world, queues::SCHEDULER, &format!("cancel {label}"), &body, Duration::ZERO);
+                }
+            }
+            Class::Cancel => {
+                ask(&world, &id, What::Cancel, None).await;
+            }
+            Class::UndoAsked => {
+                ask(&world, &id, What::Undo, None).await;
+            }
+            Class::RetryNow => {
+                ask(&world, &id, What::RetryNow { step: None }, None).await;
+            }
+            _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
+        }
+    }
+}
+
+async fn pause_for(world: &World, id: &Id, ms: u64) {
+    if matches!(ask(world, id, What::Pause, None).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
+        wait_ms(ms).await;
+        ask(world, id, What::Resume, None).await;
+    }
+}
+
+/// Mends one order whenever it is in Error, a few times.
+pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUsize>) {
+    let (id, label) = (id_of(&order), format!("o{}", order.number));
+    let ways = [Class::Resubmit, Class::ResubmitEdited, Class::Skip, Class::MarkDone];
+    let ways: Vec<(Class, Draw)> =
+        ways.into_iter().filter_map(|class| world.fires(class, &label).map(|draw| (class, draw))).collect();
+    let Some((_, mut draw)) = ways.first().copied() else {
+        left.store(0, Ordering::Relaxed);
+        return;
+    };
+    while left.load(Ordering::Relaxed) > 0 {
+        wait_ms(draw.between(200, 3000)).await;
+        let task = world.history().last(&id).cloned();
+        let Some(task) = task.filter(|task| task.process_state() == ProcessState::Error) else { continue };
+        let _busy = Busy::new(&world);
+        let (way, _) = *draw.pick(&ways);
+        if let Some(what) = way_out(&world, &task, way, left.load(Ordering::Relaxed)) {
+            // What is done by hand is done about the order as they looked at it; to go on is right whatever it is by now.
+            let is_by_hand = matches!(way, Class::Skip | Class::MarkDone);
+            let seen = (is_by_hand || draw.chance(0.5)).then_some(task.version);
+            ask(&world, &id, what, seen).await;
+        }
+        left.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a person does about an order in Error: about its first step that failed, or all of them.
+fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What> {
+    let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
+    let name = &world.plan.workflow.steps[failed].name;
+    let step = Some(name.clone());
+    let is_undo = task.steps[failed].state == State::UndoFailed;
+    match way {
+        Class::ResubmitEdited => Some(What::Resubmit { step, input: Some(json!({ "edited": number })) }),
+        Class::Skip => {
+            if is_undo {
+                world.history().undo_left_out(&task.id, name);
+            }
+            Some(What::Skip { step })
+        }
+        Class::MarkDone => {
+            let direction = if is_undo { Direction::Undo } else { Direction::Do };
+            world.by_hand(&task.id, name, direction).map(|output| What::MarkDone { step, output })
+        }
+        _ => Some(What::Resubmit { step: None, input: None }),
+    }
+}
+
+/// Acts on all orders at once, each at the version that the person saw.
+pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
+    let _busy = Busy::new(&world);
+    let Some(mut draw) = world.fires(Class::Bulk, "all") else { return };
+    wait_ms(draw.between(0, last_ms(&world))).await;
+    let what = draw
+        .pick(&[
+            What::Cancel,
+            What::Undo,
+            What::RetryNow { step: None },
+            What::Resubmit { step: None, input: None },
+            What::Skip { step: None },
+            What::Pause,
+        ])
+        .clone();
+    let seen: Vec<_> = {
+        let history = world.history();
+        ids.iter().filter_map(|id| history.last(id).cloned()).collect()
+    };
+    for task in seen.iter().filter(|_| matches!(what, What::Skip { .. })) {
+        for (step, spec) in task.steps.iter().zip(&world.plan.workflow.steps) {
+            if step.is_undo_begun() {
+                world.history().undo_left_out(&task.id, &spec.name);
+            }
+        }
+    }
+    let acts = || seen.iter().map(|task| (task.id.clone(), act(&what, Some(task.version)))).collect();
+    let outcomes = operate(&world, |answer| Knock::Act(acts(), answer)).await;
+    world.trace(format_args!("somebody asks for {what:?} of all: {outcomes:?}"));
+    if outcomes.iter().any(|outcome| matches!(outcome, Ok(Outcome::Applied(_)))) {
+        world.count_act("in bulk");
+    }
+    if outcomes.len() != seen.len() {
+        world.wrong(Rule::Accepted, None, format!("{} answers to {} acts", outcomes.len(), seen.len()));
+    }
+    if what == What::Pause {
+        wait_ms(draw.between(100, 15_000)).await;
+        for task in &seen {
+            ask(&world, &task.id, What::Resume, None).await;
+        }
+    }
+}
+
+/// Pauses an agent for a while.
+pub(crate) async fn pause_agent(world: Arc<World>, agent: String) {
+    let _busy = Busy::new(&world);
+    let Some(mut draw) = world.fires(Class::PauseAgent, &agent) else { return };
+    wait_ms(draw.between(0, last_ms(&world))).await;
+    let pause = Pause { by: "somebody".into(), reason: "a test".into(), since: world.time() };
+    for pause in [Some(pause), None] {
+        let knock = |answer| Knock::SetAgent(agent.clone(), pause.clone(), answer);
+        while operate(&world, knock).await.is_err() {
+            sleep(Duration::from_secs(1)).await;
+        }
+        if pause.is_some() {
+            world.count_act("pause an agent");
+            wait_ms(draw.between(100, 20_000)).await;
+        }
+    }
+}
+
+/// A submitter, or whoever has to act: reads a queue and keeps what it says.
+pub(crate) async fn read(world: Arc<World>, queue: String) {
+    loop {
+        for message in world.queues.receive(&queue).await {
+            world.trace(format_args!("{queue}: {}", message.label));
+            if queue == BUS {
+                if let Some(alert) = alert_in(&message.body) {
+                    world.history().alert(&alert);
+                }
+            } else if let Ok(aside) = serde_json::from_str::<SetAside>(&message.body) {
+                world.set_aside(&aside.body, &aside.reason);
+            } else {
+                let notice: Notice = serde_json::from_str(&message.body).expect("nothing else is sent there");
+                world.history().notice(&notice);
+            }
+            if world.fires(Class::DeleteLost, &message.label).is_none() {
+                world.queues.delete(&queue, message.receipt);
+            }
+        }
+    }
+}
+
+/// Messages that nobody can read.
+pub(crate) async fn poison(world: Arc<World>) {
+    let mut all = vec![queues::SUBMISSIONS.to_owned(), queues::SCHEDULER.to_owned(), queues::REPLIES.to_owned()];
+    all.extend(world.plan.workflow.agents().iter().map(|agent| queues::of_requests(agent, Priority::Normal, false)));
+    for queue in all {
+        if let Some(mut draw) = world.fires(Class::Poison, &queue) {
+            let body = format!("{POISON} for {queue}");
+            world.add_poison(&body);
+            let delay = Duration::from_millis(draw.between(0, 10_000));
+            world.queues.send(&queue, &body, &body, &[delay]);
+        }
+    }
+}

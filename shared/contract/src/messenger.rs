@@ -1,0 +1,239 @@
+//! What every messenger must answer, and what must come out of its queues.
+
+use crate::{PATIENCE, at, pair};
+use serde_json::{Value, json};
+use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome, Reply, Request, SetAside, Wake};
+use shared::order::Id;
+use shared::ports::{Error, Messenger};
+use shared::queues;
+use shared::retry::Calls;
+use shared::step::Direction;
+use shared::strain::Strain;
+use shared::task::{Priority, ProcessState};
+use shared::time::SignedDuration;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The longest message that a queue has to take, in bytes: below SQS's 1 MiB, with room for what is around it.
+pub const LARGE: usize = 900 * 1024;
+
+/// A messenger, and the queues it sends to: of the agents `inventory` and `payment`, of which the latter has the pools
+/// `payment` and `payment-b`, with a queue for each priority, and of one submitter.
+pub trait Place {
+    /// Name of the submitter's queue.
+    const REPLY_QUEUE: &'static str;
+    /// What sends.
+    type Messenger: Messenger;
+    /// The messenger.
+    fn messenger(&self) -> &Self::Messenger;
+    /// Takes messages off a queue: their bodies, in any order; waits a little where there are none.
+    fn receive(&self, queue: &str) -> impl Future<Output = Vec<Value>> + Send;
+}
+
+/// All that a [`Messenger`] promises.
+pub async fn suite<P: Place>(place: &P) {
+    every_effect(place).await;
+    classes_and_pools(place).await;
+    more_than_a_batch(place).await;
+    delays(place).await;
+    what_cannot_be_sent(place).await;
+    near_the_limit(place).await;
+}
+
+/// `count` messages of a queue, taken off it.
+///
+/// # Panics
+/// If they do not come, or others do.
+pub async fn take<P: Place>(place: &P, queue: &str, count: usize) -> Vec<Value> {
+    let (begin, mut taken) = (Instant::now(), Vec::new());
+    while taken.len() < count {
+        assert!(begin.elapsed() < PATIENCE, "{} of {count} messages came to {queue}", taken.len());
+        taken.extend(place.receive(queue).await);
+    }
+    assert_eq!(taken.len(), count, "{queue}");
+    taken
+}
+
+/// A request for the step `pay`.
+#[must_use]
+pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
+    Request {
+        task_id: Id(format!("ord_{n}")),
+        step: "pay".into(),
+        agent: agent.into(),
+        pool: None,
+        direction: Direction::Do,
+        attempt: 1,
+        idempotency_key: format!("ord_{n}:pay:do"),
+        complete_by: at(0),
+        calls: Calls { attempts: 4, base: SignedDuration::from_millis(100), cap: SignedDuration::from_secs(1) },
+        tenant: tenant.into(),
+        priority: Priority::Normal,
+        input: pair("x", 0).0.input,
+        outputs: BTreeMap::new(),
+        output: None,
+        undoes: None,
+    }
+}
+
+fn sent(request: Request) -> Effect {
+    Effect::Request(Box::new(request))
+}
+
+/// A Wake.
+#[must_use]
+pub fn wake(n: usize, delay_ms: i64) -> Effect {
+    let wake =
+        Wake { task_id: Id(format!("ord_{n}")), seen: 1, hops: 0, tenant: "tenant".into(), priority: Priority::Normal };
+    Effect::Wake(wake, SignedDuration::from_millis(delay_ms))
+}
+
+async fn send_all<P: Place>(place: &P, effects: Vec<Effect>) {
+    let results = place.messenger().send(effects).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+fn notice(queue: &str) -> Notice {
+    Notice {
+        queue: queue.into(),
+        tenant: "tenant".into(),
+        kind: NoticeKind::Completed,
+        order_id: Id("ord_n".into()),
+        reference: None,
+        seq: 4,
+        at: at(0),
+        state: ProcessState::Processed,
+        step: None,
+        reason: None,
+        history: Vec::new(),
+    }
+}
+
+/// Every effect reaches the queue it is for, as it was sent.
+async fn every_effect<P: Place>(place: &P) {
+    let reply = Reply {
+        task_id: Id("ord_r".into()),
+        step: "pay".into(),
+        attempt: 1,
+        tenant: "tenant".into(),
+        queued_ms: None,
+        outcome: Outcome::Done { output: pair("x", 0).0.input },
+    };
+    let aside = SetAside {
+        queue: "scheduler".into(),
+        message_id: "m".into(),
+        reason: "no message".into(),
+        body: "{".into(),
+        is_cut: false,
+    };
+    let alert = AlertEvent {
+        order_id: Id("ord_a".into()),
+        workflow: "contract".into(),
+        tenant: "tenant".into(),
+        step: None,
+        attempts: 1,
+        reason: "reason".into(),
+        last_error: None,
+        version: 1,
+        resubmit: "resubmit".into(),
+        runbook: "docs/runbook.md".into(),
+    };
+    let strain = Strain { since: at(0), last: at(0), stretch: 2, held: 10, looked_at: 30, alert_owed: true };
+    let pay = request(1, "payment", "tenant");
+    let effects = vec![
+        Effect::Strained(Box::new(strain.event("payment"))),
+        sent(pay.clone()),
+        wake(1, 0),
+        Effect::Reply(Box::new(reply.clone())),
+        Effect::Notice(Box::new(notice(P::REPLY_QUEUE))),
+        Effect::SetAside(Box::new(aside.clone())),
+        Effect::Alert(Box::new(alert)),
+    ];
+    send_all(place, effects).await;
+    assert_eq!(place.messenger().send(Vec::new()).await.len(), 0);
+    let got = take(place, &queues::agent("payment"), 1).await;
+    assert_eq!(serde_json::from_value::<Request>(got[0].clone()).unwrap(), pay);
+    let got = take(place, queues::SCHEDULER, 1).await;
+    assert_eq!((&got[0]["type"], &got[0]["task_id"]), (&json!("wake"), &json!("ord_1")));
+    let got = take(place, queues::REPLIES, 1).await;
+    let wanted = Reply { tenant: String::new(), ..reply };
+    assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted, "the tenant is for the queue");
+    let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
+    let wanted = Notice { tenant: String::new(), ..notice("") };
+    assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), wanted);
+    let got = take(place, queues::SET_ASIDE, 1).await;
+    assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
+}
+
+/// J2, J3: what is urgent, what may wait, and what is for another pool has queues of its own.
+async fn classes_and_pools<P: Place>(place: &P) {
+    let requested = |n: usize, pool: Option<&str>, priority: Priority| {
+        sent(Request { pool: pool.map(str::to_owned), priority, ..request(n, "payment", "tenant") })
+    };
+    let woken = |n: usize, priority: Priority| match wake(n, 0) {
+        Effect::Wake(wake, delay) => Effect::Wake(Wake { priority, ..wake }, delay),
+        _ => unreachable!(),
+    };
+    let effects = vec![
+        requested(1, None, Priority::High),
+        requested(2, Some("payment-b"), Priority::Low),
+        requested(3, Some("payment-b"), Priority::Normal),
+        woken(4, Priority::High),
+        woken(5, Priority::Low),
+    ];
+    send_all(place, effects).await;
+    let queues = ["agent-payment-high", "agent-payment-b-low", "agent-payment-b", "scheduler-high", "scheduler"];
+    for (n, queue) in (1..).zip(queues) {
+        assert_eq!(take(place, queue, 1).await[0]["task_id"], format!("ord_{n}"), "{queue}");
+    }
+}
+
+/// More than a batch arrives, once each.
+async fn more_than_a_batch<P: Place>(place: &P) {
+    send_all(place, (0..23).map(|n| sent(request(n, "payment", "tenant"))).collect()).await;
+    let taken = take(place, &queues::agent("payment"), 23).await;
+    let mut ids: Vec<_> = taken.iter().map(|body| body["task_id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    let mut wanted: Vec<_> = (0..23).map(|n| format!("ord_{n}")).collect();
+    wanted.sort();
+    assert_eq!(ids, wanted);
+}
+
+/// A delayed Wake comes later, and not before.
+async fn delays<P: Place>(place: &P) {
+    let begin = Instant::now();
+    send_all(place, vec![wake(1, 1_500)]).await;
+    take(place, queues::SCHEDULER, 1).await;
+    // SQS takes whole seconds, and a wait is never shortened. Endpoints that count by the wall clock's seconds may be early
+    // by a part of one.
+    let took = begin.elapsed();
+    assert!(took > Duration::from_millis(1_000), "after {took:?}");
+    assert!(took < PATIENCE, "after {took:?}");
+}
+
+/// One answer for each, in order: what cannot be sent takes no neighbour along.
+async fn what_cannot_be_sent<P: Place>(place: &P) {
+    let effects = vec![
+        sent(request(0, "payment", "tenant")),
+        sent(Request { input: json!("x".repeat(1024 * 1024)), ..request(1, "payment", "tenant") }),
+        sent(request(2, "nobody", "tenant")),
+        sent(request(3, "payment", "Müller & Co")),
+        sent(request(4, "inventory", "")),
+    ];
+    let results = place.messenger().send(effects).await;
+    assert_eq!(results.len(), 5);
+    assert!(results[0].is_ok() && results[3].is_ok() && results[4].is_ok(), "{results:?}");
+    assert!(matches!(results[1], Err(Error::TooLarge { .. })), "{results:?}");
+    assert!(matches!(results[2], Err(Error::Unavailable { .. })), "a queue that is not there: {results:?}");
+    take(place, &queues::agent("payment"), 2).await;
+    take(place, &queues::agent("inventory"), 1).await;
+}
+
+/// SQS takes 1 MiB since August 2025 ("message quotas"); what is below it must not be refused on the way.
+async fn near_the_limit<P: Place>(place: &P) {
+    let large = Request { input: json!("x".repeat(LARGE)), ..request(1, "payment", "tenant") };
+    send_all(place, vec![sent(large.clone())]).await;
+    let taken = take(place, &queues::agent("payment"), 1).await;
+    assert_eq!(serde_json::from_value::<Request>(taken[0].clone()).unwrap(), large);
+}
