@@ -488,6 +488,7 @@ fn request(n: usize, agent: &str, tenant: &str) -> Effect {
         outputs: BTreeMap::new(),
         output: None,
         undoes: None,
+        traceparent: None,
     }))
 }
 
@@ -510,6 +511,7 @@ async fn every_effect_reaches_the_queue_it_is_for() {
         attempt: 1,
         tenant: "tenant".into(),
         queued_ms: None,
+        traceparent: None,
         outcome: Outcome::Done { output: pair("x").0.input },
     };
     let notice = Notice {
@@ -523,6 +525,7 @@ async fn every_effect_reaches_the_queue_it_is_for() {
         state: ProcessState::Processed,
         step: None,
         reason: None,
+        traceparent: None,
         history: Vec::new(),
     };
     let aside = SetAside {

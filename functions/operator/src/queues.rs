@@ -1,6 +1,7 @@
 //! Poison messages and leases.
 
 use crate::{Operator, act};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::lease::LeaseStore;
 use shared::time::Timestamp;
@@ -11,25 +12,29 @@ use stepwarden_aws::redrive::{MAX_MOVED, MAX_RATE, Moved, Wish};
 const LIMIT: usize = 100;
 
 /// The body of a redrive.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Redrive {
     /// Who, where no token says so.
+    #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"\S"))]
     pub by: Option<String>,
     /// Why.
+    #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"\S"))]
     pub reason: Option<String>,
     /// Most messages moved.
+    #[schemars(range(min = 1, max = MAX_MOVED))]
     pub limit: Option<usize>,
     /// All of a dead-letter queue, by a move task that goes on after the call.
     pub all: bool,
     /// Messages a second of that task.
+    #[schemars(range(min = 1, max = MAX_RATE))]
     pub rate_per_s: Option<i32>,
     /// Only look.
     pub dry_run: bool,
 }
 
 /// A lease as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LeaseRow {
     /// What is led.
     pub name: String,
@@ -40,6 +45,13 @@ pub struct LeaseRow {
     pub token: u64,
     /// Until when (UTC, milliseconds).
     pub expires: Timestamp,
+}
+
+/// All leases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Leases {
+    /// One for each group of shards whose supervisor was ever led.
+    pub leases: Vec<LeaseRow>,
 }
 
 impl Operator {
