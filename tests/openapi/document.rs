@@ -5,6 +5,7 @@ use operator::{act, agents, bulk, list, queues};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::problem::{self, CODES};
 use stepwarden_aws::{list::MAX_PAGE, redrive};
@@ -401,6 +402,36 @@ fn history() -> Value {
         {"at": AT, "event": "step_started", "step": "reserve", "attempt": 1}]})
 }
 
+fn headers(names: &[&str]) -> Value {
+    names.iter().map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
+}
+
+/// The answer with this status, for one of these codes.
+fn refusal(status: u16, codes: &[&str]) -> Value {
+    let names: &[&str] = match status {
+        401 => &["WWW-Authenticate"],
+        429 | 503 => &["Retry-After"],
+        _ => &[],
+    };
+    let examples: Value = codes
+        .iter()
+        .map(|code| ((*code).to_owned(), json!({"$ref": format!("#/components/examples/{code}")})))
+        .collect();
+    let words: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
+    json!({"description": words.join(", "), "headers": headers(names),
+        "content": {"application/problem+json": {"schema": reference("Problem"), "examples": examples}}})
+}
+
+/// What each code looks like.
+fn refusals() -> Value {
+    let one = |&(code, status, title): &(&str, u16, &str)| {
+        let value = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
+            "detail": "What is wrong here, and what to do."});
+        (code.to_owned(), json!({"value": value}))
+    };
+    Value::Object(CODES.iter().map(one).collect())
+}
+
 /// The document as it is checked in.
 pub fn document() -> Value {
     let mut paths = Map::new();
@@ -434,6 +465,8 @@ pub fn document() -> Value {
                 "description": "The token that `stepwarden up` prints, or a JWT of the issuer in `JwtIssuer`. An operation \
                     names the scope that the token needs."}},
             "schemas": schemas(),
+            "examples": refusals(),
+            "responses": CODES.iter().map(|(code, status, _)| ((*code).to_owned(), refusal(*status, &[code]))).collect::<Value>(),
             "headers": {
                 "ETag": header("The version, for `If-None-Match`.", text()),
                 "Location": header("Path of the order.", text()),
@@ -448,9 +481,6 @@ pub fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let mut responses = Map::new();
-    let headers = |names: &[&str]| -> Value {
-        names.iter().map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
-    };
     for (status, words, content, names) in &route.answers {
         let mut answer = json!({"description": words, "headers": headers(names)});
         if let Some((media_type, schema, example)) = content {
@@ -466,22 +496,16 @@ fn operation(route: &Route) -> Value {
         }
         responses.insert(status.to_string(), answer);
     }
-    for (code, status, title) in CODES.iter().filter(|(code, ..)| route.codes.contains(code)) {
-        let answer = responses.entry(status.to_string()).or_insert_with(|| {
-            let names: &[&str] = match status {
-                401 => &["WWW-Authenticate"],
-                429 | 503 => &["Retry-After"],
-                _ => &[],
-            };
-            let content = json!({"schema": reference("Problem"), "examples": {}});
-            json!({"description": "", "headers": headers(names), "content": {"application/problem+json": content}})
-        });
-        let words = answer["description"].as_str().unwrap_or_default();
-        let words = if words.is_empty() { format!("`{code}`") } else { format!("{words}, `{code}`") };
-        answer["description"] = json!(words);
-        let example = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
-                             "detail": "What is wrong here, and what to do."});
-        answer["content"]["application/problem+json"]["examples"][*code] = json!({"value": example});
+    let mut refusals: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
+    for (code, status, _) in CODES.iter().filter(|(code, ..)| route.codes.contains(code)) {
+        refusals.entry(*status).or_default().push(code);
+    }
+    for (status, codes) in refusals {
+        let answer = match codes.as_slice() {
+            [code] => json!({"$ref": format!("#/components/responses/{code}")}),
+            codes => refusal(status, codes),
+        };
+        responses.insert(status.to_string(), answer);
     }
     let mut operation =
         json!({"operationId": route.id, "tags": [route.tag], "summary": route.summary, "responses": responses});

@@ -159,7 +159,8 @@ impl World {
             event["body"] = Value::String(body.to_string());
         }
         if let Some(subject) = subject {
-            event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"sub": subject}, "scopes": null}});
+            event["requestContext"]["authorizer"] =
+                json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}});
         }
         let event = serde_json::from_value(event).unwrap();
         assert!(operator::http::takes(&event), "{method} {path}");
