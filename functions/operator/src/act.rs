@@ -9,6 +9,7 @@ use shared::order::Id;
 use shared::ports::Error;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::whole;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;
@@ -21,10 +22,10 @@ pub const MAX_REASON: usize = 180;
 #[schemars(rename = "Act")]
 pub struct Body {
     /// Who, where no token says so.
-    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"\S"))]
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
-    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"\S"))]
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// Which step, where it matters and more than one comes into question.
     pub step: Option<String>,
@@ -34,6 +35,7 @@ pub struct Body {
     pub output: Option<Value>,
     /// The version the person looked at.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
+    #[serde(default, deserialize_with = "whole::optional")]
     pub if_version: Option<u64>,
 }
 
@@ -82,10 +84,8 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
         }
         Ok(text.to_owned())
     };
-    let by = match subject {
-        Some(subject) => shared::history::shorten(subject, MAX_BY),
-        None => text("by", by, MAX_BY)?,
-    };
+    let told = if by.is_some() || subject.is_none() { text("by", by, MAX_BY)? } else { String::new() };
+    let by = subject.map_or(told, |subject| shared::history::shorten(subject, MAX_BY));
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
@@ -129,10 +129,10 @@ pub struct Done {
 #[schemars(rename = "WhoAndWhy")]
 pub struct Why {
     /// Who, where no token says so.
-    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"\S"))]
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
-    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"\S"))]
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
 }
 

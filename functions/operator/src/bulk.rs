@@ -14,6 +14,7 @@ use std::time::Duration;
 use stepwarden_aws::list::MAX_PAGE;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
+use stepwarden_aws::whole;
 use tokio::time::Instant;
 
 /// Most orders of one call.
@@ -47,10 +48,10 @@ pub struct Bulk {
     /// Which orders.
     pub filter: Wanted,
     /// Who, where no token says so.
-    #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"\S"))]
+    #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
-    #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"\S"))]
+    #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// For `resubmit`.
     pub input: Option<Value>,
@@ -62,14 +63,17 @@ pub struct Bulk {
     /// Acts a second.
     #[serde(default = "default_rate")]
     #[schemars(range(min = 1, max = MAX_RATE))]
+    #[serde(deserialize_with = "whole::number")]
     pub rate_per_s: u32,
     /// Most orders acted on.
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
+    #[serde(deserialize_with = "whole::number")]
     pub limit: usize,
     /// So many orders that were not as wanted end the call.
     #[serde(default = "default_abort")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
+    #[serde(deserialize_with = "whole::number")]
     pub abort_after_failures: usize,
     /// Where an earlier call ended.
     pub cursor: Option<String>,

@@ -15,6 +15,7 @@ use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::whole;
 use tokio::time::{Instant, sleep};
 
 /// Largest body of a submission, in bytes.
@@ -72,7 +73,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     }
     let deserializer = &mut serde_json::Deserializer::from_slice(body);
     let parsed: Result<Submission, _> = serde_path_to_error::deserialize(&mut *deserializer);
-    let parsed = parsed.map_err(|e| {
+    let mut parsed = parsed.map_err(|e| {
         let path = e.path().to_string();
         let inner = e.into_inner();
         if inner.is_data() {
@@ -82,6 +83,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
         }
     })?;
     deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    whole::write(&mut parsed.input);
     Ok(parsed)
 }
 

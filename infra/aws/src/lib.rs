@@ -19,6 +19,7 @@ pub mod redrive;
 pub mod schema;
 pub mod state_store;
 pub mod telemetry;
+pub mod whole;
 
 pub use clients::Clients;
 pub use config::Config;
