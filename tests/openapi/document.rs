@@ -25,11 +25,15 @@ pub struct Route {
     parameters: Vec<Value>,
     /// Schema of the body, and an example.
     body: Option<(Value, Value)>,
-    /// Status, words, media type with schema and example, names of headers.
-    answers: Vec<(u16, &'static str, Option<(&'static str, Value, Value)>, Vec<&'static str>)>,
+    answers: Vec<Answer>,
     /// The codes it may refuse with.
     pub codes: Vec<&'static str>,
 }
+
+/// Status, words, content, names of headers.
+type Answer = (u16, &'static str, Option<Content>, Vec<&'static str>);
+/// Media type, schema and example.
+type Content = (&'static str, Value, Value);
 
 const BODY: [&str; 4] = ["invalid_json", "invalid_field", "too_large", "unsupported_media_type"];
 const ID: &str = "ord_7c4vkjz5ks4g0mx1yq3rfd9n8w";
@@ -120,6 +124,13 @@ pub fn routes() -> Vec<Route> {
     let text = || json!({"type": "string", "minLength": 1});
     let time = || json!({"type": "string", "format": "date-time"});
     let state = || json!({"type": "string", "enum": operator::state_names()});
+    // A parameter without a value is as good as none.
+    let query = |name: &str, words: &str, schema: Value| {
+        let mut one = parameter("query", name, words, schema);
+        one["allowEmptyValue"] = json!(true);
+        one
+    };
+    let any = || json!({"type": "string"});
     let mut all = vec![
         Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
             .says(
@@ -145,7 +156,7 @@ pub fn routes() -> Vec<Route> {
             .says("A token with the operator's scope sees the orders of all tenants, any other one those of its own.")
             .takes([
                 order_id(),
-                parameter("query", "wait", &wait, whole(0, MAX_WAIT_S)),
+                query("wait", &wait, whole(0, MAX_WAIT_S)),
                 parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"})),
             ])
             .answers(200, "Its state, its steps, and what comes next.", "Order", order())
@@ -159,14 +170,14 @@ pub fn routes() -> Vec<Route> {
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty and still have a next one.")
             .takes([
-                parameter("query", "state", "Only in this state.", state()),
-                parameter("query", "workflow", "Only of this workflow.", text()),
-                parameter("query", "tenant", "Only of this tenant.", text()),
-                parameter("query", "step", "Only with this step in trouble.", text()),
-                parameter("query", "from", "Only accepted at or after this time.", time()),
-                parameter("query", "to", "Only accepted before this time.", time()),
-                parameter("query", "limit", "Most orders on the page.", whole(1, MAX_PAGE)),
-                parameter("query", "cursor", "`next` of the page before, with the same filter.", text()),
+                query("state", "Only in this state.", state()),
+                query("workflow", "Only of this workflow.", any()),
+                query("tenant", "Only of this tenant.", any()),
+                query("step", "Only with this step in trouble.", any()),
+                query("from", "Only accepted at or after this time.", time()),
+                query("to", "Only accepted before this time.", time()),
+                query("limit", "Most orders on the page.", whole(1, MAX_PAGE)),
+                query("cursor", "`next` of the page before, with the same filter.", any()),
             ])
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
         Route::new("post", "/bulk", "bulk", "operator", "One act on many orders")
@@ -488,6 +499,10 @@ fn operation(route: &Route) -> Value {
             if !example.is_null() {
                 answer["content"][media_type]["example"] = example.clone();
             }
+        }
+        if route.id == "listOrders" {
+            let next = json!({"operationId": "listOrders", "parameters": {"cursor": "$response.body#/next"}});
+            answer["links"] = json!({ "nextPage": next });
         }
         if *status == 202 {
             let link = |operation: &str| json!({"operationId": operation, "parameters": {"order_id": "$response.body#/order_id"}});
