@@ -1,6 +1,6 @@
-# What has to do with Lambda, one command each. `cargo run` and `cargo test` need none of this.
+# Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure e2e template contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure e2e template openapi schemathesis deny contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -34,6 +34,18 @@ e2e:
 # Lints and checks of template.yaml.
 template:
 	tests/template/run
+
+# Writes docs/openapi.json anew, from the types.
+openapi:
+	UPDATE=1 cargo test --quiet --package stepwarden-tests --test openapi the_document
+
+# Requests made from that document against the local system, by schemathesis.
+schemathesis:
+	tests/schemathesis/run
+
+# Licences, sources and known advisories of all dependencies: cargo install cargo-deny --locked
+deny:
+	cargo deny check
 
 # The contract suite of the adapters against other endpoints than the embedded ones.
 contract-dynamodb-local contract-ministack contract-localstack: contract-%:

@@ -41,8 +41,10 @@ impl Api {
         });
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, stepwarden::http::router(handler)).await });
-        Self { world, url, http: reqwest::Client::new() }
+        let (access, token) = stepwarden::access::Access::open(&Default::default()).unwrap();
+        let router = stepwarden::http::router(handler, Arc::new(access));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { world, url, http: support::http(&token) }
     }
 
     fn post(&self, key: Option<&[u8]>, body: impl Into<reqwest::Body>) -> reqwest::RequestBuilder {
@@ -364,6 +366,10 @@ async fn the_same_submission_under_the_same_key_is_one_order() {
     assert_eq!(first.status, StatusCode::ACCEPTED.as_u16(), "{first:?}");
     assert_eq!(first.location.as_deref(), first.body["status_url"].as_str());
     assert_eq!(api.send(api.post(Some(b"one"), body.clone())).await, first);
+    // Some languages write whole numbers so.
+    let floats = order(|i| i["freight_cents"] = json!(i["freight_cents"].as_f64().unwrap())).to_string();
+    assert_ne!(floats, body);
+    assert_eq!(api.send(api.post(Some(b"one"), floats)).await, first);
     // The same JSON with its keys in another order and more space means the same.
     let reordered = format!("{{ \"input\": {}, \"workflow\": \"order\" }}", northwind(0));
     assert_eq!(api.send(api.post(Some(b"one"), reordered)).await, first);
@@ -437,4 +443,107 @@ async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
     assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 0);
     assert_eq!(api.send(api.post(Some(b"key"), body)).await.status, 202);
     assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 1);
+}
+
+/// An event as API Gateway hands it over.
+fn get(path: &str, query: &str, headers: Value) -> aws_lambda_events::event::apigw::ApiGatewayV2httpRequest {
+    let http = json!({"method": "GET", "path": path});
+    let event = json!({"rawPath": path, "rawQueryString": query, "headers": headers, "requestContext": {"http": http}});
+    serde_json::from_value(event).unwrap()
+}
+
+// B9: a long poll answers when there is something to say, in its time at the latest, and asks the store less and less.
+#[tokio::test(start_paused = true)]
+async fn a_long_poll_waits_for_a_change_and_no_longer_than_it_was_told() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    let id = world.accept("noops", "key", json!({})).await;
+    let path = format!("/orders/{id}");
+    let poll = async |query: &str, tag: Option<&str>| {
+        let headers = tag.map_or(json!({}), |tag| json!({"if-none-match": tag}));
+        let begin = tokio::time::Instant::now();
+        let answer = submit::http::handler(&*world.submit, get(&path, query, headers)).await;
+        (answer.status_code, begin.elapsed().as_millis())
+    };
+    for (query, tag, status, ms) in [
+        ("", None, 200, 0),
+        ("wait=0", None, 200, 0),
+        ("wait=", Some("\"0\""), 304, 0),
+        ("", Some("W/\"0\", \"9\""), 304, 0),
+        ("wait=20", Some("\"9\""), 200, 0),
+        ("wait=3", None, 200, 3000),
+        ("wait=20", Some("\"0\""), 304, 20_000),
+        ("wait=21", None, 400, 0),
+        ("wait=-1", None, 400, 0),
+        ("wait=soon", None, 400, 0),
+        ("wait=1&wait=1", None, 400, 0),
+        ("weight=1", None, 400, 0),
+    ] {
+        assert_eq!(poll(query, tag).await, (status, ms), "{query} {tag:?}");
+    }
+    let reads = |since: &stepwarden_embedded::Counts| -> u64 {
+        let counts = world.endpoints.counts().since(since);
+        counts.operations.iter().filter(|(name, _)| name.contains("GetItem")).map(|(_, n)| n.requests).sum()
+    };
+    let before = world.endpoints.counts();
+    assert_eq!(poll("wait=20", None).await.0, 200);
+    assert!((10..=18).contains(&reads(&before)), "{} reads in 20 s", reads(&before));
+
+    // It moves on while somebody waits: a change is told to whom knew the version, the end to everybody.
+    let (changed, ended, ()) = tokio::join!(poll("wait=20", Some("\"0\"")), poll("wait=20", None), async {
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        world.deliver("scheduler", &world.submit.engine).await;
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        world.settle(&world.submit.engine).await;
+    });
+    assert!(changed.0 == 200 && (5000..=7000).contains(&changed.1), "{changed:?}");
+    assert!(ended.0 == 200 && (10_000..=12_000).contains(&ended.1), "{ended:?}");
+    let etag = format!("\"{}\"", world.task(&id).await.version);
+    assert_eq!(poll("wait=20", None).await, (200, 0), "it has ended");
+    assert_eq!(poll("wait=20", Some(&etag)).await, (304, 0), "nothing more will come");
+}
+
+// Point 1: the trace of a request is kept with its order, goes with every message about it, and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_goes_with_the_order() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let api = Api::start().await;
+    let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
+    let post = |key: &'static [u8], trace: &str| api.post(Some(key), body.clone()).header("traceparent", trace);
+    let answer = post(b"traced", TRACE).send().await.unwrap();
+    assert_eq!(answer.headers()["traceparent"], TRACE);
+    let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
+    // The same order under another trace is the same order.
+    assert_eq!(post(b"traced", &TRACE.replace("-b7", "-c8")).send().await.unwrap().status(), 202);
+    let engine = &api.world.submit.engine;
+    api.world.deliver("scheduler", engine).await;
+    let request: Value = serde_json::from_str(&api.world.receive("agent-noop").await[0].2).unwrap();
+    assert_eq!(request["traceparent"], TRACE);
+    let request: shared::message::Request = serde_json::from_value(request).unwrap();
+    let reply = shared::message::Reply::to(&request, shared::message::Outcome::Done { output: json!(1) });
+    assert_eq!(serde_json::to_value(&reply).unwrap()["traceparent"], TRACE);
+    let notice: Value = serde_json::from_str(&api.world.receive("notices-shop").await[0].2).unwrap();
+    assert_eq!(notice["traceparent"], TRACE);
+    let status = api.send(api.http.get(format!("{}/orders/{id}", api.url))).await;
+    assert_eq!(status.body["traceparent"], TRACE);
+
+    // By message too; what is malformed is as good as none.
+    api.world
+        .send(
+            "submissions",
+            &json!({"idempotency_key": "m", "traceparent": TRACE, "workflow": "noops", "input": {}}).to_string(),
+        )
+        .await;
+    api.world
+        .send(
+            "submissions",
+            &json!({"idempotency_key": "n", "traceparent": 5, "workflow": "noops", "input": {}}).to_string(),
+        )
+        .await;
+    assert!(api.world.deliver("submissions", engine).await);
+    let task = async |key: &str| api.world.task(&shared::order::Id::derive("default", key)).await;
+    assert_eq!(task("m").await.traceparent.as_deref(), Some(TRACE));
+    assert_eq!(task("n").await.traceparent, None);
+    let answer = post(b"untraced", "00-0").send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get("traceparent")), (202, None));
+    assert_eq!(task("untraced").await.traceparent, None);
 }

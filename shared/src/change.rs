@@ -521,6 +521,7 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         outputs,
         output,
         undoes,
+        traceparent: task.traceparent.clone(),
     })))
 }
 
@@ -578,6 +579,7 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
         state: task.process_state(),
         step: step.map(|i| workflow.steps[i].name.clone()),
         reason: task.reason.clone(),
+        traceparent: task.traceparent.clone(),
         history: spell_out(task, workflow),
     })))
 }

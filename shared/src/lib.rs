@@ -27,5 +27,6 @@ pub mod strain;
 pub mod supervisor;
 pub mod task;
 pub mod time;
+pub mod trace;
 pub mod view;
 pub mod workflow;

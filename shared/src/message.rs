@@ -5,6 +5,7 @@ use crate::retry::Calls;
 use crate::step::Direction;
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -117,6 +118,9 @@ pub struct Request {
     /// For an undo: the idempotency key under which the step was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// The W3C trace context that the order was submitted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 /// An agent's answer.
@@ -134,6 +138,9 @@ pub struct Reply {
     /// How long the request had waited in the agent's queue, in milliseconds, where that was long enough to matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
+    /// The trace context, as in the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -149,6 +156,7 @@ impl Reply {
             attempt: request.attempt,
             tenant: request.tenant.clone(),
             queued_ms: None,
+            traceparent: request.traceparent.clone(),
             outcome,
         }
     }
@@ -231,12 +239,15 @@ pub struct Notice {
     /// Why, if something failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// The W3C trace context that the order was submitted with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub traceparent: Option<String>,
     /// What happened so far, oldest first.
     pub history: Vec<HistoryEntry>,
 }
 
 /// An entry of a task's history, spelled out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
     /// When (UTC, milliseconds).
     pub at: Timestamp,

@@ -1,6 +1,7 @@
 //! The ORDER record: what was submitted, as it was submitted. Written once, in the transaction that writes the task.
 
 use crate::time::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -9,8 +10,9 @@ use std::fmt;
 /// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
 ///
 /// It is derived from tenant and idempotency key, so that one key can only ever make one order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("pattern" = "^ord_[0-9a-hjkmnp-tv-z]{26}$"))]
 pub struct Id(pub String);
 
 impl fmt::Display for Id {

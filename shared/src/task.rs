@@ -6,6 +6,7 @@ use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where a task as a whole stands.
@@ -26,7 +27,7 @@ pub enum Phase {
 }
 
 /// The pattern's ProcessState, computed from phase and steps. A column of the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ProcessState {
     /// Open, and no step is with an agent.
     Pending,
@@ -71,7 +72,7 @@ impl ProcessState {
 }
 
 /// How urgent a task is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// After everything else.
@@ -154,6 +155,9 @@ pub struct Task {
     /// How urgent it is.
     #[serde(rename = "pr", default, skip_serializing_if = "is_normal")]
     pub priority: Priority,
+    /// The W3C trace context it was submitted with, `traceparent`.
+    #[serde(rename = "tp", default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// The latest `complete_by` ever handed out for forward work: no forward call starts after it (UTC, milliseconds).
     #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub forward_by: Option<Timestamp>,
@@ -258,6 +262,7 @@ impl Task {
             reference: submission.reference,
             reply_queue: submission.reply_queue,
             priority: submission.priority,
+            traceparent: None,
             forward_by: None,
             paused_at: None,
             reason: None,

@@ -7,11 +7,13 @@ use crate::step::{State, Step};
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::Timestamp;
 use crate::workflow::Workflow;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 /// The status of an order.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Order")]
 pub struct Status {
     /// The order.
     pub order_id: Id,
@@ -32,6 +34,9 @@ pub struct Status {
     pub tenant: String,
     /// How urgent it is.
     pub priority: Priority,
+    /// The W3C trace context it was submitted with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// Number of changes so far; the ETag.
     pub version: u64,
     /// When it was accepted (UTC, milliseconds).
@@ -51,7 +56,8 @@ pub struct Status {
 }
 
 /// The status of one step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Step")]
 pub struct StepStatus {
     /// Its name.
     pub name: String,
@@ -60,6 +66,7 @@ pub struct StepStatus {
     /// Names of the steps before it.
     pub after: Vec<String>,
     /// Where it stands.
+    #[schemars(extend("enum" = STATE_NAMES))]
     pub state: &'static str,
     /// Claims so far, forward and undo.
     pub attempts: u32,
@@ -92,6 +99,7 @@ pub fn status(task: &Task, workflow: &Workflow) -> Status {
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),
         priority: task.priority,
+        traceparent: task.traceparent.clone(),
         version: task.version,
         created_at: task.created_at,
         updated_at: task.updated_at,
@@ -128,6 +136,19 @@ fn step_status(step: &Step, spec: &crate::workflow::Step, workflow: &Workflow) -
         output: step.output.clone(),
     }
 }
+
+/// The names of all states of a step.
+pub const STATE_NAMES: [&str; 9] = [
+    "Pending",
+    "Processing",
+    "Processed",
+    "Failed",
+    "Skipped",
+    "UndoPending",
+    "UndoProcessing",
+    "Undone",
+    "UndoFailed",
+];
 
 /// The name of a step's state, as in the record.
 #[must_use]

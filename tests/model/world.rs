@@ -196,6 +196,7 @@ impl World {
                 attempt,
                 tenant: String::new(),
                 queued_ms: None,
+                traceparent: None,
                 outcome: match answer {
                     Answer::Done => Outcome::Done { output: json!(null) },
                     Answer::Failed => Outcome::Failed { error: "e".into() },

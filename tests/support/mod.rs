@@ -14,6 +14,7 @@ use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use stepwarden::access;
 use stepwarden::system::{Backend, Options, System};
 use stepwarden_aws::{Clients, Config};
 use stepwarden_embedded::{Durability, Event};
@@ -92,6 +93,13 @@ pub fn three_noops(timeout: &str) -> String {
     format!("name = \"noops\"\n{}{second}{third}", step("first", ""))
 }
 
+/// A client that sends `token` with every request.
+pub fn http(token: &str) -> reqwest::Client {
+    let bearer = reqwest::header::HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+    let headers = [(reqwest::header::AUTHORIZATION, bearer)].into_iter().collect();
+    reqwest::Client::builder().default_headers(headers).build().unwrap()
+}
+
 /// Waits until `look` sees what it looks for.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
@@ -120,6 +128,20 @@ impl Whole {
 
     /// The same, with agents that have several pools, and remote services that are elsewhere.
     pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
+        Self::start_whole(workflows, pools, urls, access::Options::default()).await
+    }
+
+    /// The same, with more tokens.
+    pub async fn start_for(workflows: &[String], access: access::Options) -> Self {
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access).await
+    }
+
+    async fn start_whole(
+        workflows: &[String],
+        pools: Layout,
+        urls: BTreeMap<String, String>,
+        access: access::Options,
+    ) -> Self {
         let versions = Arc::new(Mutex::new(Vec::new()));
         let observer = {
             let versions = Arc::clone(&versions);
@@ -135,11 +157,13 @@ impl Whole {
             cache: 1000,
             pools,
             urls,
+            access,
         })
         .await
         .unwrap();
         let clients = Clients::embedded(system.endpoints.as_ref().unwrap().http_client());
-        Self { system, clients, http: reqwest::Client::new(), versions }
+        let http = http(&system.token);
+        Self { system, clients, http, versions }
     }
 
     /// Submits over HTTP; the order's id.

@@ -99,6 +99,7 @@ impl World {
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: 1,
+            scopes: Default::default(),
             queue_tenant: submit::http::DEFAULT_TENANT.into(),
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };

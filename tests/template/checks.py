@@ -9,7 +9,13 @@ from template import target
 CHECKS = []
 CONSUMERS = ("Submit", "Scheduler", "Agent")
 FUNCTIONS = ("Submit", "Scheduler", "Agent", "Supervisor", "Operator")
-SUBMIT_ROUTES = {"POST /orders", "GET /orders/{id}", "GET /orders/{id}/history"}
+SUBMIT_ROUTES = {
+    "POST /orders",
+    "GET /orders/{id}",
+    "GET /orders/{id}/history",
+    "GET /openapi.json",
+    "GET /problems/{code}",
+}
 OPERATOR_ROUTES = {
     "GET /orders",
     "POST /orders/{id}/actions/{action}",

@@ -1,6 +1,7 @@
 //! One act on one order.
 
 use crate::Operator;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::operator::{Act, Outcome, What};
@@ -8,6 +9,7 @@ use shared::order::Id;
 use shared::ports::Error;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::whole;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;
@@ -15,12 +17,15 @@ pub const MAX_BY: usize = 100;
 pub const MAX_REASON: usize = 180;
 
 /// The body of an act.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Act")]
 pub struct Body {
     /// Who, where no token says so.
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// Which step, where it matters and more than one comes into question.
     pub step: Option<String>,
@@ -29,6 +34,8 @@ pub struct Body {
     /// For `mark-done`: what the agent would have returned.
     pub output: Option<Value>,
     /// The version the person looked at.
+    #[schemars(range(max = 9_007_199_254_740_991_u64))]
+    #[serde(default, deserialize_with = "whole::optional")]
     pub if_version: Option<u64>,
 }
 
@@ -77,19 +84,23 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
         }
         Ok(text.to_owned())
     };
-    let by = match subject {
-        Some(subject) => shared::history::shorten(subject, MAX_BY),
-        None => text("by", by, MAX_BY)?,
-    };
+    let told = if by.is_some() || subject.is_none() { text("by", by, MAX_BY)? } else { String::new() };
+    let by = subject.map_or(told, |subject| shared::history::shorten(subject, MAX_BY));
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
+/// What may become of an act.
+pub const OUTCOMES: [&str; 7] =
+    ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unavailable"];
+
 /// What became of an act on one order, as people and programs see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ActResult")]
 pub struct Answer {
     /// The order.
     pub order_id: Id,
     /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found` or `unavailable`; `would_apply` in a dry run.
+    #[schemars(extend("enum" = OUTCOMES))]
     pub outcome: &'static str,
     /// The order's version now.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +108,32 @@ pub struct Answer {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+/// The answer to an act that is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ActDone")]
+pub struct Done {
+    /// The order.
+    pub order_id: Id,
+    /// `applied`; or `repeated`, if it was done before.
+    #[schemars(extend("enum" = ["applied", "repeated"]))]
+    pub outcome: &'static str,
+    /// The order's version now, also the ETag.
+    pub version: u64,
+}
+
+/// Who and why, and nothing else.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "WhoAndWhy")]
+pub struct Why {
+    /// Who, where no token says so.
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
+    pub by: Option<String>,
+    /// Why.
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
+    pub reason: Option<String>,
 }
 
 impl Answer {

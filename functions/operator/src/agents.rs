@@ -2,24 +2,26 @@
 
 use crate::{Operator, act};
 use futures::future::try_join_all;
+use schemars::JsonSchema;
 use serde::Serialize;
 use shared::agents::{Agents, Pause};
 use shared::ports::Error;
 use shared::strain::Strain;
+use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
 use stepwarden_aws::problem::{self, Problem};
 
 /// An agent as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Agent {
     /// Its name.
     pub name: String,
     /// Who paused it, why and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Pause>,
+    pub paused: Option<Paused>,
     /// Since when it holds up a large part of the work, and what its back-offs are multiplied by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub strained: Option<Strain>,
+    pub strained: Option<Strained>,
     /// Requests that wait in all its queues, about.
     pub waiting: u64,
     /// Requests that were received too often, about.
@@ -28,8 +30,68 @@ pub struct Agent {
     pub pools: Vec<Pool>,
 }
 
+/// Who paused an agent, when and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Paused {
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Since when (UTC, milliseconds).
+    pub since: Timestamp,
+}
+
+/// An agent in trouble.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Strained {
+    /// Since when (UTC, milliseconds).
+    pub since: Timestamp,
+    /// The last sweep that found it so (UTC, milliseconds).
+    pub last: Timestamp,
+    /// What back-offs are multiplied by.
+    pub stretch: u32,
+    /// Orders of that sweep that were held up there.
+    pub held: u32,
+    /// All orders of that sweep.
+    pub looked_at: u32,
+}
+
+impl From<Pause> for Paused {
+    fn from(Pause { by, reason, since }: Pause) -> Self {
+        Self { by, reason, since }
+    }
+}
+
+impl From<Strain> for Strained {
+    fn from(strain: Strain) -> Self {
+        let Strain { since, last, stretch, held, looked_at, alert_owed: _ } = strain;
+        Self { since, last, stretch, held, looked_at }
+    }
+}
+
+/// All agents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Agents")]
+pub struct All {
+    /// In the order of the configuration.
+    pub agents: Vec<Agent>,
+}
+
+/// What an agent was set to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "AgentSet")]
+pub struct Set {
+    /// The agent.
+    pub agent: String,
+    /// Whether it is handed no more work.
+    pub paused: bool,
+    /// All schedulers follow within so many seconds.
+    pub within_s: i64,
+}
+
 /// A pool of an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "AgentPool")]
 pub struct Pool {
     /// Its name; the agent's where it has only one.
     pub name: String,
@@ -40,7 +102,8 @@ pub struct Pool {
 }
 
 /// A queue of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "AgentQueue")]
 pub struct Queue {
     /// Its name.
     pub name: String,
@@ -58,7 +121,7 @@ impl Operator {
             self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?;
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let one = |name: &String| {
-            let (paused, strained) = (paused.remove(name), strained.remove(name));
+            let (paused, strained) = (paused.remove(name).map(Paused::from), strained.remove(name).map(Strained::from));
             let name = name.clone();
             async move {
                 let pools = self.config.pools_of(&name);

@@ -3,15 +3,18 @@
 //! Each order is acted on at the version it was listed at, so one that has moved on meanwhile is left alone. A call ends
 //! after [`MAX_TIME`] at the latest and says where to go on.
 
+use crate::Operator;
 use crate::act::{self, Answer, Body};
-use crate::list::Wanted;
-use crate::{Operator, query};
+use crate::list::{Wanted, check_cursor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::operator::{Act, Outcome};
 use std::time::Duration;
 use stepwarden_aws::list::MAX_PAGE;
 use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::query::number;
+use stepwarden_aws::whole;
 use tokio::time::Instant;
 
 /// Most orders of one call.
@@ -36,16 +39,19 @@ fn default_abort() -> usize {
 }
 
 /// What is wanted.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
     /// Name of the act, as in the routes.
+    #[schemars(extend("enum" = act::NAMES))]
     pub action: String,
     /// Which orders.
     pub filter: Wanted,
     /// Who, where no token says so.
+    #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
+    #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// For `resubmit`.
     pub input: Option<Value>,
@@ -56,19 +62,26 @@ pub struct Bulk {
     pub dry_run: bool,
     /// Acts a second.
     #[serde(default = "default_rate")]
+    #[schemars(range(min = 1, max = MAX_RATE))]
+    #[serde(deserialize_with = "whole::number")]
     pub rate_per_s: u32,
     /// Most orders acted on.
     #[serde(default = "default_limit")]
+    #[schemars(range(min = 1, max = MAX_ORDERS))]
+    #[serde(deserialize_with = "whole::number")]
     pub limit: usize,
     /// So many orders that were not as wanted end the call.
     #[serde(default = "default_abort")]
+    #[schemars(range(min = 1, max = MAX_ORDERS))]
+    #[serde(deserialize_with = "whole::number")]
     pub abort_after_failures: usize,
     /// Where an earlier call ended.
     pub cursor: Option<String>,
 }
 
 /// What was done.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "BulkReport")]
 pub struct Report {
     /// Nothing was changed.
     pub dry_run: bool,
@@ -104,10 +117,11 @@ impl Operator {
         if bulk.filter.is_everything() {
             return Err(problem::invalid_field("filter", "would fit every order; narrow it down"));
         }
-        query::number("limit", &bulk.limit.to_string(), MAX_ORDERS)?;
-        query::number("rate_per_s", &bulk.rate_per_s.to_string(), MAX_RATE as usize)?;
-        query::number("abort_after_failures", &bulk.abort_after_failures.to_string(), MAX_ORDERS)?;
+        number("limit", &bulk.limit.to_string(), 1, MAX_ORDERS)?;
+        number("rate_per_s", &bulk.rate_per_s.to_string(), 1, MAX_RATE as usize)?;
+        number("abort_after_failures", &bulk.abort_after_failures.to_string(), 1, MAX_ORDERS)?;
         let filter = bulk.filter.filter()?;
+        check_cursor(&filter, bulk.cursor.as_deref())?;
         let mut pace = tokio::time::interval(Duration::from_secs(1) / bulk.rate_per_s);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = Instant::now() + MAX_TIME;

@@ -1,15 +1,16 @@
 //! The operator routes of the HTTP API, as API Gateway hands them over (payload format 2.0).
 
-use crate::act::{self, Body};
-use crate::{Operator, list, query};
+use crate::act::{self, Body, Done, Why};
+use crate::agents::{All, Set};
+use crate::queues::Leases;
+use crate::{Operator, list};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
-use stepwarden_aws::http::{body, check_media_type, claim, json_answer, refuse};
+use stepwarden_aws::http::{body, check_media_type, claim, json_answer, refuse, traced, traceparent};
 use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::{auth, query};
 
 /// Largest body, in bytes: an edited input and what is around it.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -27,10 +28,8 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
 
 /// Answers one request.
 pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
-    match route(operator, &event).await {
-        Ok(answer) => answer,
-        Err(problem) => refuse(&problem),
-    }
+    let answer = route(operator, &event).await.unwrap_or_else(|problem| refuse(&problem));
+    traced(answer, traceparent(&event))
 }
 
 fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
@@ -40,6 +39,10 @@ fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
 async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     let method = event.request_context.http.method.as_str();
     let parts = parts(event);
+    auth::check(event, &operator.scopes.operator)?;
+    if !matches!((method, parts.as_slice()), ("GET", ["orders"])) {
+        query::read(event, &[])?;
+    }
     match (method, parts.as_slice()) {
         ("GET", ["orders"]) => {
             let query = query::read(event, &list::PARAMETERS)?;
@@ -50,20 +53,21 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
             Ok(json_answer(200, &report, &[]))
         }
-        ("GET", ["agents"]) => Ok(json_answer(200, &json!({"agents": operator.agents().await?}), &[])),
+        ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
         ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
             let body: Why = parse(event)?;
             let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
             operator.set_agent(name, *verb == "pause", by, reason).await?;
-            let within = shared::engine::AGENTS_FOR.as_secs();
-            Ok(json_answer(200, &json!({"agent": name, "paused": *verb == "pause", "within_s": within}), &[]))
+            let within_s = shared::engine::AGENTS_FOR.as_secs();
+            let set = Set { agent: (*name).to_owned(), paused: *verb == "pause", within_s };
+            Ok(json_answer(200, &set, &[]))
         }
         ("POST", ["queues", name, "redrive"]) => {
             let body: crate::queues::Redrive = parse(event)?;
             let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
             Ok(json_answer(200, &operator.redrive(name, &body, &by, &reason).await?, &[]))
         }
-        ("GET", ["leases"]) => Ok(json_answer(200, &json!({"leases": operator.leases().await?}), &[])),
+        ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
         (_, ["agents" | "leases"]) => Err(problem::wrong_method("GET")),
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
@@ -91,9 +95,9 @@ async fn post_act(
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
     let id = Id::parse(id).ok_or_else(none)?;
     let act = Act { what, by, reason, seen: body.if_version };
-    let answer = |outcome: &str, version: u64| {
+    let answer = |outcome: &'static str, version: u64| {
         let etag = format!("\"{version}\"");
-        json_answer(200, &json!({"order_id": id, "outcome": outcome, "version": version}), &[("etag", &etag)])
+        json_answer(200, &Done { order_id: id.clone(), outcome, version }, &[("etag", &etag)])
     };
     match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
         Outcome::Applied(version) => Ok(answer("applied", version)),
@@ -105,14 +109,6 @@ async fn post_act(
         }
         Outcome::NotFound => Err(none()),
     }
-}
-
-/// Who and why, and nothing else.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Why {
-    by: Option<String>,
-    reason: Option<String>,
 }
 
 fn parse<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest) -> Result<T, Problem> {

@@ -11,7 +11,10 @@ pub mod list;
 mod query;
 pub mod queues;
 
+pub use query::state_names;
+
 use std::sync::Arc;
+use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::redrive::Redriver;
 use stepwarden_aws::{Clients, Config, Engine};
 
@@ -25,12 +28,20 @@ pub struct Operator {
     pub config: Config,
     /// Names of the leases to show.
     pub leases: Vec<String>,
+    /// What the routes ask of a token.
+    pub scopes: Scopes,
 }
 
 impl Operator {
     /// An operator of the system that `config` names.
     #[must_use]
     pub fn new(engine: Arc<Engine>, clients: &Clients, config: &Config, leases: Vec<String>) -> Self {
-        Self { engine, redriver: Redriver::new(clients, config), config: config.clone(), leases }
+        Self {
+            engine,
+            redriver: Redriver::new(clients, config),
+            config: config.clone(),
+            leases,
+            scopes: Scopes::default(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Lists of orders, one line each.
 
 use crate::{Operator, act, query};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::order::Id;
 use shared::step::{Direction, State};
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use stepwarden_aws::DynamoStore;
 use stepwarden_aws::list::{Filter, MAX_PAGE};
 use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::query::number;
 
 /// Orders on a page where nothing else is asked.
 const PAGE: usize = 50;
@@ -18,7 +20,8 @@ const PAGE: usize = 50;
 pub const PARAMETERS: [&str; 8] = ["state", "workflow", "tenant", "from", "to", "cursor", "limit", "step"];
 
 /// One order in a list.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "OrderRow")]
 pub struct Row {
     /// The order.
     pub order_id: Id,
@@ -50,7 +53,7 @@ pub struct Row {
 }
 
 /// A step in trouble.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Trouble {
     /// Its name.
     pub step: String,
@@ -64,7 +67,8 @@ pub struct Trouble {
 }
 
 /// A page of a list.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Orders")]
 pub struct Rows {
     /// Newest first. A page may be empty and still have a next one.
     pub orders: Vec<Row>,
@@ -74,10 +78,12 @@ pub struct Rows {
 }
 
 /// Which orders: a filter of the store's, and one of steps.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Filter")]
 pub struct Wanted {
     /// A state's name, or `Paused`.
+    #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
     pub workflow: Option<String>,
@@ -124,6 +130,15 @@ impl Wanted {
     }
 }
 
+/// Refuses a cursor that no page of `filter` can have ended with.
+pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), Problem> {
+    if cursor.is_none_or(|cursor| DynamoStore::is_cursor(filter, cursor)) {
+        return Ok(());
+    }
+    let detail = "is not one that a page of the same filter answered; leave it out to begin at the first page";
+    Err(problem::invalid_field("cursor", detail))
+}
+
 /// The steps of `task` that failed, or wait after a failure.
 #[must_use]
 pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
@@ -165,13 +180,10 @@ impl Operator {
             from: time("from")?,
             to: time("to")?,
         };
-        let limit = query.get("limit").map_or(Ok(PAGE), |text| query::number("limit", text, MAX_PAGE))?;
+        let limit = query.get("limit").map_or(Ok(PAGE), |text| number("limit", text, 1, MAX_PAGE))?;
         let cursor = query.get("cursor").map(String::as_str);
         let (now, filter) = (self.engine.now(), wanted.filter()?);
-        if cursor.is_some_and(|cursor| !DynamoStore::is_cursor(&filter, cursor)) {
-            let detail = "is not one that a list of these parameters answered; leave it out to begin at the first page";
-            return Err(problem::invalid_field("cursor", detail));
-        }
+        check_cursor(&filter, cursor)?;
         let page = self.engine.store.list(&filter, now, limit, cursor).await.map_err(|e| act::unavailable(&e))?;
         let mut orders = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {

@@ -3,6 +3,7 @@
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use operator::Operator;
 use std::sync::Arc;
+use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::{lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
 
@@ -14,7 +15,8 @@ async fn main() -> Result<(), Error> {
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
     let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
-    let operator = Operator::new(engine, &clients, &config, leases);
+    let scopes = Scopes::named(None, std::env::var("OPERATOR_SCOPE").ok());
+    let operator = Operator { scopes, ..Operator::new(engine, &clients, &config, leases) };
     let operator = &operator;
     run(service_fn(move |event: LambdaEvent<_>| async move {
         Ok::<_, Error>(Box::pin(operator::http::handler(operator, event.payload)).await)

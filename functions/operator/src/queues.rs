@@ -1,35 +1,45 @@
 //! Poison messages and leases.
 
 use crate::{Operator, act};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::lease::LeaseStore;
 use shared::time::Timestamp;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::redrive::{MAX_MOVED, MAX_RATE, Moved, Wish};
+use stepwarden_aws::whole;
 
 /// Messages moved where no limit is given.
 const LIMIT: usize = 100;
 
 /// The body of a redrive.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Redrive {
     /// Who, where no token says so.
+    #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
+    #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// Most messages moved.
+    #[schemars(range(min = 1, max = MAX_MOVED))]
+    #[serde(default, deserialize_with = "whole::optional")]
     pub limit: Option<usize>,
     /// All of a dead-letter queue, by a move task that goes on after the call.
+    #[serde(default)]
     pub all: bool,
     /// Messages a second of that task.
+    #[schemars(range(min = 1, max = MAX_RATE))]
+    #[serde(default, deserialize_with = "whole::optional")]
     pub rate_per_s: Option<i32>,
     /// Only look.
+    #[serde(default)]
     pub dry_run: bool,
 }
 
 /// A lease as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LeaseRow {
     /// What is led.
     pub name: String,
@@ -40,6 +50,13 @@ pub struct LeaseRow {
     pub token: u64,
     /// Until when (UTC, milliseconds).
     pub expires: Timestamp,
+}
+
+/// All leases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Leases {
+    /// One for each group of shards whose supervisor was ever led.
+    pub leases: Vec<LeaseRow>,
 }
 
 impl Operator {

@@ -118,7 +118,8 @@ impl World {
         let task = self.task(id).await;
         let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
         let (tenant, queued_ms) = (String::new(), None);
-        let reply = Reply { task_id: id.clone(), step: step.into(), attempt, tenant, queued_ms, outcome };
+        let reply =
+            Reply { task_id: id.clone(), step: step.into(), attempt, tenant, queued_ms, traceparent: None, outcome };
         self.event(id, Event::Reply(reply)).await;
     }
 
@@ -158,7 +159,8 @@ impl World {
             event["body"] = Value::String(body.to_string());
         }
         if let Some(subject) = subject {
-            event["requestContext"]["authorizer"] = json!({"jwt": {"claims": {"sub": subject}, "scopes": null}});
+            event["requestContext"]["authorizer"] =
+                json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}});
         }
         let event = serde_json::from_value(event).unwrap();
         assert!(operator::http::takes(&event), "{method} {path}");
@@ -456,6 +458,8 @@ async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
     assert_eq!((&body["failed"], &body["aborted"]), (&json!(3), &json!(true)), "{body}");
     assert_eq!(body["results"][0]["why"], json!("the order is not in Error, so there is nothing to resubmit"));
     for (field, wrong) in [
+        ("cursor", json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "cursor": "x"})),
+        ("cursor", json!({"action": "cancel", "filter": {"workflow": "w"}, "by": "a", "reason": "r", "cursor": "x"})),
         ("filter", json!({"action": "cancel", "filter": {}, "by": "a", "reason": "r"})),
         ("action", json!({"action": "burn", "filter": {"state": "Error"}, "by": "a", "reason": "r"})),
         (

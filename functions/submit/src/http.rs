@@ -4,26 +4,55 @@ use crate::Submit;
 use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use shared::message::HistoryEntry;
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use shared::task::Task;
 use shared::workflow::Workflow;
 use std::sync::Arc;
-use stepwarden_aws::http::{answer, body, check_media_type, claim, header, json_answer, refuse};
+use std::time::Duration;
+use stepwarden_aws::auth::{self, tenant};
+use stepwarden_aws::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
+use stepwarden_aws::query;
+use tokio::time::{Instant, sleep};
 
-/// Whose order it is where no authoriser says so.
-pub const DEFAULT_TENANT: &str = "default";
+pub use stepwarden_aws::auth::DEFAULT_TENANT;
+
+/// The OpenAPI document of the whole API.
+pub const OPENAPI: &str = include_str!("../../../docs/openapi.json");
+/// Longest `?wait=`, in seconds: well below API Gateway's 30 s.
+pub const MAX_WAIT_S: usize = 20;
+/// The first time between two looks of a long poll, and the longest. In between it grows by half: a wait of 20 s costs 17
+/// reads.
+const LOOK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// The answer to an order that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Accepted {
+    /// The order.
+    pub order_id: Id,
+    /// Path that tells how it stands, also in the header `Location`.
+    pub status_url: String,
+}
+
+/// What happened to an order. Bounded: its first 20 entries and its last 180 are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct History {
+    /// The order.
+    pub order_id: Id,
+    /// What happened, oldest first.
+    pub history: Vec<HistoryEntry>,
+}
 
 /// Answers one request.
 pub async fn handler<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: ApiGatewayV2httpRequest,
 ) -> ApiGatewayV2httpResponse {
-    match route(submit, &event).await {
-        Ok(answer) => answer,
-        Err(problem) => refuse(&problem),
-    }
+    let answer = route(submit, &event).await.unwrap_or_else(|problem| refuse(&problem));
+    traced(answer, traceparent(&event))
 }
 
 async fn route<S: StateStore, M: Messenger>(
@@ -33,27 +62,29 @@ async fn route<S: StateStore, M: Messenger>(
     let path = event.raw_path.as_deref().unwrap_or("/");
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let method = event.request_context.http.method.as_str();
+    let no_route =
+        || problem::no_such_route(None, format!("{method} {path} is not a route; POST /orders submits an order"));
     match (method, parts.as_slice()) {
         ("POST", ["orders"]) => post_order(submit, event).await,
-        ("GET", ["orders", id]) => {
-            let (task, workflow) = find(submit, tenant(event), id).await?;
-            let etag = format!("\"{}\"", task.version);
-            if header(event, "if-none-match").is_some_and(|tag| tag == etag) {
-                return Ok(answer(304, "", None, &[("etag", &etag)]));
-            }
-            Ok(json_answer(200, &shared::view::status(&task, &workflow), &[("etag", &etag)]))
-        }
+        ("GET", ["orders", id]) => get_order(submit, event, id).await,
         ("GET", ["orders", id, "history"]) => {
-            let (task, workflow) = find(submit, tenant(event), id).await?;
-            let history = json!({"order_id": task.id, "history": shared::view::history(&task, &workflow)});
-            Ok(json_answer(200, &history, &[]))
+            auth::check(event, &submit.scopes.orders)?;
+            query::read(event, &[])?;
+            let (task, workflow) = find(submit, event, id).await?;
+            let history = shared::view::history(&task, &workflow);
+            Ok(json_answer(200, &History { order_id: task.id, history }, &[]))
+        }
+        ("GET", ["openapi.json"]) => Ok(answer(200, "application/json", Some(OPENAPI.to_owned()), &[])),
+        ("GET", ["problems", code]) => {
+            let page = problem::page(code).ok_or_else(no_route)?;
+            Ok(answer(200, "text/markdown; charset=utf-8", Some(page), &[]))
         }
         // The operator function answers GET, and is never behind this one.
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["orders", _] | ["orders", _, "history"]) => Err(problem::wrong_method("GET")),
-        _ => {
-            Err(problem::no_such_route(None, format!("{method} {path} is not a route; POST /orders submits an order")))
+        (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
+            Err(problem::wrong_method("GET"))
         }
+        _ => Err(no_route()),
     }
 }
 
@@ -61,34 +92,63 @@ async fn post_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
+    auth::check(event, &submit.scopes.orders)?;
+    query::read(event, &[])?;
     check_media_type(event)?;
     let body = body(event)?;
     // The body first: who sends none learns that before learning about keys.
-    let submission = submission::parse(&body)?;
+    let mut submission = submission::parse(&body)?;
+    submission.traceparent = traceparent(event);
     // What is no text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
-    let id = submit.accept(tenant(event), key, submission).await?;
-    let location = format!("/orders/{id}");
-    let accepted = json!({"order_id": id, "status_url": location});
-    Ok(json_answer(202, &accepted, &[("location", &location)]))
+    let order_id = submit.accept(tenant(event), key, submission).await?;
+    let status_url = format!("/orders/{order_id}");
+    let accepted = Accepted { order_id, status_url };
+    Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
+}
+
+/// How an order stands; with `?wait=` not before it has ended, or is another version than the one that is known, or the time
+/// is over.
+async fn get_order<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    id: &str,
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    auth::check(event, &submit.scopes.orders)?;
+    let query = query::read(event, &["wait"])?;
+    let wait = query.get("wait").map_or(Ok(0), |text| query::number("wait", text, 0, MAX_WAIT_S))?;
+    let until = Instant::now() + Duration::from_secs(wait as u64);
+    let has_known = event.headers.contains_key("if-none-match");
+    let [mut pause, longest] = LOOK;
+    loop {
+        let (task, workflow) = find(submit, event, id).await?;
+        let etag = format!("\"{}\"", task.version);
+        let is_known = is_known(event, &etag);
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || task.process_state().is_final() || (has_known && !is_known) {
+            let headers = [("etag", etag.as_str())];
+            return Ok(match is_known {
+                true => answer(304, "", None, &headers),
+                false => json_answer(200, &shared::view::status(&task, &workflow), &headers),
+            });
+        }
+        sleep(pause.min(left)).await;
+        pause = (pause * 3 / 2).min(longest);
+    }
 }
 
 async fn find<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
-    tenant: &str,
+    event: &ApiGatewayV2httpRequest,
     id: &str,
 ) -> Result<(Task, Arc<Workflow>), Problem> {
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
-    // Somebody else's order is as good as none.
-    let task = task.filter(|task| task.tenant == tenant).ok_or_else(none)?;
+    // Somebody else's order is as good as none, but for operators, who list and act on the orders of all tenants.
+    let may_see = |task: &Task| task.tenant == tenant(event) || auth::has_scope(event, &submit.scopes.operator);
+    let task = task.filter(may_see).ok_or_else(none)?;
     let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| submission::unavailable(&e))?;
     Ok((task, workflow))
-}
-
-/// From the token that the authoriser checked, never from the body.
-fn tenant(event: &ApiGatewayV2httpRequest) -> &str {
-    claim(event, "tenant").unwrap_or(DEFAULT_TENANT)
 }

@@ -1,6 +1,7 @@
 //! Built-in checks of a workflow's input. A workflow names one by `input = "NAME"`.
 
 use crate::problem::{Problem, invalid_field, invalid_input};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,24 +21,37 @@ pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
 }
 
 /// An order: who buys what, where it goes, and what it costs. Amounts are whole cents.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Order {
+#[schemars(rename = "OrderInput")]
+pub struct Order {
+    /// The submitter's own number of the order.
+    #[schemars(length(min = 1))]
     order_ref: String,
     #[serde(rename = "placed_at")]
     _placed_at: jiff::Timestamp,
     customer: Customer,
     #[serde(rename = "ship_to")]
     _ship_to: Address,
+    /// ISO 4217.
+    #[schemars(regex(pattern = "^[A-Z]{3}$"))]
     currency: String,
+    /// What is bought.
+    #[schemars(length(min = 1, max = MAX_LINES))]
     lines: Vec<Line>,
+    /// For the transport.
+    #[schemars(range(min = 0, max = MAX_NUMBER))]
     freight_cents: i64,
+    /// All lines and the transport.
+    #[schemars(range(min = 0))]
     total_cents: i64,
 }
 
-#[derive(Deserialize)]
+/// Who buys.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Customer {
+pub struct Customer {
+    #[schemars(length(min = 1))]
     id: String,
     #[serde(rename = "company")]
     _company: Option<String>,
@@ -47,9 +61,10 @@ struct Customer {
     _phone: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Where it goes.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Address {
+pub struct Address {
     #[serde(rename = "name")]
     _name: String,
     #[serde(rename = "address")]
@@ -64,15 +79,24 @@ struct Address {
     _country: String,
 }
 
-#[derive(Deserialize)]
+/// One article of an order.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Line {
+pub struct Line {
+    #[schemars(length(min = 1))]
     sku: String,
     #[serde(rename = "product")]
     _product: Option<String>,
+    #[schemars(range(min = 1, max = MAX_NUMBER))]
     quantity: i64,
+    /// For one.
+    #[schemars(range(min = 0, max = MAX_NUMBER))]
     unit_price_cents: i64,
+    /// Off the line.
+    #[schemars(range(min = 0, max = 100))]
     discount_percent: i64,
+    /// quantity x unit_price_cents less the discount, to a cent.
+    #[schemars(range(min = 0, max = MAX_NUMBER))]
     amount_cents: i64,
 }
 

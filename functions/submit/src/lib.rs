@@ -23,6 +23,8 @@ pub struct Submit<S, M> {
     pub reply_queues: Vec<String>,
     /// Parts of the due index.
     pub shards: u16,
+    /// What the routes ask of a token.
+    pub scopes: stepwarden_aws::auth::Scopes,
     /// Whose orders come by message: the submission queue carries no token.
     pub queue_tenant: String,
 }

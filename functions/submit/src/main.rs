@@ -3,6 +3,7 @@
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use std::sync::Arc;
+use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
 
@@ -16,6 +17,7 @@ async fn main() -> Result<(), Error> {
         workflows: workflows::built_in(&agents)?,
         reply_queues: config.reply_queues.clone(),
         shards: config.shards,
+        scopes: Scopes::named(std::env::var("ORDER_SCOPE").ok(), std::env::var("OPERATOR_SCOPE").ok()),
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
     };
     let submit = &submit;

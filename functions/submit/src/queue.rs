@@ -13,6 +13,7 @@ use stepwarden_aws::batch::{self, Record, Response};
 #[derive(Deserialize)]
 struct Message {
     idempotency_key: Option<String>,
+    traceparent: Option<Value>,
     #[serde(flatten)]
     submission: serde_json::Map<String, Value>,
 }
@@ -53,6 +54,7 @@ pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem
     let message: Message = serde_json::from_str(body)
         .map_err(|e| crate::problem::invalid_json(None, format!("{e}; send one JSON object")))?;
     let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
-    let submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
+    let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
+    submission.traceparent = message.traceparent.as_ref().and_then(Value::as_str).and_then(shared::trace::traceparent);
     Ok((key, submission))
 }

@@ -3,6 +3,7 @@
 use crate::Submit;
 use crate::input;
 use crate::problem::{self, Problem};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::message::{Effect, Wake};
@@ -14,19 +15,20 @@ use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::whole;
 use tokio::time::{Instant, sleep};
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
-/// Longest idempotency key, reference and name, in bytes.
-const MAX_TEXT: usize = 200;
+/// Longest idempotency key and reference, in characters.
+pub const MAX_TEXT: usize = 200;
 /// Longest wait of an order by message for the load to ease: half of the function's timeout.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a submitter sends.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
     /// Name of the workflow.
@@ -36,6 +38,7 @@ pub struct Submission {
     pub input: Value,
     /// The submitter's own reference, sent back in every notice.
     #[serde(default)]
+    #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
     /// Registered name of the queue that gets the notices.
     #[serde(default)]
@@ -43,6 +46,9 @@ pub struct Submission {
     /// How urgent it is.
     #[serde(default)]
     pub priority: Priority,
+    /// The W3C trace context of the request or message: it makes no other submission.
+    #[serde(skip)]
+    pub traceparent: Option<String>,
 }
 
 fn order() -> String {
@@ -67,7 +73,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     }
     let deserializer = &mut serde_json::Deserializer::from_slice(body);
     let parsed: Result<Submission, _> = serde_path_to_error::deserialize(&mut *deserializer);
-    let parsed = parsed.map_err(|e| {
+    let mut parsed = parsed.map_err(|e| {
         let path = e.path().to_string();
         let inner = e.into_inner();
         if inner.is_data() {
@@ -77,6 +83,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
         }
     })?;
     deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    whole::write(&mut parsed.input);
     Ok(parsed)
 }
 
@@ -149,8 +156,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             );
             return Err(problem::unknown_reply_queue("reply_queue", detail));
         }
-        if submission.reference.as_ref().is_some_and(|r| r.len() > MAX_TEXT) {
-            return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} bytes")));
+        if submission.reference.as_ref().is_some_and(|r| r.chars().count() > MAX_TEXT) {
+            return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} characters")));
         }
         input::check(workflow.input.as_deref(), &submission.input)?;
 
@@ -171,7 +178,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             priority: submission.priority,
             shard: shard_of(&id, self.shards, self.engine.has_classes() && submission.priority == Priority::High),
         };
-        let task = Task::new(new, workflow, now);
+        let task = Task { traceparent: submission.traceparent, ..Task::new(new, workflow, now) };
         let order = Order {
             id,
             tenant: tenant.to_owned(),

@@ -50,6 +50,7 @@ impl World {
             workflows: [("one".to_owned(), workflow)].into(),
             reply_queues: config.reply_queues.clone(),
             shards: 1,
+            scopes: Default::default(),
             queue_tenant: "acme".into(),
         };
         Self { submit, clients, config, endpoints, now }

@@ -247,7 +247,8 @@ async fn two_leaders_at_once_do_no_harm() {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
         let (tenant, queued_ms) = (String::new(), None);
-        let reply = Reply { task_id: id.clone(), step: "a".into(), attempt, tenant, queued_ms, outcome };
+        let reply =
+            Reply { task_id: id.clone(), step: "a".into(), attempt, tenant, queued_ms, traceparent: None, outcome };
         scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
         assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
     }

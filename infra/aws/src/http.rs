@@ -48,6 +48,28 @@ pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a 
     event.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
+/// The `traceparent` of a request; `None` if it has none, or one that is to be ignored.
+#[must_use]
+pub fn traceparent(event: &ApiGatewayV2httpRequest) -> Option<String> {
+    header(event, "traceparent").and_then(shared::trace::traceparent)
+}
+
+/// Whether `If-None-Match` names the version that `etag` stands for.
+#[must_use]
+pub fn is_known(event: &ApiGatewayV2httpRequest, etag: &str) -> bool {
+    let tags = header(event, "if-none-match").unwrap_or_default().split(',').map(str::trim);
+    tags.map(|tag| tag.strip_prefix("W/").unwrap_or(tag)).any(|tag| tag == etag || tag == "*")
+}
+
+/// Gives the trace context of the request back.
+#[must_use]
+pub fn traced(mut answer: ApiGatewayV2httpResponse, trace: Option<String>) -> ApiGatewayV2httpResponse {
+    if let Some(trace) = trace.and_then(|trace| trace.parse().ok()) {
+        answer.headers.insert("traceparent", trace);
+    }
+    answer
+}
+
 /// An answer with a JSON body.
 ///
 /// # Panics
@@ -70,6 +92,9 @@ pub fn refuse(problem: &Problem) -> ApiGatewayV2httpResponse {
     }
     if let Some(methods) = problem.allow {
         answer.headers.insert("allow", methods.parse().expect("names of methods"));
+    }
+    if problem.status == 401 {
+        answer.headers.insert("www-authenticate", "Bearer".parse().expect("a scheme"));
     }
     answer
 }

@@ -3,6 +3,7 @@
 //! There is one of each. Where they point is configuration: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the endpoints
 //! embedded in the local binary.
 
+pub mod auth;
 pub mod batch;
 pub mod clients;
 pub mod config;
@@ -13,10 +14,12 @@ pub mod lease_store;
 pub mod list;
 pub mod messenger;
 pub mod problem;
+pub mod query;
 pub mod redrive;
 pub mod schema;
 pub mod state_store;
 pub mod telemetry;
+pub mod whole;
 
 pub use clients::Clients;
 pub use config::Config;

@@ -1,5 +1,6 @@
-//! Refusals as RFC 9457 problem details, with codes that never change.
+//! Refusals as RFC 9457 problem details, with codes that never change. `docs/problems.md` has a section for each.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use shared::history::shorten;
 
@@ -7,11 +8,13 @@ use shared::history::shorten;
 const MAX_DETAIL: usize = 1000;
 /// Longest name of a field, in bytes.
 const MAX_FIELD: usize = 200;
+/// What every code means and what to do.
+const PAGES: &str = include_str!("../../../docs/problems.md");
 
 /// A refusal. Nothing was written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Problem {
-    /// Page that explains the code.
+    /// Page that explains the code, on this API.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The code in words.
@@ -70,6 +73,14 @@ codes! {
     unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
     /// No such reply queue.
     unknown_reply_queue = "unknown_reply_queue", 422, "There is no such reply queue";
+    /// The request came without a token, or with one that is not known.
+    unauthorized = "unauthorized", 401, "A token is needed";
+    /// The token lacks the scope that the route asks for.
+    forbidden = "forbidden", 403, "The token does not allow this";
+    /// The request was meant for another host.
+    misdirected = "misdirected", 421, "This is not the host that was asked for";
+    /// The tenant submits faster than it may.
+    rate_limited = "rate_limited", 429, "Too many requests";
     /// The body is larger than allowed.
     too_large = "too_large", 413, "The body is too large";
     /// The body is not declared as JSON.
@@ -94,6 +105,13 @@ codes! {
     unavailable = "unavailable", 503, "Try again";
 }
 
+/// The section of `docs/problems.md` about `code`, Markdown.
+#[must_use]
+pub fn page(code: &str) -> Option<String> {
+    let mut sections = PAGES.split("\n## ").skip(1);
+    sections.find(|section| section.lines().next() == Some(code)).map(|section| format!("# {}\n", section.trim_end()))
+}
+
 /// The route takes `allow` only: methods, separated by commas, as the header has them.
 #[must_use]
 pub fn wrong_method(allow: &'static str) -> Problem {
@@ -114,5 +132,26 @@ impl Problem {
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // B10: every code leads to a page, and no page is about a code that is gone.
+    #[test]
+    fn every_code_has_its_section_and_every_section_its_code() {
+        let codes: Vec<_> = CODES.iter().map(|(code, ..)| *code).collect();
+        let sections: Vec<_> = PAGES.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(sections, codes, "docs/problems.md has the codes of infra/aws/src/problem.rs, in their order");
+        for (code, status, title) in CODES {
+            let page = page(code).unwrap();
+            let head = format!("# {code}\n\n{status}: {title}.\n\n");
+            let text = page.strip_prefix(&head).unwrap_or_else(|| panic!("begins with {head:?}: {page}"));
+            assert!(text.contains("**What to do.** "), "{page}");
+        }
+        assert_eq!(page("nothing"), None);
+        assert_eq!(page(""), None);
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{Config, queue};
 use crate::schema::consumed;
 use crate::state_store::unavailable;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName, QueueAttributeName};
+use schemars::JsonSchema;
 use serde::Serialize;
 use shared::message::SetAside;
 use shared::ports::Error;
@@ -34,7 +35,7 @@ pub struct Wish {
 }
 
 /// What was moved.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Moved {
     /// Messages that waited before.
     pub waiting: u64,
@@ -47,7 +48,7 @@ pub struct Moved {
 }
 
 /// A message that stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Left {
     /// Its id.
     pub message_id: String,

@@ -59,6 +59,7 @@ pub use counts::{Counts, OperationCounts};
 pub use dispatch::Service;
 pub use events::{EVENTS_KEPT, Event, Events};
 pub use fault::{Call, Fault};
+pub use listener::is_loopback;
 pub use open::OpenError;
 pub use sqs::QueueStat;
 

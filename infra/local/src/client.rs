@@ -1,7 +1,7 @@
 //! The verbs of the command line that speak to a running system over its API.
 
 use anyhow::{Context, Result, bail};
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Read;
@@ -10,22 +10,27 @@ use std::time::Duration;
 
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Where `stepwarden up` keeps its data unless it is told otherwise.
+pub const DATA: &str = ".stepwarden";
 
 /// A system to speak to.
 pub struct Api {
     http: Client,
     url: String,
+    token: Option<String>,
     json: bool,
 }
 
 impl Api {
-    /// The API below `url`; `json` prints answers as they come, for programs.
+    /// The API below `url`; `json` prints answers as they come, for programs. Without a token, and if the API is on this
+    /// machine, the one that `stepwarden up` keeps in this folder is taken.
     ///
     /// # Errors
     /// The HTTP client cannot be made.
-    pub fn new(url: &str, json: bool) -> Result<Self> {
+    pub fn new(url: &str, token: Option<String>, json: bool) -> Result<Self> {
         let http = Client::builder().timeout(TIMEOUT).build().context("making the HTTP client")?;
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), json })
+        let token = token.filter(|token| !token.is_empty()).or_else(|| kept(url));
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, json })
     }
 
     /// Submits the order in a file, or on standard input for `-`.
@@ -155,7 +160,11 @@ impl Api {
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url))
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value> {
@@ -171,6 +180,13 @@ impl Api {
         if status.is_success() {
             return Ok(value);
         }
+        if status == StatusCode::UNAUTHORIZED {
+            bail!(
+                "401 {} asks for a token: give it with --token or in STEPWARDEN_TOKEN, or call from the folder in which \
+                 `stepwarden up` keeps .stepwarden/token",
+                self.url
+            );
+        }
         let field = value["field"].as_str().map(|f| format!("{f}: ")).unwrap_or_default();
         let detail = value["detail"].as_str().map_or_else(|| value.to_string(), str::to_owned);
         let code = value["code"].as_str().map(|c| format!(" ({c})")).unwrap_or_default();
@@ -185,6 +201,14 @@ impl Api {
         }
         Ok(())
     }
+}
+
+/// The token of the local system that keeps its data in this folder. It is sent to no other machine.
+fn kept(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    let is_here = url.host_str().is_some_and(stepwarden_embedded::is_loopback);
+    let token = is_here.then(|| std::fs::read_to_string(Path::new(DATA).join(crate::access::FILE)).ok()).flatten()?;
+    Some(token.trim().to_owned())
 }
 
 fn read(file: &Path) -> Result<String> {

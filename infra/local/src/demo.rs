@@ -108,6 +108,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
         cache: 20_000,
         pools: shared::pools::Layout::new(),
         urls: BTreeMap::new(),
+        access: Default::default(),
     })
     .await?;
     let faults = ServiceFaults {
@@ -178,7 +179,7 @@ async fn submit_all(system: &System, orders: Vec<Value>) -> Result<Vec<Id>> {
     let url = format!("{}/orders", system.url);
     let requests = orders.into_iter().enumerate().map(|(n, order)| {
         let key = order["order_ref"].as_str().map_or_else(|| format!("demo-{n}"), str::to_owned);
-        let request = http.post(&url).header("idempotency-key", format!("demo-{n}-{key}"));
+        let request = http.post(&url).bearer_auth(&system.token).header("idempotency-key", format!("demo-{n}-{key}"));
         let request = request.json(&json!({"workflow": "order", "reference": key, "input": order}));
         async move {
             let answer = loop {

@@ -1,15 +1,18 @@
-//! The HTTP listener: turns a request into the event API Gateway would make of it, and the handler's answer back.
+//! The HTTP listener: turns a request into the event API Gateway would make of it, lets it through or not, and turns the
+//! handler's answer back.
 
+use crate::access::Access;
 use aws_lambda_events::encodings::Body as LambdaBody;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
 use futures::future::BoxFuture;
 use std::sync::Arc;
-use submit::problem;
+use stepwarden_aws::http::refuse;
+use submit::problem::{self, Problem};
 
 /// A function behind the API.
 pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, ApiGatewayV2httpResponse> + Send + Sync>;
@@ -17,29 +20,20 @@ pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, Api
 /// Largest body read, in bytes: enough for the handler to see that a submission is too large, and to say by how much.
 const MAX_READ: usize = 1024 * 1024;
 
-/// The router that hands every request to `handler`.
-pub fn router(handler: Handler) -> Router {
-    Router::new().fallback(forward).with_state(handler)
+/// The router that hands every request to `handler` that `access` lets through.
+pub fn router(handler: Handler, access: Arc<Access>) -> Router {
+    Router::new().fallback(forward).with_state((handler, access))
 }
 
-async fn forward(State(handler): State<Handler>, request: Request) -> Response {
-    match to_event(request).await {
-        Ok(event) => from_answer(handler(event).await),
-        Err(problem) => {
-            let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
-            (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(*problem)).into_response()
-        }
-    }
+async fn forward(State((handler, access)): State<(Handler, Arc<Access>)>, request: Request) -> Response {
+    from_answer(match to_event(&access, request).await {
+        Ok(event) => handler(event).await,
+        Err(problem) => refuse(&problem),
+    })
 }
 
-async fn to_event(request: Request) -> Result<ApiGatewayV2httpRequest, Box<problem::Problem>> {
+async fn to_event(access: &Access, request: Request) -> Result<ApiGatewayV2httpRequest, Problem> {
     let (parts, body) = request.into_parts();
-    let bytes = to_bytes(body, MAX_READ).await.map_err(|_| {
-        let most = submit::submission::MAX_BODY;
-        Box::new(problem::too_large(None, format!("the body has more than {MAX_READ} bytes, at most {most} are taken")))
-    })?;
-    let text = String::from_utf8(bytes.to_vec())
-        .map_err(|_| Box::new(problem::invalid_json(None, "the body is not UTF-8; send JSON")))?;
     let mut event = ApiGatewayV2httpRequest::default();
     event.version = Some("2.0".into());
     event.raw_path = Some(parts.uri.path().to_owned());
@@ -47,6 +41,14 @@ async fn to_event(request: Request) -> Result<ApiGatewayV2httpRequest, Box<probl
     event.request_context.http.method = parts.method;
     event.request_context.http.path = event.raw_path.clone();
     event.headers = parts.headers;
+    // Before a byte of the body is kept.
+    access.admit(&mut event)?;
+    let bytes = to_bytes(body, MAX_READ).await.map_err(|_| {
+        let most = submit::submission::MAX_BODY;
+        problem::too_large(None, format!("the body has more than {MAX_READ} bytes, at most {most} are taken"))
+    })?;
+    let text = String::from_utf8(bytes.to_vec())
+        .map_err(|_| problem::invalid_json(None, "the body is not UTF-8; send JSON"))?;
     event.body = Some(text).filter(|t| !t.is_empty());
     Ok(event)
 }

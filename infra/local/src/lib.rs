@@ -3,6 +3,7 @@
 //! The same handlers as in Lambda, fed by an HTTP listener, by one pump per queue, and by a clock for the supervisor. The
 //! tables, queues and the bus are endpoints embedded in the process, or whatever `AWS_ENDPOINT_URL` names.
 
+pub mod access;
 pub mod bench;
 pub mod client;
 pub mod demo;

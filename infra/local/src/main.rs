@@ -6,10 +6,10 @@ use shared::pools::Layout;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use stepwarden::client::Api;
+use stepwarden::client::{Api, DATA};
 use stepwarden::say::{READER_GONE, is_reader_gone};
 use stepwarden::system::{self, Backend, Options, StartError, System};
-use stepwarden::{bench, demo, say, simulate};
+use stepwarden::{access, bench, demo, say, simulate};
 use stepwarden_embedded::Durability;
 use submit::workflows::{self, Workflows};
 
@@ -40,6 +40,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Start the whole system in this process and stay up
+    ///
+    /// Callers need the token that it prints; STEPWARDEN_TOKEN sets another one.
     Up(Up),
     /// Run many orders with faults through a fresh system, then check every effect
     Demo(Demo),
@@ -87,6 +89,9 @@ struct At {
     /// Where its API is
     #[arg(long, env = "STEPWARDEN_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
+    /// Its token [default: the one that `stepwarden up` keeps in .stepwarden/token here, if the API is on this machine]
+    #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
+    token: Option<String>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -194,7 +199,7 @@ struct Up {
     #[arg(long, default_value_t = 8080)]
     port: u16,
     /// Where the data is kept
-    #[arg(long, default_value = ".stepwarden", value_name = "DIR")]
+    #[arg(long, default_value = DATA, value_name = "DIR")]
     data: PathBuf,
     /// Keep everything in memory
     #[arg(long, conflicts_with = "data")]
@@ -214,6 +219,12 @@ struct Up {
     /// Where the remote service of an agent or a pool is, in place of the sample one; may be repeated
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     remotes: Vec<(String, String)>,
+    /// A TOML file with more tokens, each with its tenant and scopes; docs/security.md has one
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Orders a second taken over HTTP from each tenant, and twice as many at once; 0: all
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    rate_limit: u32,
 }
 
 #[derive(clap::Args)]
@@ -366,7 +377,7 @@ fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
 
 /// The verbs that speak to a running system.
 async fn speak(command: Command) -> Result<ExitCode> {
-    let api = |at: &At| Api::new(&at.url, at.json);
+    let api = |at: &At| Api::new(&at.url, at.token.clone(), at.json);
     let (action, act) = match command {
         Command::Up(_) | Command::Demo(_) | Command::Bench(_) | Command::Remotes(_) | Command::Simulate(_) => {
             unreachable!("these speak to no running system")
@@ -448,6 +459,13 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         Backend::Emulator => format!("at {}", std::env::var("AWS_ENDPOINT_URL").unwrap_or_default()),
         Backend::Deployed => "on AWS".into(),
     };
+    let given = std::env::var("STEPWARDEN_TOKEN").ok().filter(|token| !token.is_empty());
+    let folder = (!up.memory).then_some(up.data);
+    let told = match (&given, &folder) {
+        (Some(_), _) => "as in STEPWARDEN_TOKEN".to_owned(),
+        (None, Some(folder)) => format!("in {}", folder.join(access::FILE).display()),
+        (None, None) => "for STEPWARDEN_TOKEN or --token".to_owned(),
+    };
     let options = Options {
         backend,
         port: up.port,
@@ -457,9 +475,11 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         cache: 20_000,
         pools: up.pools,
         urls: up.remotes.into_iter().collect(),
+        access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
     };
     let system = System::start(options).await?;
     tell(&system.url);
+    tell(&format!("  token             {}  ({told})", system.token));
     tell(&format!("  data              {kept}"));
     tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {

@@ -1,5 +1,6 @@
 //! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
 
+use crate::access::{self, Access};
 use crate::gate::Gate;
 use crate::http;
 use crate::pump::{self, Source, UnderWay, Work};
@@ -78,6 +79,8 @@ pub struct Options {
     pub pools: Layout,
     /// Where the remote services of agents and pools are that do not call the sample ones.
     pub urls: BTreeMap<String, String>,
+    /// Who may call the API.
+    pub access: access::Options,
 }
 
 /// Why it did not start, for the exit code: these are the user's to mend.
@@ -95,6 +98,8 @@ pub enum StartError {
 pub struct System {
     /// Where the API listens.
     pub url: String,
+    /// The first token of the API.
+    pub token: String,
     /// Where the embedded endpoints listen, for the aws command line.
     pub aws_url: Option<String>,
     /// Where the sample remote services listen.
@@ -126,6 +131,8 @@ impl System {
         let listener = bind(options.port, 0).await?;
         let remotes_listener = bind(options.port, 2).await?;
         let (endpoints, clients) = open(&options.backend).await?;
+        // Only now: until then another process may have the data, and the token, in use.
+        let (access, token) = Access::open(&options.access)?;
         let mut config = configure(&options, &names)?;
         check_pools(&config)?;
         if !matches!(options.backend, Backend::Deployed) {
@@ -167,6 +174,7 @@ impl System {
             workflows: options.workflows,
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,
+            scopes: Default::default(),
             queue_tenant: submit::http::DEFAULT_TENANT.to_owned(),
         });
         let elsewhere = |name: &str| options.urls.get(name).cloned();
@@ -176,11 +184,12 @@ impl System {
 
         let url = url_of(&listener)?;
         let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
-        let api = http::router(route(&submit, &operator));
+        let api = http::router(route(&submit, &operator), Arc::new(access));
         let ended = ended(stopped);
         tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
         Ok(Self {
             url,
+            token,
             aws_url,
             remotes_url,
             remotes,

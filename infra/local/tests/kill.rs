@@ -49,7 +49,7 @@ async fn accepted_orders_survive_kills_and_are_done_once() {
     println!("SEED={seed} KILLS={kills}");
     let dir = directory();
     let args = ["--port", "0", "--data", "data", "--workflows", "quick"];
-    let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap();
+    let http = common::http();
     let accepted: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
     let next = Arc::new(AtomicUsize::new(0));
     let mut random = seed;
@@ -247,6 +247,7 @@ fn the_first_line_of_up_is_its_url_and_it_answers() {
     let up = Up::start(dir.path(), &["--port", "0", "--memory"]);
     let port: BTreeSet<&str> = up.url.split("http://127.0.0.1:").collect();
     assert!(port.iter().any(|p| p.parse::<u16>().is_ok_and(|p| p > 0)), "{}", up.url);
-    let answer = tokio::runtime::Runtime::new().unwrap().block_on(reqwest::get(format!("{}/orders", up.url))).unwrap();
+    let get = async { common::http().get(format!("{}/orders", up.url)).send().await };
+    let answer = tokio::runtime::Runtime::new().unwrap().block_on(get).unwrap();
     assert_eq!(answer.status(), 200);
 }

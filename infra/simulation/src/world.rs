@@ -456,6 +456,7 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
         workflows: [(world.plan.workflow.name.clone(), (*world.plan.workflow).clone())].into(),
         reply_queues: world.config.reply_queues.clone(),
         shards: world.plan.shards,
+        scopes: Default::default(),
         queue_tenant: TENANT.into(),
     };
     let mut door = world.door(node);

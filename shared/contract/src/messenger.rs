@@ -74,6 +74,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         outputs: BTreeMap::new(),
         output: None,
         undoes: None,
+        traceparent: None,
     }
 }
 
@@ -106,6 +107,7 @@ fn notice(queue: &str) -> Notice {
         state: ProcessState::Processed,
         step: None,
         reason: None,
+        traceparent: None,
         history: Vec::new(),
     }
 }
@@ -118,6 +120,7 @@ async fn every_effect<P: Place>(place: &P) {
         attempt: 1,
         tenant: "tenant".into(),
         queued_ms: None,
+        traceparent: None,
         outcome: Outcome::Done { output: pair("x", 0).0.input },
     };
     let aside = SetAside {

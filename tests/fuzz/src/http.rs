@@ -49,6 +49,7 @@ impl World {
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,
+            scopes: Default::default(),
             queue_tenant: "default".into(),
         };
         let operator = Operator::new(engine, &clients, &config, vec!["supervisor-0".into()]);

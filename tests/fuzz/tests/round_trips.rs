@@ -181,6 +181,7 @@ impl Draw {
             forward_by: self.maybe(Self::time),
             paused_at: self.maybe(Self::time),
             reason: self.maybe(Self::text),
+            traceparent: self.maybe(Self::text),
             alert: self.maybe(|draw| Alert {
                 version: draw.number(),
                 step: draw.maybe(|draw| draw.0.u16(..)),
@@ -227,6 +228,7 @@ impl Draw {
             outputs: self.outputs(),
             output: self.maybe(Self::content),
             undoes: self.maybe(Self::text),
+            traceparent: self.maybe(Self::text),
         }
     }
 
@@ -254,6 +256,7 @@ impl Draw {
                 attempt: self.small(),
                 tenant: String::new(),
                 queued_ms: self.maybe(Self::number),
+                traceparent: self.maybe(Self::text),
                 outcome,
             }),
         }
@@ -278,6 +281,7 @@ impl Draw {
             state: self.of(&ProcessState::ALL),
             step: self.maybe(Self::text),
             reason: self.maybe(Self::text),
+            traceparent: self.maybe(Self::text),
             history: self.many(|draw| HistoryEntry {
                 at: draw.time(),
                 event: draw.text(),

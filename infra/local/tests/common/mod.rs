@@ -40,13 +40,28 @@ retry = { max = 500, backoff = ["20ms"] }
 undo = { agent = "shipping", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
 "#;
 
+/// The token of every system under test.
+pub const TOKEN: &str = "0123456789abcdef";
+
+/// A client that sends it.
+pub fn http() -> reqwest::Client {
+    let bearer = reqwest::header::HeaderValue::from_str(&format!("Bearer {TOKEN}")).unwrap();
+    let headers = [(reqwest::header::AUTHORIZATION, bearer)].into_iter().collect();
+    reqwest::Client::builder().timeout(Duration::from_secs(5)).default_headers(headers).build().unwrap()
+}
+
 /// 830 real orders, one JSON object a line.
 pub const NORTHWIND: &str = include_str!("../../../../tests/data/northwind-orders.jsonl");
 
 /// The program, away from this repository's own workflows.
 pub fn program(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepwarden"));
-    command.current_dir(dir).args(args).env_remove("AWS_ENDPOINT_URL").env("RUST_LOG", "error");
+    command
+        .current_dir(dir)
+        .args(args)
+        .env_remove("AWS_ENDPOINT_URL")
+        .env("RUST_LOG", "error")
+        .env("STEPWARDEN_TOKEN", TOKEN);
     command
 }
 

@@ -1,0 +1,353 @@
+//! Who may call the local API, in the place of API Gateway's authoriser: bearer tokens, each with the claims that a JWT would
+//! carry; and how many orders a tenant may submit.
+
+use crate::system::StartError;
+use anyhow::{Context, Result};
+use aws_lambda_events::event::apigw::{
+    ApiGatewayRequestAuthorizer, ApiGatewayRequestAuthorizerJwtDescription, ApiGatewayV2httpRequest,
+};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes, tenant};
+use stepwarden_aws::http::header;
+use stepwarden_aws::problem::{self, Problem};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+
+/// Name of the file in the data directory that keeps the random token.
+pub const FILE: &str = "token";
+/// Fewest characters of a token: 16 hexadecimal digits are 64 bits.
+const LEAST: usize = 16;
+/// Most characters of a token.
+const MOST: usize = 200;
+/// How much of its rate a tenant may use at once.
+const BURST: Duration = Duration::from_secs(2);
+/// First parts of paths that a browser opens before it has a token. Behind them is nothing that anybody may not see.
+const OPEN: [&str; 3] = ["openapi.json", "problems", "console"];
+
+/// Where the tokens come from. By default there is one, random, in memory only.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The first token, in place of a random one.
+    pub token: Option<String>,
+    /// Where a random one is kept from one start to the next.
+    pub folder: Option<PathBuf>,
+    /// A TOML file with more tokens.
+    pub file: Option<PathBuf>,
+    /// Orders a second that are taken over HTTP from each tenant, and twice as many at once; 0: all.
+    pub rate: u32,
+}
+
+/// A file of tokens.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    token: Vec<Entry>,
+}
+
+/// One more token.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    token: String,
+    sub: String,
+    tenant: String,
+    scopes: Vec<String>,
+}
+
+type Claims = HashMap<String, String>;
+
+/// The tokens that are taken.
+pub struct Access {
+    /// By hash, so that no comparison tells how much of a token was right.
+    known: Vec<([u8; 32], Claims)>,
+    rate: u32,
+    /// For each tenant, when what it submitted so far would have come at its rate.
+    submitted: Mutex<HashMap<String, Instant>>,
+}
+
+impl Access {
+    /// The tokens that `options` names, and the first of them.
+    ///
+    /// # Errors
+    /// [`StartError::Data`] for a token or a file that cannot be used.
+    pub fn open(options: &Options) -> Result<(Self, String)> {
+        let first = match (&options.token, &options.folder) {
+            (Some(token), _) => check(token).map_err(|why| StartError::Data(format!("STEPWARDEN_TOKEN: {why}")))?,
+            (None, Some(folder)) => kept(folder)?,
+            (None, None) => random()?,
+        };
+        let Scopes { orders, operator } = Scopes::default();
+        // No `sub`: it stands for whoever sits at this machine, so an act is by whom its body names.
+        let claims = [("tenant", DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
+        let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
+        access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
+        for Entry { token, sub, tenant, scopes } in options.file.as_deref().map_or(Ok(Vec::new()), read)? {
+            let claims = [("sub", sub), ("tenant", tenant), ("scope", scopes.join(" "))];
+            access.add(&token, claims.map(|(name, value)| (name.to_owned(), value)).into());
+        }
+        Ok((access, first))
+    }
+
+    fn add(&mut self, token: &str, claims: Claims) {
+        self.known.push((Sha256::digest(token).into(), claims));
+    }
+
+    /// Lets a request through, with its token's claims where API Gateway's authoriser puts them.
+    ///
+    /// # Errors
+    /// `misdirected`, `unauthorized` or `rate_limited`.
+    pub fn admit(&self, event: &mut ApiGatewayV2httpRequest) -> Result<(), Problem> {
+        let host = header(event, "host").unwrap_or("localhost");
+        if !stepwarden_embedded::is_loopback(host) {
+            let detail = "this system answers to localhost and 127.0.0.1 only";
+            return Err(problem::misdirected("Host", detail));
+        }
+        let parts = || event.raw_path.as_deref().unwrap_or("/").split('/').filter(|part| !part.is_empty());
+        let method = event.request_context.http.method.as_str();
+        if method == "GET" && parts().next().is_some_and(|first| OPEN.contains(&first)) {
+            return Ok(());
+        }
+        let is_submission = method == "POST" && parts().eq(["orders"]);
+        let claims = self.claims(header(event, "authorization"))?.clone();
+        let mut jwt = ApiGatewayRequestAuthorizerJwtDescription::default();
+        jwt.claims = claims;
+        let mut authorizer = ApiGatewayRequestAuthorizer::default();
+        authorizer.jwt = Some(jwt);
+        event.request_context.authorizer = Some(authorizer);
+        if is_submission { self.count(tenant(event)) } else { Ok(()) }
+    }
+
+    fn claims(&self, authorization: Option<&str>) -> Result<&Claims, Problem> {
+        const HOW: &str =
+            "send the header `Authorization: Bearer TOKEN`; `stepwarden up` prints the token at its start";
+        let bearer = authorization.and_then(|text| text.split_once(' '));
+        let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let (_, token) =
+            bearer.ok_or_else(|| problem::unauthorized("Authorization", format!("no token came; {HOW}")))?;
+        let hash: [u8; 32] = Sha256::digest(token.trim()).into();
+        // All of them are looked at, whichever it is.
+        let same = self.known.iter().filter(|(known, _)| bool::from(known.ct_eq(&hash)));
+        let known = same.fold(None, |_, (_, claims)| Some(claims));
+        known.ok_or_else(|| problem::unauthorized("Authorization", format!("the token is not known here; {HOW}")))
+    }
+
+    /// Counts one submission of `tenant`, at a rate that its bursts may be ahead of (generic cell rate algorithm).
+    fn count(&self, tenant: &str) -> Result<(), Problem> {
+        if self.rate == 0 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut all = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = all.entry(tenant.to_owned()).or_insert(now);
+        let ahead = next.saturating_duration_since(now);
+        if ahead >= BURST {
+            let seconds = u32::try_from((ahead - BURST).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            let detail =
+                format!("tenant `{tenant}` may submit {} orders a second; try again in {seconds} s", self.rate);
+            return Err(problem::rate_limited(None, detail).retry_after(seconds));
+        }
+        *next = (*next).max(now) + Duration::from_secs(1) / self.rate;
+        Ok(())
+    }
+}
+
+/// Whether `text` can be a token: it has to travel in a header, and to be hard to guess.
+fn check(text: &str) -> Result<String, String> {
+    let is_good = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
+    if (LEAST..=MOST).contains(&text.len()) && text.bytes().all(is_good) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a token has {LEAST} to {MOST} letters, digits and characters of -._~+/=; take for instance `openssl rand -hex 16`"
+    ))
+}
+
+fn random() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).context("asking the system for random bytes")?;
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+/// The token in `folder`, which is made at the first start.
+fn kept(folder: &Path) -> Result<String> {
+    let path = folder.join(FILE);
+    let unusable =
+        |why: String| StartError::Data(format!("the token in {}: {why}; delete it to get a new one", path.display()));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(check(text.trim()).map_err(unusable)?),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let token = random()?;
+            write(folder, &path, &token).map_err(|e| unusable(e.to_string()))?;
+            Ok(token)
+        }
+        Err(error) => Err(unusable(error.to_string()).into()),
+    }
+}
+
+/// Written aside and moved, so that no kill leaves half a token. Nobody but its owner may read it.
+fn write(folder: &Path, path: &Path, token: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let aside = path.with_extension("new");
+    let _ = std::fs::remove_file(&aside);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    writeln!(file, "{token}")?;
+    file.sync_all()?;
+    std::fs::rename(&aside, path)
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>> {
+    let wrong = |why: String| StartError::Data(format!("{}: {}", path.display(), why.trim_end()));
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
+    let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    for entry in &entries {
+        check(&entry.token).map_err(|why| wrong(format!("token of `{}`: {why}", entry.sub)))?;
+        let has_space = |text: &String| text.is_empty() || text.len() > 100 || text.contains(char::is_whitespace);
+        if [&entry.sub, &entry.tenant].into_iter().chain(&entry.scopes).any(has_space) {
+            let why = "sub, tenant and scopes have 1 to 100 characters and no spaces";
+            return Err(wrong(format!("token of `{}`: {why}", entry.sub)).into());
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn event(method: &str, path: &str, headers: &[(&str, &str)]) -> ApiGatewayV2httpRequest {
+        let headers: HashMap<_, _> = headers.iter().copied().collect();
+        let http = json!({"method": method, "path": path});
+        serde_json::from_value(json!({"rawPath": path, "headers": headers, "requestContext": {"http": http}})).unwrap()
+    }
+
+    /// The code of the refusal, or nothing. Who is refused has no claims.
+    fn refused(access: &Access, mut event: ApiGatewayV2httpRequest) -> &'static str {
+        let answer = access.admit(&mut event);
+        assert!(answer.is_ok() || event.request_context.authorizer.is_none());
+        answer.map_or_else(|problem| problem.code, |()| "")
+    }
+
+    // Point 7: without the token nothing but what a browser opens first.
+    #[test]
+    fn only_a_known_token_is_let_through() {
+        let (access, token) = Access::open(&Options::default()).unwrap();
+        let bearer = format!("Bearer {token}");
+        assert_eq!(token.len(), 32);
+        for good in [bearer.clone(), format!("bearer {token}"), format!("Bearer  {token} ")] {
+            let mut event = event("GET", "/orders", &[("authorization", &good)]);
+            access.admit(&mut event).unwrap();
+            assert_eq!(tenant(&event), "default");
+            assert!(stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
+            assert_eq!(stepwarden_aws::http::claim(&event, "sub"), None);
+        }
+        let other = Access::open(&Options::default()).unwrap().1;
+        let half = &bearer[..bearer.len() - 1];
+        for bad in [&format!("Bearer {other}"), half, "Bearer ", "Bearer", &token, &format!("Basic {token}"), ""] {
+            assert_eq!(refused(&access, event("GET", "/orders", &[("authorization", bad)])), "unauthorized", "{bad}");
+        }
+        assert_eq!(refused(&access, event("GET", "/orders", &[])), "unauthorized");
+        for path in ["/openapi.json", "/problems/unavailable", "/console"] {
+            assert_eq!(refused(&access, event("GET", path, &[])), "", "{path}");
+            assert_eq!(refused(&access, event("POST", path, &[])), "unauthorized", "{path}");
+        }
+        for path in ["/orders/openapi.json", "/", "//", "/openapi.jsonx"] {
+            assert_eq!(refused(&access, event("GET", path, &[])), "unauthorized", "{path}");
+        }
+    }
+
+    // Point 7: a page whose name points here by DNS rebinding sends its own name.
+    #[test]
+    fn another_host_is_refused_even_with_the_token() {
+        let (access, token) = Access::open(&Options::default()).unwrap();
+        let bearer = format!("Bearer {token}");
+        let at = |host: &str| refused(&access, event("GET", "/orders", &[("authorization", &bearer), ("host", host)]));
+        for host in
+            ["localhost", "localhost:8080", "LOCALHOST:1", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080", "a.localhost"]
+        {
+            assert_eq!(at(host), "", "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "",
+            ":80",
+        ] {
+            assert_eq!(at(host), "misdirected", "{host}");
+        }
+    }
+
+    #[test]
+    fn the_random_token_is_kept_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: Some(folder.path().join("data")), ..Options::default() };
+        let (_, token) = Access::open(&options).unwrap();
+        let file = folder.path().join("data/token");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Access::open(&options).unwrap().1, token);
+        let given = Options { token: Some("0123456789abcdef".into()), ..options.clone() };
+        assert_eq!(Access::open(&given).unwrap().1, "0123456789abcdef");
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), token);
+        std::fs::write(&file, "").unwrap();
+        let error = Access::open(&options).err().unwrap().to_string();
+        assert!(error.contains("delete it"), "{error}");
+        for bad in ["short", "with a space in it", &"x".repeat(201)] {
+            let error = Access::open(&Options { token: Some(bad.into()), ..Options::default() }).err().unwrap();
+            assert!(error.downcast_ref::<StartError>().is_some() && error.to_string().contains("STEPWARDEN_TOKEN"));
+        }
+    }
+
+    // Tenants and scopes come from the file, and a mistake in it is said.
+    #[test]
+    fn more_tokens_bring_their_own_claims() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.toml");
+        let options = Options { file: Some(path.clone()), ..Options::default() };
+        let good = "[[token]]\ntoken = \"acme-0123456789ab\"\nsub = \"ann\"\ntenant = \"acme\"\nscopes = [\"stepwarden/orders\"]\n";
+        std::fs::write(&path, good).unwrap();
+        let (access, _) = Access::open(&options).unwrap();
+        let mut event = event("GET", "/orders", &[("authorization", "Bearer acme-0123456789ab")]);
+        access.admit(&mut event).unwrap();
+        assert_eq!((tenant(&event), stepwarden_aws::http::claim(&event, "sub")), ("acme", Some("ann")));
+        assert!(!stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
+        for (bad, word) in [
+            (good.replace("sub", "user"), "user"),
+            (good.replace("acme-0123456789ab", "acme"), "ann"),
+            (good.replace("\"acme\"", "\"\""), "tenant"),
+            ("token = 1".into(), "token"),
+        ] {
+            std::fs::write(&path, &bad).unwrap();
+            let error = Access::open(&options).err().unwrap();
+            assert!(error.downcast_ref::<StartError>().is_some());
+            assert!(error.to_string().contains(word) && error.to_string().contains("tokens.toml"), "{error}");
+        }
+    }
+
+    // Point 7: a tenant is held to its rate, and no other tenant for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_is_held_to_its_rate() {
+        let (access, _) = Access::open(&Options { rate: 10, ..Options::default() }).unwrap();
+        assert_eq!((0..100).filter(|_| access.count("a").is_ok()).count(), 20);
+        assert_eq!(access.count("a").unwrap_err().retry_after_s, Some(1));
+        access.count("b").unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!((0..100).filter(|_| access.count("a").is_ok()).count(), 10);
+        tokio::time::advance(Duration::from_secs(100)).await;
+        assert_eq!((0..100).filter(|_| access.count("a").is_ok()).count(), 20);
+    }
+}

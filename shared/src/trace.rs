@@ -1,0 +1,57 @@
+//! W3C Trace Context, so far as it is carried along: <https://www.w3.org/TR/trace-context/>.
+
+/// Bytes of a `traceparent` of version 00.
+const LENGTH: usize = 55;
+
+/// `text` as a `traceparent` of version 00: version, trace id, parent id and flags, in lower-case hexadecimal digits with `-`
+/// between them. `None` for what is malformed, which is to be treated as if it were not there. Of a later version only what
+/// version 00 knows is kept, as the standard has it.
+#[must_use]
+pub fn traceparent(text: &str) -> Option<String> {
+    let head = text.get(..LENGTH)?;
+    let parts: Vec<&str> = head.split('-').collect();
+    let [version, trace, parent, flags] = parts.as_slice() else { return None };
+    let is_hex = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let is_id = |part: &str, digits: usize| is_hex(part, digits) && part.bytes().any(|b| b != b'0');
+    let ends_well = match *version {
+        "00" => text.len() == LENGTH,
+        _ => text.len() == LENGTH || text.as_bytes()[LENGTH] == b'-',
+    };
+    let is_good = is_hex(version, 2) && *version != "ff" && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2);
+    (is_good && ends_well).then(|| format!("00-{trace}-{parent}-{flags}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_standard_allows_is_taken() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(traceparent(good).as_deref(), Some(good));
+        for later in [good.replacen("00", "01", 1), format!("{}-more", good.replacen("00", "cc", 1))] {
+            assert_eq!(traceparent(&later).as_deref(), Some(good), "{later}");
+        }
+        let zeros = |ids: &str| good.replace(ids, &"0".repeat(ids.len()));
+        for bad in [
+            String::new(),
+            good[..54].to_owned(),
+            format!("{good}0"),
+            format!("{good}-more"),
+            format!("{}x", good.replacen("00", "01", 1)),
+            good.replacen("00", "ff", 1),
+            good.to_uppercase(),
+            good.replace('-', "_"),
+            good.replace("0af7", "0ag7"),
+            good.replace("-01", "-0g"),
+            zeros("0af7651916cd43dd8448eb211c80319c"),
+            zeros("b7ad6b7169203331"),
+            format!("00-{}-b7ad6b7169203331-01", "ü".repeat(16)),
+            format!("{}ü", &good[..54]),
+        ] {
+            assert_eq!(traceparent(&bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Goal: the OpenAPI document and the API say the same, and nobody calls a route without the right to. Method: the document
+//! is made from the types and held to the file that is served; its routes are held to the text of the two routers and of
+//! template.yaml, and each is called on the whole system.
+//!
+//! `UPDATE=1 cargo test -p stepwarden-tests --test openapi` writes `docs/openapi.json` anew.
+
+#[path = "openapi/document.rs"]
+mod document;
+mod support;
+
+use document::{Route, routes};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use stepwarden::access;
+use stepwarden_aws::auth::Scopes;
+use stepwarden_aws::problem::CODES;
+use support::{Whole, http, three_noops};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+#[test]
+fn the_document_is_the_one_that_is_served() {
+    let path = format!("{ROOT}/docs/openapi.json");
+    let made = format!("{}\n", serde_json::to_string_pretty(&document::document()).unwrap());
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let how = "docs/openapi.json is not what the types say; `make openapi` writes it anew";
+    assert!(std::fs::read_to_string(&path).unwrap() == made, "{how}");
+}
+
+/// A path with its parameters, and the names of acts, left open.
+fn open(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();
+    match parts.as_slice() {
+        ["", "orders", "{}", "actions", _] => "/orders/{}/actions/{}".into(),
+        ["", "agents", "{}", _] => "/agents/{}/{}".into(),
+        parts => parts.join("/"),
+    }
+}
+
+/// The routes that a router's text matches, such as `("GET", ["orders", id, "history"])`.
+fn in_code(text: &str) -> BTreeSet<(String, String)> {
+    let arms = text.match_indices("(\"").filter_map(|(at, _)| {
+        let (method, rest) = text[at + 2..].split_once("\", [")?;
+        let (parts, after) = rest.split_once(']')?;
+        let is_arm = method.bytes().all(|b| b.is_ascii_uppercase()) && after.starts_with(") =>");
+        let part = |part: &str| match part.trim().strip_prefix('"') {
+            Some(name) => name.trim_end_matches('"').to_owned(),
+            None => "{}".to_owned(),
+        };
+        let path = parts.split(", ").map(part).fold(String::new(), |path, part| path + "/" + &part);
+        is_arm.then(|| (method.to_ascii_lowercase(), path))
+    });
+    arms.collect()
+}
+
+// Every route that the code answers is in the document and in the template, and no other. The console is a page, no operation.
+#[test]
+fn the_document_the_code_and_the_template_have_the_same_routes() {
+    let read = |path: &str| std::fs::read_to_string(format!("{ROOT}/{path}")).unwrap();
+    let documented: BTreeSet<_> = routes().iter().map(|r| (r.method.to_owned(), open(&r.path))).collect();
+    let mut code = in_code(&read("functions/submit/src/http.rs"));
+    code.append(&mut in_code(&read("functions/operator/src/http.rs")));
+    let template = read("template.yaml");
+    let keys = template.lines().filter_map(|line| line.trim().strip_prefix("RouteKey: ")?.split_once(' '));
+    let mut template: BTreeSet<_> = keys.map(|(method, path)| (method.to_ascii_lowercase(), open(path))).collect();
+    code.retain(|(_, path)| !path.starts_with("/console"));
+    template.retain(|(_, path)| !path.starts_with("/console"));
+    assert_eq!(code, documented, "the code (left) and the document");
+    assert_eq!(template, documented, "the template (left) and the document");
+}
+
+fn call(route: &Route, client: &reqwest::Client, url: &str) -> reqwest::RequestBuilder {
+    let path = route.path.replace("{order_id}", "ord_0123456789abcdefghjkmnpqrs").replace("{code}", "overloaded");
+    let method = Method::from_bytes(route.method.to_ascii_uppercase().as_bytes()).unwrap();
+    client.request(method, format!("{url}{}", path.replace("{name}", "payment")))
+}
+
+async fn answer(request: reqwest::RequestBuilder) -> (u16, Option<String>, Value) {
+    let answer = request.send().await.unwrap();
+    let allow = answer.headers().get("allow").map(|v| v.to_str().unwrap().to_owned());
+    let status = answer.status().as_u16();
+    let text = answer.text().await.unwrap();
+    (status, allow, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+// Every route of the document answers, with a status and a code that it lists; another method is answered with those it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_of_the_document_answers() {
+    let whole = Whole::start(&[three_noops("60s")]).await;
+    let url = &whole.system.url;
+    let mut methods: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for route in &routes() {
+        methods.entry(route.path.clone()).or_default().insert(route.method.to_ascii_uppercase());
+        let (status, _, body) = answer(call(route, &whole.http, url).json(&json!({}))).await;
+        let code = body["code"].as_str().unwrap_or_default();
+        let is_listed = status == 200 || route.codes.contains(&code) && code != "no_such_route";
+        assert!(is_listed, "{} {}: {status} {body}", route.method, route.path);
+    }
+    for route in &routes() {
+        let (status, allow, body) = answer(call(route, &whole.http, url).build_with(Method::DELETE)).await;
+        assert_eq!((status, &body["code"]), (405, &json!("method_not_allowed")), "{}", route.path);
+        let allowed: BTreeSet<_> = allow.unwrap().split(", ").map(str::to_owned).collect();
+        assert_eq!(allowed, methods[&route.path], "{}", route.path);
+    }
+    whole.system.stop().await;
+}
+
+trait With {
+    fn build_with(self, method: Method) -> reqwest::RequestBuilder;
+}
+
+impl With for reqwest::RequestBuilder {
+    /// The same request by another method.
+    fn build_with(self, method: Method) -> reqwest::RequestBuilder {
+        let (client, request) = self.build_split();
+        let mut request = request.unwrap();
+        *request.method_mut() = method;
+        reqwest::RequestBuilder::from_parts(client, request)
+    }
+}
+
+// Point 7: without a token nothing but the documents; with one, what its scopes say, on every route.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_opens_the_routes_of_its_scopes() {
+    let folder = std::env::temp_dir().join(format!("stepwarden-openapi-{}", std::process::id()));
+    let Scopes { orders, operator } = Scopes::default();
+    let entry = |n: usize, tenant: &str, scope: &str| {
+        format!(
+            "[[token]]\ntoken = \"token-number-{n}-0\"\nsub = \"s{n}\"\ntenant = \"{tenant}\"\nscopes = [{scope:?}]\n"
+        )
+    };
+    std::fs::write(&folder, entry(1, "acme", &orders) + &entry(2, "acme", &operator) + &entry(3, "other", &orders))
+        .unwrap();
+    let access = access::Options { file: Some(folder.clone()), ..Default::default() };
+    let whole = Whole::start_for(&[three_noops("60s")], access).await;
+    std::fs::remove_file(&folder).unwrap();
+    let url = &whole.system.url;
+    let [applicant, person, stranger] = [1, 2, 3].map(|n| http(&format!("token-number-{n}-0")));
+    let nobody = reqwest::Client::new();
+    for route in &routes() {
+        let name = format!("{} {}", route.method, route.path);
+        let refused = call(route, &nobody, url).json(&json!({})).send().await.unwrap();
+        let Some(scope) = &route.scope else {
+            assert_eq!(refused.status(), 200, "{name}");
+            continue;
+        };
+        assert_eq!(refused.status(), 401, "{name}");
+        assert_eq!(refused.headers()["www-authenticate"], "Bearer", "{name}");
+        let body: Value = refused.json().await.unwrap();
+        assert_eq!((&body["code"], &body["field"]), (&json!("unauthorized"), &json!("Authorization")), "{name}");
+        for (client, has) in [(&applicant, &orders), (&person, &operator)] {
+            let (status, _, body) = answer(call(route, client, url).json(&json!({}))).await;
+            assert_eq!(body["code"] == "forbidden", scope != has, "{name} with {has}: {status} {body}");
+            assert_eq!(status == 403, scope != has, "{name} with {has}");
+        }
+    }
+    let rebound = whole.http.get(format!("{url}/orders")).header("host", "evil.example").send().await.unwrap();
+    assert_eq!(rebound.status(), StatusCode::MISDIRECTED_REQUEST);
+
+    // The tenant is the token's, whatever the body says; and a tenant sees its own orders only.
+    let body = json!({"workflow": "noops", "input": {"tenant": "other"}});
+    let post =
+        |client: &reqwest::Client| client.post(format!("{url}/orders")).header("idempotency-key", "same").json(&body);
+    let id = answer(post(&applicant)).await.2["order_id"].as_str().unwrap().to_owned();
+    let theirs = answer(post(&stranger)).await.2["order_id"].as_str().unwrap().to_owned();
+    assert_ne!(id, theirs, "a key is a tenant's own");
+    for end in ["", "/history"] {
+        let get = |client: &reqwest::Client| answer(client.get(format!("{url}/orders/{id}{end}")));
+        assert_eq!(get(&applicant).await.0, 200);
+        assert_eq!(get(&stranger).await.2["code"], "no_such_order", "{end}");
+        assert_eq!(get(&whole.http).await.0, 200, "an operator sees all");
+    }
+    assert_eq!(whole.get(&format!("/orders/{id}")).await["tenant"], "acme");
+    // Who acts is the token's subject.
+    let paused = person.post(format!("{url}/agents/noop/pause")).json(&json!({"by": "somebody", "reason": "r"}));
+    assert_eq!(answer(paused).await.0, 200);
+    let agents = whole.get("/agents").await;
+    let by = agents["agents"].as_array().unwrap().iter().find_map(|agent| agent["paused"]["by"].as_str());
+    assert_eq!(by, Some("s2"), "{agents}");
+    whole.system.stop().await;
+}
+
+// B10: the type of a problem is a path that explains it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_type_of_a_problem_leads_to_its_page() {
+    let whole = Whole::start(&[three_noops("60s")]).await;
+    let problem = whole.get("/orders/none").await;
+    let kinds = CODES.iter().map(|(code, ..)| format!("/problems/{code}"));
+    for kind in kinds.chain([problem["type"].as_str().unwrap().to_owned()]) {
+        let page = reqwest::get(format!("{}{kind}", whole.system.url)).await.unwrap();
+        assert_eq!(page.headers()["content-type"], "text/markdown; charset=utf-8");
+        let text = page.text().await.unwrap();
+        assert!(text.starts_with(&kind.replace("/problems/", "# ")), "{kind}: {text}");
+    }
+    whole.system.stop().await;
+}

@@ -1,0 +1,542 @@
+//! The OpenAPI document: what each route takes and answers is written here once, the shapes come from the types that the
+//! functions read and write, the refusals from the list of codes.
+
+use operator::{act, agents, bulk, list, queues};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use stepwarden_aws::auth::Scopes;
+use stepwarden_aws::problem::{self, CODES};
+use stepwarden_aws::{list::MAX_PAGE, redrive};
+use submit::http::{Accepted, History, MAX_WAIT_S};
+use submit::submission::MAX_TEXT;
+
+/// One operation.
+pub struct Route {
+    pub method: &'static str,
+    pub path: String,
+    id: String,
+    tag: &'static str,
+    /// The scope that its token needs; `None` for what a browser may open without one.
+    pub scope: Option<String>,
+    summary: String,
+    description: String,
+    parameters: Vec<Value>,
+    /// Schema of the body, and an example.
+    body: Option<(Value, Value)>,
+    answers: Vec<Answer>,
+    /// The codes it may refuse with.
+    pub codes: Vec<&'static str>,
+}
+
+/// Status, words, content, names of headers.
+type Answer = (u16, &'static str, Option<Content>, Vec<&'static str>);
+/// Media type, schema and example.
+type Content = (&'static str, Value, Value);
+
+const BODY: [&str; 4] = ["invalid_json", "invalid_field", "too_large", "unsupported_media_type"];
+const ID: &str = "ord_7c4vkjz5ks4g0mx1yq3rfd9n8w";
+const AT: &str = "2026-11-21T09:30:00.125Z";
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn parameter(place: &str, name: &str, words: &str, schema: Value) -> Value {
+    json!({"in": place, "name": name, "required": place == "path", "description": words, "schema": schema})
+}
+
+fn order_id() -> Value {
+    parameter("path", "order_id", "The order.", reference("Id"))
+}
+
+impl Route {
+    fn new(method: &'static str, path: &str, id: &str, tag: &'static str, summary: &str) -> Self {
+        let scopes = Scopes::default();
+        let scope = match tag {
+            "orders" => Some(scopes.orders),
+            "documents" => None,
+            _ => Some(scopes.operator),
+        };
+        let mut codes = vec!["misdirected"];
+        if scope.is_some() {
+            codes.extend(["unauthorized", "forbidden", "invalid_field", "unavailable"]);
+        }
+        Self {
+            method,
+            path: path.into(),
+            id: id.into(),
+            tag,
+            scope,
+            summary: summary.into(),
+            description: String::new(),
+            parameters: Vec::new(),
+            body: None,
+            answers: Vec::new(),
+            codes,
+        }
+    }
+
+    fn says(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    fn takes(mut self, parameters: impl IntoIterator<Item = Value>) -> Self {
+        self.parameters.extend(parameters);
+        self
+    }
+
+    fn body(mut self, schema: Value, example: Value) -> Self {
+        self.body = Some((schema, example));
+        self.refuses(&BODY)
+    }
+
+    fn answers(mut self, status: u16, words: &'static str, schema: &str, example: Value) -> Self {
+        self.answers.push((status, words, Some(("application/json", reference(schema), example)), vec!["traceparent"]));
+        self
+    }
+
+    /// The last answer has a header more.
+    fn with(mut self, header: &'static str) -> Self {
+        self.answers.last_mut().expect("an answer").3.push(header);
+        self
+    }
+
+    fn refuses(mut self, codes: &[&'static str]) -> Self {
+        self.codes.extend(codes.iter().filter(|code| !self.codes.contains(code)).copied().collect::<Vec<_>>());
+        self
+    }
+}
+
+/// Every operation of the API.
+pub fn routes() -> Vec<Route> {
+    let idempotency_key = json!({"in": "header", "name": "Idempotency-Key", "required": true,
+        "description": "A value of your own for each order: the same key and the same order are one order and one answer.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+        "example": "order-10248"});
+    let wait = format!(
+        "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. The answer \
+         comes at once when that holds, and at the latest when the time is over."
+    );
+    let whole = |least: usize, most: usize| json!({"type": "integer", "minimum": least, "maximum": most});
+    let text = || json!({"type": "string", "minLength": 1});
+    let time = || json!({"type": "string", "format": "date-time"});
+    let state = || json!({"type": "string", "enum": operator::state_names()});
+    // A parameter without a value is as good as none.
+    let query = |name: &str, words: &str, schema: Value| {
+        let mut one = parameter("query", name, words, schema);
+        one["allowEmptyValue"] = json!(true);
+        one
+    };
+    let any = || json!({"type": "string"});
+    let mut all = vec![
+        Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
+            .says(
+                "The order is kept when the answer comes, whatever happens then. A lost answer is had again by sending the \
+                 same with the same key. The W3C `traceparent` of the request is kept with the order and goes with its \
+                 messages; one that is malformed is ignored.",
+            )
+            .takes([idempotency_key, parameter("header", "traceparent", "W3C trace context.", json!({"type": "string"}))])
+            .body(submission(), json!({"workflow": "order", "input": northwind()}))
+            .answers(202, "It is kept.", "Accepted", json!({"order_id": ID, "status_url": format!("/orders/{ID}")}))
+            .with("Location")
+            .refuses(&[
+                "missing_idempotency_key",
+                "invalid_idempotency_key",
+                "idempotency_key_reused",
+                "invalid_input",
+                "unknown_workflow",
+                "unknown_reply_queue",
+                "rate_limited",
+                "overloaded",
+            ]),
+        Route::new("get", "/orders/{order_id}", "getOrder", "orders", "How an order stands")
+            .says("A token with the operator's scope sees the orders of all tenants, any other one those of its own.")
+            .takes([
+                order_id(),
+                query("wait", &wait, whole(0, MAX_WAIT_S)),
+                parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"})),
+            ])
+            .answers(200, "Its state, its steps, and what comes next.", "Order", order())
+            .with("ETag")
+            .refuses(&["no_such_order"]),
+        Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "What happened to an order")
+            .says("Bounded: of a very long history the first 20 entries and the last 180 are kept.")
+            .takes([order_id()])
+            .answers(200, "Oldest first.", "History", history())
+            .refuses(&["no_such_order"]),
+        Route::new("get", "/orders", "listOrders", "operator", "List orders")
+            .says("Newest first, of all tenants. A page may be empty and still have a next one.")
+            .takes([
+                query("state", "Only in this state.", state()),
+                query("workflow", "Only of this workflow.", any()),
+                query("tenant", "Only of this tenant.", any()),
+                query("step", "Only with this step in trouble.", any()),
+                query("from", "Only accepted at or after this time.", time()),
+                query("to", "Only accepted before this time.", time()),
+                query("limit", "Most orders on the page.", whole(1, MAX_PAGE)),
+                query("cursor", "`next` of the page before, with the same filter.", any()),
+            ])
+            .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
+        Route::new("post", "/bulk", "bulk", "operator", "One act on many orders")
+            .says(
+                "By filter, at a bounded rate, each order at the version it was listed at. Ends after 20 s at the latest and \
+                 says where to go on.",
+            )
+            .body(
+                bulk_schema(),
+                json!({"action": "resubmit", "filter": {"state": "Error", "step": "charge"}, "by": "ann",
+                       "reason": "the bank is back", "dry_run": true}),
+            )
+            .answers(
+                200,
+                "What was done, or would be, order by order.",
+                "BulkReport",
+                json!({"dry_run": true, "good": 1, "failed": 0, "aborted": false,
+                       "results": [{"order_id": ID, "outcome": "would_apply"}]}),
+            ),
+        Route::new("get", "/agents", "listAgents", "operator", "List agents")
+            .answers(
+                200,
+                "Whether they are paused or strained, and what waits for them.",
+                "Agents",
+                json!({"agents": [{"name": "payment", "waiting": 3, "dead": 0, "pools": [{"name": "payment", "dead": 0,
+                       "queues": [{"name": "agent-payment", "waiting": 3}]}],
+                       "paused": {"by": "ann", "reason": "the bank is down", "since": AT}}]}),
+            ),
+        Route::new("post", "/queues/{name}/redrive", "redrive", "operator", "Move poison messages back")
+            .takes([parameter("path", "name", "A dead-letter queue, or `set-aside`.", text())])
+            .body(reference("Redrive"), json!({"by": "ann", "reason": "the bug is mended", "limit": 10, "dry_run": true}))
+            .answers(
+                200,
+                "What was moved.",
+                "Moved",
+                json!({"waiting": 2, "moved": 2, "task_started": false, "left": []}),
+            )
+            .refuses(&["no_such_queue"]),
+        Route::new("get", "/leases", "listLeases", "operator", "Who leads the supervisors").answers(
+            200,
+            "The leases as they stand.",
+            "Leases",
+            json!({"leases": [{"name": "supervisor-0", "holder": "host-4711", "token": 12, "expires": AT}]}),
+        ),
+        Route {
+            answers: vec![(200, "This document.", Some(("application/json", json!({"type": "object"}), Value::Null)), vec![])],
+            ..Route::new("get", "/openapi.json", "getDocument", "documents", "This document")
+        },
+        Route {
+            answers: vec![(
+                200,
+                "What it means and what to do, Markdown.",
+                Some(("text/markdown", json!({"type": "string"}), json!("# overloaded\n"))),
+                vec![],
+            )],
+            ..Route::new("get", "/problems/{code}", "getProblem", "documents", "The page about a problem's code")
+        }
+        .takes([parameter("path", "code", "The code.", json!({"type": "string", "enum": CODES.iter().map(|c| c.0).collect::<Vec<_>>()}))])
+        .refuses(&["no_such_route"]),
+    ];
+    let known = (304, "It is still the version that `If-None-Match` names.", None, vec!["traceparent", "ETag"]);
+    all[1].answers.push(known);
+    for name in act::NAMES {
+        let act = Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), name, "operator", summary(name))
+            .says("The act stays in the order's history, with who and why. Done twice it answers `repeated`.")
+            .takes([order_id()])
+            .body(act_schema(name), json!({"by": "ann", "reason": "asked by the customer"}))
+            .answers(200, "It is done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
+            .with("ETag")
+            .refuses(&["no_such_order", "order_moved", "not_allowed"]);
+        all.push(act);
+    }
+    for (verb, summary) in [("pause", "Hand an agent no more work"), ("resume", "Hand an agent work again")] {
+        let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)
+            .takes([parameter("path", "name", "The agent.", text())])
+            .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "the bank is down"}))
+            .answers(
+                200,
+                "It is recorded; schedulers follow within seconds.",
+                "AgentSet",
+                json!({"agent": "payment", "paused": verb == "pause", "within_s": 2}),
+            )
+            .refuses(&["no_such_agent"]);
+        all.push(set);
+    }
+    all
+}
+
+fn summary(act: &str) -> &'static str {
+    match act {
+        "resubmit" => "Continue an order in Error from its failed steps",
+        "skip" => "Leave a failed step, or a failed undo, out",
+        "mark-done" => "Record that a failed step, or a failed undo, was done by hand",
+        "retry-now" => "End the wait for the next attempt",
+        "cancel" => "Stop an order that has not ended, and undo what was done",
+        "undo" => "Undo an order, also one that is Processed",
+        "pause" => "Claim nothing more of an order until it is resumed",
+        "resume" => "End the pause of an order",
+        other => panic!("say what `{other}` does"),
+    }
+}
+
+fn schema<T: JsonSchema>() -> Value {
+    inner(SchemaSettings::draft2020_12().for_deserialize().into_generator().into_root_schema_for::<T>().to_value())
+}
+
+fn inner(mut schema: Value) -> Value {
+    let object = schema.as_object_mut().expect("an object");
+    for key in ["$schema", "$defs", "title"] {
+        object.remove(key);
+    }
+    schema
+}
+
+/// The body of the act called `name`: only the fields that it takes.
+fn act_schema(name: &str) -> Value {
+    let given = |field: &str| {
+        let mut body = act::Body::default();
+        match field {
+            "step" => body.step = Some("charge".into()),
+            "input" => body.input = Some(json!({})),
+            _ => body.output = Some(json!({})),
+        }
+        body
+    };
+    let mut schema = at_home(schema::<act::Body>());
+    for field in ["step", "input", "output"] {
+        if act::what(name, &given(field)).is_none_or(|what| what.is_err()) {
+            schema["properties"].as_object_mut().expect("properties").remove(field);
+        }
+    }
+    schema
+}
+
+/// A submission for the workflow `order`, whose input is known here, or for another one.
+fn submission() -> Value {
+    let all = at_home(schema::<submit::submission::Submission>());
+    let (mut order, mut other) = (all.clone(), all);
+    order["properties"]["workflow"] = json!({"const": "order", "default": "order"});
+    order["properties"]["input"] = reference("OrderInput");
+    order["description"] = json!("An order of goods.");
+    other["properties"]["workflow"] = json!({"type": "string", "not": {"const": "order"}});
+    other["properties"]["input"] = json!({"type": "object", "description": "As that workflow has it."});
+    other["required"] = json!(["workflow", "input"]);
+    other["description"] = json!("Any other workflow.");
+    json!({"oneOf": [order, other]})
+}
+
+/// `input` is for `resubmit` and `output` for `mark-done` only, and the filter has to say something.
+fn bulk_schema() -> Value {
+    let all = at_home(schema::<bulk::Bulk>());
+    let shape = |acts: Value, stray: &[&str]| {
+        let mut one = all.clone();
+        one["properties"]["action"]["enum"] = acts;
+        for field in stray {
+            one["properties"].as_object_mut().expect("properties").remove(*field);
+        }
+        one
+    };
+    let others: Vec<_> = act::NAMES.into_iter().filter(|name| !["resubmit", "mark-done"].contains(name)).collect();
+    json!({"oneOf": [
+        shape(json!(others), &["input", "output"]),
+        shape(json!(["resubmit"]), &["output"]),
+        shape(json!(["mark-done"]), &["input"]),
+    ]})
+}
+
+/// References of a schema that stands alone, as they are within the document.
+fn at_home(schema: Value) -> Value {
+    serde_json::from_str(&schema.to_string().replace("#/$defs/", "#/components/schemas/")).expect("it was JSON")
+}
+
+fn schemas() -> Value {
+    fn named<T: JsonSchema>(generator: &mut SchemaGenerator) {
+        generator.subschema_for::<T>();
+    }
+    let settings = || SchemaSettings::draft2020_12().with(|s| s.definitions_path = "/components/schemas".into());
+    let mut reads = settings().for_deserialize().into_generator();
+    named::<submit::input::Order>(&mut reads);
+    named::<list::Wanted>(&mut reads);
+    named::<act::Why>(&mut reads);
+    named::<queues::Redrive>(&mut reads);
+    named::<shared::task::Priority>(&mut reads);
+    let mut writes = settings().for_serialize().into_generator();
+    named::<Accepted>(&mut writes);
+    named::<History>(&mut writes);
+    named::<shared::view::Status>(&mut writes);
+    named::<list::Rows>(&mut writes);
+    named::<act::Done>(&mut writes);
+    named::<bulk::Report>(&mut writes);
+    named::<agents::All>(&mut writes);
+    named::<agents::Set>(&mut writes);
+    named::<redrive::Moved>(&mut writes);
+    named::<queues::Leases>(&mut writes);
+    named::<problem::Problem>(&mut writes);
+    let mut all: Map<String, Value> = reads.take_definitions(true).into_iter().collect();
+    for (name, schema) in writes.take_definitions(true) {
+        let before = all.insert(name.clone(), schema.clone());
+        assert!(before.is_none_or(|before| before == schema), "`{name}` has two shapes; rename one of them");
+    }
+    // A filter that says nothing is refused.
+    let says = |name: &String| json!({"required": [name], "properties": {name: {"not": {"type": "null"}}}});
+    let names = all["Filter"]["properties"].as_object().expect("properties").keys().map(says).collect::<Vec<_>>();
+    all["Filter"]["anyOf"] = json!(names);
+    let codes = all.get_mut("Problem").expect("the type of refusals");
+    codes["properties"]["code"]["enum"] = CODES.iter().map(|(code, ..)| *code).collect();
+    codes["properties"]["type"]["format"] = json!("uri-reference");
+    Value::Object(all)
+}
+
+fn northwind() -> Value {
+    let orders = include_str!("../data/northwind-orders.jsonl");
+    serde_json::from_str(orders.lines().next().expect("orders")).expect("JSON")
+}
+
+fn order() -> Value {
+    let step = json!({"name": "charge", "agent": "payment", "after": ["reserve", "check-fraud"], "state": "Pending",
+        "attempts": 2, "failures": 2, "undo_failures": 0, "locked_by": null, "complete_by": null,
+        "next_attempt_at": "2026-11-21T09:30:07.500Z", "last_error": "503 from payment", "output": null});
+    json!({"order_id": ID, "workflow": "order", "workflow_hash": "5f0c1c5e", "state": "Pending", "reason": null,
+        "reference": "10248", "tenant": "default", "priority": "normal", "version": 7, "created_at": AT, "updated_at": AT,
+        "locked_by": null, "complete_by": null, "failure_count": 2, "alert_owed": false, "steps": [step]})
+}
+
+fn row() -> Value {
+    let trouble = json!({"step": "charge", "agent": "payment", "undo": false, "error": "the card was refused"});
+    json!({"order_id": ID, "workflow": "order", "state": "Error", "reason": "the card was refused", "tenant": "default",
+        "version": 7, "failure_count": 0, "created_at": AT, "updated_at": AT, "trouble": [trouble]})
+}
+
+fn history() -> Value {
+    json!({"order_id": ID, "history": [{"at": AT, "event": "received"},
+        {"at": AT, "event": "step_started", "step": "reserve", "attempt": 1}]})
+}
+
+fn headers(names: &[&str]) -> Value {
+    names.iter().map(|name| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}))).collect()
+}
+
+/// The answer with this status, for one of these codes.
+fn refusal(status: u16, codes: &[&str]) -> Value {
+    let names: &[&str] = match status {
+        401 => &["WWW-Authenticate"],
+        429 | 503 => &["Retry-After"],
+        _ => &[],
+    };
+    let examples: Value = codes
+        .iter()
+        .map(|code| ((*code).to_owned(), json!({"$ref": format!("#/components/examples/{code}")})))
+        .collect();
+    let words: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
+    json!({"description": words.join(", "), "headers": headers(names),
+        "content": {"application/problem+json": {"schema": reference("Problem"), "examples": examples}}})
+}
+
+/// What each code looks like.
+fn refusals() -> Value {
+    let one = |&(code, status, title): &(&str, u16, &str)| {
+        let value = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
+            "detail": "What is wrong here, and what to do."});
+        (code.to_owned(), json!({"value": value}))
+    };
+    Value::Object(CODES.iter().map(one).collect())
+}
+
+/// The document as it is checked in.
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for route in routes() {
+        let path = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
+        path[route.method] = operation(&route);
+    }
+    let header = |words: &str, schema: Value| json!({"description": words, "schema": schema});
+    let text = || json!({"type": "string"});
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Stepwarden",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "description": "Orders in, and how they stand; and what operators do about them. Every refusal is a problem \
+                (RFC 9457) with a stable `code`, whose `type` is a path of this API that explains it. On AWS, API Gateway \
+                answers before the functions do where a token or a signature is missing or not good (401, 403) or its rate \
+                is exceeded (429), as `{\"message\": \"...\"}`; and without `JwtIssuer` calls are signed with SigV4 instead \
+                of carrying a token.",
+        },
+        "servers": [{"url": "/"}],
+        "tags": [
+            {"name": "orders", "description": "For applications."},
+            {"name": "operator", "description": "For operators and their tools."},
+            {"name": "documents", "description": "What this API is."},
+        ],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer",
+                "description": "The token that `stepwarden up` prints, or a JWT of the issuer in `JwtIssuer`. An operation \
+                    names the scope that the token needs."}},
+            "schemas": schemas(),
+            "examples": refusals(),
+            "responses": CODES.iter().map(|(code, status, _)| ((*code).to_owned(), refusal(*status, &[code]))).collect::<Value>(),
+            "headers": {
+                "ETag": header("The version, for `If-None-Match`.", text()),
+                "Location": header("Path of the order.", text()),
+                "Retry-After": header("Seconds to wait before the same request is sent again.", json!({"type": "integer", "minimum": 1})),
+                "Allow": header("The methods that the route takes.", text()),
+                "WWW-Authenticate": header("How to authenticate.", json!({"const": "Bearer"})),
+                "traceparent": header("The W3C trace context of the request, if it had one.", text()),
+            },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut responses = Map::new();
+    for (status, words, content, names) in &route.answers {
+        let mut answer = json!({"description": words, "headers": headers(names)});
+        if let Some((media_type, schema, example)) = content {
+            answer["content"][media_type] = json!({"schema": schema});
+            if !example.is_null() {
+                answer["content"][media_type]["example"] = example.clone();
+            }
+        }
+        if route.id == "listOrders" {
+            let next = json!({"operationId": "listOrders", "parameters": {"cursor": "$response.body#/next"}});
+            answer["links"] = json!({ "nextPage": next });
+        }
+        if *status == 202 {
+            let link = |operation: &str| json!({"operationId": operation, "parameters": {"order_id": "$response.body#/order_id"}});
+            let acts = act::NAMES.iter().chain(&["getOrder", "getHistory"]);
+            answer["links"] = acts.map(|name| ((*name).to_owned(), link(name))).collect();
+        }
+        responses.insert(status.to_string(), answer);
+    }
+    let mut refusals: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
+    for (code, status, _) in CODES.iter().filter(|(code, ..)| route.codes.contains(code)) {
+        refusals.entry(*status).or_default().push(code);
+    }
+    for (status, codes) in refusals {
+        let answer = match codes.as_slice() {
+            [code] => json!({"$ref": format!("#/components/responses/{code}")}),
+            codes => refusal(status, codes),
+        };
+        responses.insert(status.to_string(), answer);
+    }
+    let mut operation =
+        json!({"operationId": route.id, "tags": [route.tag], "summary": route.summary, "responses": responses});
+    if !route.description.is_empty() {
+        operation["description"] = json!(route.description);
+    }
+    operation["security"] = match &route.scope {
+        Some(scope) => json!([{"token": [scope]}]),
+        None => json!([]),
+    };
+    if !route.parameters.is_empty() {
+        operation["parameters"] = json!(route.parameters);
+    }
+    if let Some((schema, example)) = &route.body {
+        let content = json!({"application/json": {"schema": schema, "example": example}});
+        operation["requestBody"] = json!({"required": true, "content": content});
+    }
+    operation
+}
