@@ -1,14 +1,16 @@
 //! The operator routes of the HTTP API, as API Gateway hands them over (payload format 2.0).
 
-use crate::act::{self, Body};
-use crate::{Operator, list, query};
+use crate::act;
+use crate::{Operator, console, list, query};
+use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
-use stepwarden_aws::http::{body, check_media_type, claim, json_answer, refuse};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, refuse};
 use stepwarden_aws::problem::{self, Problem};
 
 /// Largest body, in bytes: an edited input and what is around it.
@@ -20,7 +22,8 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     let parts = parts(event);
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
-        ["orders", _, "actions", ..] | ["bulk" | "agents" | "queues" | "leases", ..] => true,
+        ["orders", _, "actions" | "details", ..] => true,
+        ["bulk" | "agents" | "queues" | "leases" | "overview" | "console", ..] => true,
         _ => false,
     }
 }
@@ -28,9 +31,24 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
 /// Answers one request.
 pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
     match route(operator, &event).await {
+        Ok(answer) if event.request_context.http.method == "GET" => unless_known(&event, answer),
         Ok(answer) => answer,
         Err(problem) => refuse(&problem),
     }
+}
+
+/// The answer with an `ETag`, or 304 if the client has it already.
+fn unless_known(event: &ApiGatewayV2httpRequest, mut answer: ApiGatewayV2httpResponse) -> ApiGatewayV2httpResponse {
+    let Some(Body::Text(text)) = &answer.body else { return answer };
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let etag = format!("\"{:016x}\"", hasher.finish());
+    if header(event, "if-none-match").is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {
+        answer.status_code = 304;
+        answer.body = None;
+    }
+    answer.headers.insert("etag", etag.parse().expect("hexadecimal digits"));
+    answer
 }
 
 fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
@@ -50,6 +68,18 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
             Ok(json_answer(200, &report, &[]))
         }
+        ("GET", ["orders", id, "details"]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
+        ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
+        ("GET", ["queues"]) => Ok(json_answer(200, &json!({"queues": operator.queues().await?}), &[])),
+        ("GET", ["console"]) if event.raw_path.as_deref().is_some_and(|path| path.ends_with('/')) => {
+            Ok(console::without_slash())
+        }
+        ("GET", ["console"]) => Ok(console::file(None).expect("the page")),
+        ("GET", ["console", name]) => {
+            let none =
+                || problem::no_such_route(None, format!("the console has no file `{name}`; it begins at /console"));
+            console::file(Some(name)).ok_or_else(none)
+        }
         ("GET", ["agents"]) => Ok(json_answer(200, &json!({"agents": operator.agents().await?}), &[])),
         ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
             let body: Why = parse(event)?;
@@ -65,7 +95,9 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &json!({"leases": operator.leases().await?}), &[])),
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["agents" | "leases"]) => Err(problem::wrong_method("GET")),
+        (_, ["agents" | "leases" | "queues" | "overview" | "console"] | ["orders", _, "details"] | ["console", _]) => {
+            Err(problem::wrong_method("GET"))
+        }
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
             Err(problem::wrong_method("POST"))
         }
@@ -82,7 +114,7 @@ async fn post_act(
     id: &str,
     name: &str,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
-    let body: Body = parse(event)?;
+    let body: act::Body = parse(event)?;
     let what = act::what(name, &body).unwrap_or_else(|| {
         let detail = format!("there is no act `{name}`; write one of {}", act::NAMES.join(", "));
         Err(problem::no_such_route(None, detail))
