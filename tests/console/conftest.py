@@ -42,6 +42,7 @@ class System:
             told += self.process.stdout.readline()
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
         self.console = re.search(r"console +(\S+)", told)[1]
+        self.aws = re.search(r"AWS endpoints +(\S+)", told)[1]
         self.remotes = re.search(r"remote services +(\S+)", told)[1]
         # Where the API asks for a token, the console's address brings it along.
         self.token = self.console.partition("#token=")[2] or None
@@ -74,6 +75,12 @@ class System:
     def faults(self, service, **faults):
         status, told = self.call("PUT", f"/faults/{service}", faults, base=self.remotes)
         assert status == 200, told
+
+    def send(self, queue, body):
+        """Puts a message into a queue, as somebody with the right to could."""
+        queue = {"QueueUrl": f"{self.aws}/000000000000/stepwarden-{queue}", "MessageBody": body}
+        request = urllib.request.Request(self.aws, json.dumps(queue).encode(), {"content-type": "application/x-amz-json-1.0", "x-amz-target": "AmazonSQS.SendMessage"})
+        urllib.request.urlopen(request, timeout=30).read()
 
     def state(self, order):
         return self.call("GET", f"/orders/{order}")[1]["state"]
@@ -122,12 +129,12 @@ def chromium():
 class Window:
     """A page of its own, and what went wrong in it. `expected` are statuses that a test asks for: the browser logs those."""
 
-    def __init__(self, browser, url, **options):
+    def __init__(self, browser, url, expected=(), **options):
         self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **{"locale": "en-GB", **options})
         self.context.set_default_timeout(PATIENCE_MS)
         self.page = self.context.new_page()
         self.wrong = []
-        self.expected = []
+        self.expected = list(expected)
         self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") and not self.is_expected(m.text) else None)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("dialog", lambda dialog: self.wrong.append(f"a script ran: {dialog.message}"))

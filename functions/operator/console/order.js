@@ -25,7 +25,7 @@ function words({ order, history, plan }) {
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
-      const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : "";
+      const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is under way." : "";
       lines.push(["warn", `${step.name} failed ${step.undo_failures || step.failures}${step.undo_failures ? "" : ` of ${most}`} times`, `${step.last_error}.${next}`]);
     }
   }
@@ -105,7 +105,7 @@ function log({ history }) {
 /** One order. */
 export function order(app, _, id) {
   const view = { title: id, polls: [], keys: { r: () => document.getElementById("act-resubmit")?.click() } };
-  const poll = new Poll(2000, (signal) => get(`/orders/${encodeURIComponent(id)}/details`, signal), app.render);
+  const poll = new Poll(2000, (signal) => get(`/details/${encodeURIComponent(id)}`, signal), app.render);
   view.polls = [poll];
 
   async function copy() {

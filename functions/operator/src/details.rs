@@ -1,5 +1,5 @@
 //! All there is to know about one order, for a person who decides about it: also another tenant's, because operators look
-//! after all of them.
+//! after all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
 
 use crate::{Operator, act};
 use serde::Serialize;

@@ -22,8 +22,8 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     let parts = parts(event);
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
-        ["orders", _, "actions" | "details", ..] => true,
-        ["bulk" | "agents" | "queues" | "leases" | "overview" | "console", ..] => true,
+        ["orders", _, "actions", ..] => true,
+        ["bulk" | "agents" | "queues" | "leases" | "overview" | "details" | "console", ..] => true,
         _ => false,
     }
 }
@@ -68,7 +68,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
             Ok(json_answer(200, &report, &[]))
         }
-        ("GET", ["orders", id, "details"]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
+        ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
         ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
         ("GET", ["queues"]) => Ok(json_answer(200, &json!({"queues": operator.queues().await?}), &[])),
         ("GET", ["console"]) if event.raw_path.as_deref().is_some_and(|path| path.ends_with('/')) => {
@@ -95,7 +95,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &json!({"leases": operator.leases().await?}), &[])),
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["agents" | "leases" | "queues" | "overview" | "console"] | ["orders", _, "details"] | ["console", _]) => {
+        (_, ["agents" | "leases" | "queues" | "overview" | "console"] | ["details" | "console", _]) => {
             Err(problem::wrong_method("GET"))
         }
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
