@@ -40,14 +40,15 @@ export function graph({ order }) {
   });
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const node = (step) => {
+    const as = step.state === "Pending" && step.last_error ? "Retrying" : step.state;
     const tries = step.attempts > 1 ? ` · ×${step.attempts}` : "";
     return s(
       "g",
-      { class: `node ${look(step.state)}`, transform: `translate(${left(step.name)} ${top(step.name)})` },
+      { class: `node ${look(as)}`, transform: `translate(${left(step.name)} ${top(step.name)})` },
       s("title", {}, `${step.name}: ${stateName(step.state)}${step.last_error ? `, ${step.last_error}` : ""}`),
       s("rect", { class: "box", width: W, height: H, rx: 7 }),
       s("circle", { class: "dot", cx: 20, cy: H / 2, r: 10 }),
-      s("text", { class: "sign", x: 20, y: H / 2 + 4.5, "text-anchor": "middle" }, sign(step.state)),
+      s("text", { class: "sign", x: 20, y: H / 2 + 4.5, "text-anchor": "middle" }, sign(as)),
       s("text", { class: "name", x: 38, y: 20 }, cut(step.name, 16)),
       s("text", { class: "sub", x: 38, y: 36 }, cut(`${stateName(step.state)}${tries}`, 19)),
     );

@@ -76,7 +76,7 @@ function steps({ order, plan }) {
     return h(
       "li",
       { "data-key": step.name, class: "step" },
-      h("span", { class: "c-state" }, label(step.state)),
+      h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
       h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
@@ -127,7 +127,7 @@ export function order(app, _, id) {
     show(
       app.main,
       back,
-      h("div", { class: "title" }, label(details.order.state), details.order.paused_at && label("Paused"), heading, h("button", { class: "quiet", onclick: copy }, "Copy id")),
+      h("div", { class: "title" }, label(details.order.state, details.order.failure_count > 0), details.order.paused_at && label("Paused"), heading, h("button", { class: "quiet", onclick: copy }, "Copy id")),
       poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
       h("div", { class: "sentences" }, words(details).map(([looks, what, why]) => h("p", { class: `sentence ${looks}` }, h("strong", {}, what), " ", prose(why)))),
       buttons(details, done),

@@ -73,6 +73,7 @@ function brief(app) {
 export function orders(app, parameters) {
   const before = [];
   let isWide = false;
+  let shown;
   const seen = { workflows: new Set(["order"]), tenants: new Set() };
   const view = {
     title: "Orders",
@@ -81,7 +82,6 @@ export function orders(app, parameters) {
       parameters = next;
       view.polls.forEach((poll) => poll.end());
       view.polls = [new Poll(3000, (signal) => load(parameters, signal), app.render)];
-      view.rows = null;
     },
     render() {
       const search = document.activeElement?.id === "search";
@@ -160,7 +160,7 @@ export function orders(app, parameters) {
       "li",
       { "data-key": one.order_id },
       h("a", { class: `row ${look(one.state)}`, href: `#/orders/${one.order_id}` },
-        h("span", { class: "c-state" }, label(one.paused_at ? "Paused" : one.state)),
+        h("span", { class: "c-state" }, label(one.paused_at ? "Paused" : one.state, isRetrying)),
         h("span", { class: "c-id" }, h("span", { class: "mono", title: one.order_id }, short(one.order_id)), one.reference ? h("span", { class: "ref", title: one.reference }, one.reference) : null),
         h("span", { class: "c-flow" }, one.workflow, one.tenant === "default" ? null : h("span", { class: "tenant" }, one.tenant)),
         h("span", { class: `c-why ${isRetrying ? "warn" : look(one.state)}`, title: first?.error ?? one.reason ?? null }, why ?? ""),
@@ -172,7 +172,10 @@ export function orders(app, parameters) {
 
   function list() {
     const [poll] = view.polls;
-    const pages = poll.last;
+    // Until the next page is there, this one stays, as what it is: old.
+    const isOld = !poll.last;
+    if (!isOld) shown = poll.last;
+    const pages = shown;
     const rows = pages?.flatMap((page) => page.orders) ?? [];
     for (const one of rows) {
       seen.workflows.add(one.workflow);
@@ -187,15 +190,15 @@ export function orders(app, parameters) {
     const newer = () => { app.go(link({ ...parameters, cursor: before.pop() })); window.scrollTo(0, 0); };
     return h(
       "section",
-      { class: "list", "aria-label": "Orders", "aria-busy": pages ? null : "true" },
+      { class: "list", "aria-label": "Orders", "aria-busy": isOld && !poll.error ? "true" : null },
       poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
       h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "What is wrong", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
       h("ul", { id: "list" }, rows.map(row)),
       nothing && h("p", { class: "nothing" }, nothing),
       h("div", { class: "pages" },
-        h("button", { id: "newer", disabled: !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
+        h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
         h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? ", the newest" : ""}` : ""),
-        h("button", { id: "older", disabled: !next, onclick: older }, rows.length || !next ? "Older" : "Look further back")),
+        h("button", { id: "older", disabled: isOld || !next, onclick: older }, rows.length || !next ? "Older" : "Look further back")),
     );
   }
 

@@ -3,7 +3,7 @@
 import { h, show } from "./dom.js";
 import { get, post, Poll } from "./api.js";
 import { ask } from "./dialog.js";
-import { age, ago, many, when } from "./words.js";
+import { age, ago, many, prose, when } from "./words.js";
 
 const ASIDE = "set-aside";
 const MOST_MOVED = 1000;
@@ -18,16 +18,28 @@ export function troubles(app) {
   const dead = queues.filter((queue) => queue.dead_letters);
   for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
   const aside = queues.find((queue) => queue.name === ASIDE)?.waiting;
-  if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; the reason is with each" });
+  if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; «Move back» shows why before it moves any" });
   return found;
+}
+
+/** Shows why the first messages are where they are. */
+async function peek(name, list) {
+  try {
+    const { left } = await post(`/queues/${encodeURIComponent(name)}/redrive`, { by: "the console", reason: "a look at why", dry_run: true });
+    show(list, left.map((one) => h("li", {}, prose(one.why))));
+  } catch (error) {
+    show(list, h("li", { class: "wrong" }, error.message));
+  }
 }
 
 function redrive(queue, app) {
   const isAside = queue.name === ASIDE;
   const count = isAside ? queue.waiting : queue.dead_letters;
+  const why = h("ul", { class: "left" });
+  peek(queue.name, why);
   ask({
     title: isAside ? "Move messages set aside back?" : `Move dead letters back to ${queue.name}?`,
-    lead: h("p", {}, `${many(count, "message")}, about. Each goes to the queue it came from and is handled again; whoever receives one twice is fenced. Mend the cause first, or they come back.`),
+    lead: [h("p", {}, `${many(count, "message")}, about. Each goes to the queue it came from and is handled again; whoever receives one twice is fenced. Mend the cause first, or they come back.`), why],
     fields: [{ name: "limit", label: "How many at most", value: String(Math.min(MOST_MOVED, Math.max(count, 1))) }],
     verb: "Move back",
     done: app.refresh,

@@ -56,8 +56,11 @@ const NAMES = { UndoPending: "To be undone", UndoProcessing: "Undoing", UndoFail
 export const look = (state) => LOOKS[state] ?? "wait";
 export const sign = (state) => SIGNS[look(state)];
 export const stateName = (state) => NAMES[state] ?? state;
-/** A state as a label: sign, colour and word, so that none of them alone has to tell. */
-export const label = (state) => h("span", { class: `state ${look(state)}` }, h("i", { "aria-hidden": "true" }, sign(state)), stateName(state));
+/** A state as a label: sign, colour and word, so that none of them alone has to tell. What waits after a failure looks so. */
+export function label(state, isRetrying = false) {
+  const as = isRetrying && ["Pending", "Processing"].includes(state) ? "Retrying" : state;
+  return h("span", { class: `state ${look(as)}` }, h("i", { "aria-hidden": "true" }, sign(as)), stateName(state));
+}
 
 const EVENTS = {
   received: ["accepted", "good"],
