@@ -14,14 +14,15 @@ import uuid
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SHOTS = Path(os.environ.get("SHOTS", ROOT / "target/console")).resolve()
 PATIENCE_S = 60
 # An order's whole way takes milliseconds; what is asked for is asked for again at most this long.
-PATIENCE_MS = 20_000
+PATIENCE_MS = 30_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 class System:

@@ -32,18 +32,29 @@ const app = {
   refresh: () => app.polls().forEach((poll) => poll.soon()),
 };
 
+/** What is percent-encoded in `text`, or `text` if it is not. */
+function plain(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function route() {
   const [where, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, id] = where.split("/");
   const parameters = Object.fromEntries(new URLSearchParams(query));
   const view = name === "system" ? system : name === "orders" && id ? order : orders;
   // The same view with other parameters keeps its place on the screen, and the focus in it.
-  if (app.view?.make === view && app.view.id === id) app.view.change?.(parameters);
-  else {
+  if (app.view?.make === view && app.view.id === id) {
+    if (app.view.query !== query) app.view.change?.(parameters);
+    app.view.query = query;
+  } else {
     app.view?.polls.forEach((poll) => poll.end());
     show(app.main);
-    app.view = view(app, parameters, id && decodeURIComponent(id));
-    Object.assign(app.view, { make: view, id });
+    app.view = view(app, parameters, id && plain(id));
+    Object.assign(app.view, { make: view, id, query });
     window.scrollTo(0, 0);
   }
   render();
