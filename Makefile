@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure e2e template openapi schemathesis deny contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure e2e console template openapi schemathesis deny contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -30,6 +30,10 @@ measure:
 # template.yaml and those binaries in an emulator, with faults.
 e2e:
 	tests/e2e/run
+
+# The operator's console in Chromium, over the local system.
+console:
+	tests/console/run
 
 # Lints and checks of template.yaml.
 template:

@@ -1,7 +1,7 @@
 //! The OpenAPI document: what each route takes and answers is written here once, the shapes come from the types that the
 //! functions read and write, the refusals from the list of codes.
 
-use operator::{act, agents, bulk, list, queues};
+use operator::{act, agents, bulk, details, list, overview, queues};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -157,10 +157,8 @@ pub fn routes() -> Vec<Route> {
             .takes([
                 order_id(),
                 query("wait", &wait, whole(0, MAX_WAIT_S)),
-                parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"})),
             ])
             .answers(200, "Its state, its steps, and what comes next.", "Order", order())
-            .with("ETag")
             .refuses(&["no_such_order"]),
         Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "What happened to an order")
             .says("Bounded: of a very long history the first 20 entries and the last 180 are kept.")
@@ -173,6 +171,7 @@ pub fn routes() -> Vec<Route> {
                 query("state", "Only in this state.", state()),
                 query("workflow", "Only of this workflow.", any()),
                 query("tenant", "Only of this tenant.", any()),
+                query("reference", "Only with a submitter's reference that begins so.", any()),
                 query("step", "Only with this step in trouble.", any()),
                 query("from", "Only accepted at or after this time.", time()),
                 query("to", "Only accepted before this time.", time()),
@@ -216,6 +215,27 @@ pub fn routes() -> Vec<Route> {
                 json!({"waiting": 2, "moved": 2, "task_started": false, "left": []}),
             )
             .refuses(&["no_such_queue"]),
+        Route::new("get", "/queues", "listQueues", "operator", "List queues").answers(
+            200,
+            "What waits in each, about.",
+            "Queues",
+            json!({"queues": [{"name": "agent-payment", "waiting": 3, "in_flight": 1, "delayed": 0, "dead_letters": 0}]}),
+        ),
+        Route::new("get", "/overview", "getOverview", "operator", "What waits for a person, what is stuck, and why")
+            .says("A bounded number of reads, whatever there is; `more` says where not all was counted.")
+            .answers(200, "How the system stands.", "Overview", overview_example()),
+        Route::new("get", "/details/{order_id}", "getDetails", "operator", "All there is to know about an order")
+            .says("Its status, history and input, the bounds of its steps, and which acts fit now.")
+            .takes([order_id()])
+            .answers(
+                200,
+                "The order in full.",
+                "Details",
+                json!({"order": order(), "history": history()["history"], "input": northwind(),
+                       "plan": [{"step": "charge", "timeout_ms": 5000, "max_failures": 5, "irreversible": false}],
+                       "acts": [{"act": "retry-now", "fits": true, "steps": ["charge"]}]}),
+            )
+            .refuses(&["no_such_order"]),
         Route::new("get", "/leases", "listLeases", "operator", "Who leads the supervisors").answers(
             200,
             "The leases as they stand.",
@@ -239,7 +259,12 @@ pub fn routes() -> Vec<Route> {
         .refuses(&["no_such_route"]),
     ];
     let known = (304, "It is still the version that `If-None-Match` names.", None, vec!["traceparent", "ETag"]);
-    all[1].answers.push(known);
+    let if_none_match = || parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"}));
+    for route in all.iter_mut().filter(|route| route.method == "get" && (route.id == "getOrder" || route.tag == "operator")) {
+        route.answers[0].3.push("ETag");
+        route.answers.push(known.clone());
+        route.parameters.push(if_none_match());
+    }
     for name in act::NAMES {
         let act = Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), name, "operator", summary(name))
             .says("The act stays in the order's history, with who and why. Done twice it answers `repeated`.")
@@ -372,6 +397,9 @@ fn schemas() -> Value {
     named::<agents::Set>(&mut writes);
     named::<redrive::Moved>(&mut writes);
     named::<queues::Leases>(&mut writes);
+    named::<queues::Queues>(&mut writes);
+    named::<overview::Overview>(&mut writes);
+    named::<details::Details>(&mut writes);
     named::<problem::Problem>(&mut writes);
     let mut all: Map<String, Value> = reads.take_definitions(true).into_iter().collect();
     for (name, schema) in writes.take_definitions(true) {
@@ -406,6 +434,15 @@ fn row() -> Value {
     let trouble = json!({"step": "charge", "agent": "payment", "undo": false, "error": "the card was refused"});
     json!({"order_id": ID, "workflow": "order", "state": "Error", "reason": "the card was refused", "tenant": "default",
         "version": 7, "failure_count": 0, "created_at": AT, "updated_at": AT, "trouble": [trouble]})
+}
+
+fn overview_example() -> Value {
+    let why = json!({"workflow": "order", "step": "charge", "agent": "payment", "undo": false, "count": 2,
+        "error": "503 from payment", "order_id": ID, "since": AT});
+    let some = |count: usize, why: &Value| json!({"count": count, "more": false, "why": why});
+    json!({"waiting": some(0, &json!([])), "paused": some(0, &json!([])), "retrying": some(2, &json!([why])),
+        "open": {"count": 17, "more": false}, "oldest": {"order_id": ID, "created_at": AT, "is_exact": true},
+        "paused_agents": {}, "strained_agents": {}})
 }
 
 fn history() -> Value {

@@ -18,6 +18,9 @@ SUBMIT_ROUTES = {
 }
 OPERATOR_ROUTES = {
     "GET /orders",
+    "GET /details/{id}",
+    "GET /overview",
+    "GET /queues",
     "POST /orders/{id}/actions/{action}",
     "POST /bulk",
     "GET /agents",
@@ -25,6 +28,8 @@ OPERATOR_ROUTES = {
     "POST /queues/{name}/redrive",
     "GET /leases",
 }
+# Files without data, which a browser asks for before it has a token.
+CONSOLE_ROUTES = {"GET /console", "GET /console/{file}"}
 
 
 def check(function):
@@ -513,12 +518,12 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
     is_jwt = bool(stack.parameters["JwtIssuer"])
     is_open = stack.parameters["OpenOrders"] == "true"
     routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
-    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES if is_active(stack) or key.startswith("GET ")}
+    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
     if set(routes) != wanted:
         yield f"routes: {sorted(set(routes) ^ wanted)}"
     for key, p in routes.items():
         is_order = key in SUBMIT_ROUTES
-        wanted = "NONE" if is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
+        wanted = "NONE" if key in CONSOLE_ROUTES or is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
         if p.get("AuthorizationType", "NONE") != wanted:
             yield f"{key}: {p.get('AuthorizationType', 'NONE')} instead of {wanted}"
         scope = stack.parameters["OrderScope" if is_order else "OperatorScope"]

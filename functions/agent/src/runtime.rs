@@ -126,7 +126,8 @@ impl Runtime {
             if calls >= request.calls.attempts || wait >= SignedDuration::try_from(left).unwrap_or(SignedDuration::MAX)
             {
                 let retry_after_ms = retry_after.and_then(|d| u64::try_from(d.as_millis()).ok());
-                return Some(Outcome::Unavailable { error: format!("{error} ({calls} calls)"), retry_after_ms });
+                let calls = if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") };
+                return Some(Outcome::Unavailable { error: format!("{error} ({calls})"), retry_after_ms });
             }
             tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
         }

@@ -2,13 +2,15 @@
 
 use crate::act::{self, Body, Done, Why};
 use crate::agents::{All, Set};
-use crate::queues::Leases;
-use crate::{Operator, list};
+use crate::queues::{Leases, Queues};
+use crate::{Operator, console, list};
+use aws_lambda_events::encodings::Body as LambdaBody;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use serde::de::DeserializeOwned;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
-use stepwarden_aws::http::{body, check_media_type, claim, json_answer, refuse, traced, traceparent};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, refuse, traced, traceparent};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::{auth, query};
 
@@ -21,15 +23,34 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     let parts = parts(event);
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
-        ["orders", _, "actions", ..] | ["bulk" | "agents" | "queues" | "leases", ..] => true,
+        ["orders", _, "actions", ..] => true,
+        ["bulk" | "agents" | "queues" | "leases" | "overview" | "details" | "console", ..] => true,
         _ => false,
     }
 }
 
 /// Answers one request.
 pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
-    let answer = route(operator, &event).await.unwrap_or_else(|problem| refuse(&problem));
+    let answer = match route(operator, &event).await {
+        Ok(answer) if event.request_context.http.method == "GET" => unless_known(&event, answer),
+        Ok(answer) => answer,
+        Err(problem) => refuse(&problem),
+    };
     traced(answer, traceparent(&event))
+}
+
+/// The answer with an `ETag`, or 304 if the client has it already.
+fn unless_known(event: &ApiGatewayV2httpRequest, mut answer: ApiGatewayV2httpResponse) -> ApiGatewayV2httpResponse {
+    let Some(LambdaBody::Text(text)) = &answer.body else { return answer };
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let etag = format!("\"{:016x}\"", hasher.finish());
+    if header(event, "if-none-match").is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {
+        answer.status_code = 304;
+        answer.body = None;
+    }
+    answer.headers.insert("etag", etag.parse().expect("hexadecimal digits"));
+    answer
 }
 
 fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
@@ -39,6 +60,10 @@ fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
 async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     let method = event.request_context.http.method.as_str();
     let parts = parts(event);
+    // A browser loads the page before anybody is asked for a token; it holds no data.
+    if let ("GET", ["console", rest @ ..]) = (method, parts.as_slice()) {
+        return static_file(event, rest);
+    }
     auth::check(event, &operator.scopes.operator)?;
     if !matches!((method, parts.as_slice()), ("GET", ["orders"])) {
         query::read(event, &[])?;
@@ -53,6 +78,9 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
             Ok(json_answer(200, &report, &[]))
         }
+        ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
+        ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
+        ("GET", ["queues"]) => Ok(json_answer(200, &Queues { queues: operator.queues().await? }, &[])),
         ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
         ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
             let body: Why = parse(event)?;
@@ -69,7 +97,9 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["agents" | "leases"]) => Err(problem::wrong_method("GET")),
+        (_, ["agents" | "leases" | "queues" | "overview" | "console"] | ["details" | "console", _]) => {
+            Err(problem::wrong_method("GET"))
+        }
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
             Err(problem::wrong_method("POST"))
         }
@@ -80,13 +110,24 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
     }
 }
 
+fn static_file(event: &ApiGatewayV2httpRequest, path: &[&str]) -> Result<ApiGatewayV2httpResponse, Problem> {
+    let file = match path {
+        [] if event.raw_path.as_deref().is_some_and(|path| path.ends_with('/')) => return Ok(console::without_slash()),
+        [] => console::file(None),
+        [name] => console::file(Some(name)),
+        _ => None,
+    };
+    let none = || format!("the console has no file `{}`; it begins at /console", path.join("/"));
+    file.ok_or_else(|| problem::no_such_route(None, none()))
+}
+
 async fn post_act(
     operator: &Operator,
     event: &ApiGatewayV2httpRequest,
     id: &str,
     name: &str,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
-    let body: Body = parse(event)?;
+    let body: act::Body = parse(event)?;
     let what = act::what(name, &body).unwrap_or_else(|| {
         let detail = format!("there is no act `{name}`; write one of {}", act::NAMES.join(", "));
         Err(problem::no_such_route(None, detail))

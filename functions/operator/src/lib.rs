@@ -6,8 +6,11 @@
 pub mod act;
 pub mod agents;
 pub mod bulk;
+pub mod console;
+pub mod details;
 pub mod http;
 pub mod list;
+pub mod overview;
 mod query;
 pub mod queues;
 

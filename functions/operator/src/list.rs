@@ -17,7 +17,7 @@ use stepwarden_aws::query::number;
 /// Orders on a page where nothing else is asked.
 const PAGE: usize = 50;
 /// What `GET /orders` takes.
-pub const PARAMETERS: [&str; 8] = ["state", "workflow", "tenant", "from", "to", "cursor", "limit", "step"];
+pub const PARAMETERS: [&str; 9] = ["state", "workflow", "tenant", "reference", "from", "to", "cursor", "limit", "step"];
 
 /// One order in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -89,6 +89,8 @@ pub struct Wanted {
     pub workflow: Option<String>,
     /// Tenant.
     pub tenant: Option<String>,
+    /// What the submitter's reference begins with.
+    pub reference: Option<String>,
     /// Agent of a step in trouble.
     pub agent: Option<String>,
     /// Name of a step in trouble.
@@ -103,7 +105,7 @@ impl Wanted {
     /// Nothing narrows it down.
     #[must_use]
     pub fn is_everything(&self) -> bool {
-        let texts = [&self.state, &self.workflow, &self.tenant, &self.agent, &self.step];
+        let texts = [&self.state, &self.workflow, &self.tenant, &self.reference, &self.agent, &self.step];
         texts.iter().all(|text| text.is_none()) && self.from.is_none() && self.to.is_none()
     }
 
@@ -113,8 +115,8 @@ impl Wanted {
     /// There is no such state.
     pub fn filter(&self) -> Result<Filter, Problem> {
         let (state, paused) = self.state.as_deref().map_or(Ok((None, false)), query::state)?;
-        let (workflow, tenant) = (self.workflow.clone(), self.tenant.clone());
-        Ok(Filter { state, paused, workflow, tenant, from: self.from, to: self.to })
+        let (workflow, tenant, reference) = (self.workflow.clone(), self.tenant.clone(), self.reference.clone());
+        Ok(Filter { state, paused, workflow, tenant, reference, from: self.from, to: self.to })
     }
 
     /// Whether a step in trouble is the one wanted.
@@ -175,6 +177,7 @@ impl Operator {
             state: text("state"),
             workflow: text("workflow"),
             tenant: text("tenant"),
+            reference: text("reference"),
             agent: None,
             step: text("step"),
             from: time("from")?,
@@ -196,7 +199,7 @@ impl Operator {
     }
 }
 
-fn row(task: &Task, workflow: &Workflow) -> Row {
+pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
     Row {
         order_id: task.id.clone(),
         workflow: task.workflow.clone(),

@@ -1,16 +1,37 @@
-//! Poison messages and leases.
+//! Queues, poison messages and leases.
 
 use crate::{Operator, act};
+use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::lease::LeaseStore;
+use shared::ports::Error;
 use shared::time::Timestamp;
+use stepwarden_aws::config::queue;
 use stepwarden_aws::problem::{self, Problem};
-use stepwarden_aws::redrive::{MAX_MOVED, MAX_RATE, Moved, Wish};
+use stepwarden_aws::redrive::{Counts, MAX_MOVED, MAX_RATE, Moved, Wish};
+use stepwarden_aws::schema::consumed;
 use stepwarden_aws::whole;
 
 /// Messages moved where no limit is given.
 const LIMIT: usize = 100;
+/// Queues asked for their counts at once.
+const AT_ONCE: usize = 8;
+
+/// A queue as an operator sees it. All numbers are SQS's own, which are approximate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Queue")]
+pub struct QueueRow {
+    /// Its name, as [`Operator::redrive`] takes it.
+    pub name: String,
+    /// Messages that wait, are with a consumer, or are not yet to be seen.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Messages that were received too often. Absent where that cannot be, and where the queue of the ordinary class counts
+    /// them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letters: Option<u64>,
+}
 
 /// The body of a redrive.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -52,6 +73,13 @@ pub struct LeaseRow {
     pub expires: Timestamp,
 }
 
+/// All queues that something consumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Queues {
+    /// In the order of the configuration.
+    pub queues: Vec<QueueRow>,
+}
+
 /// All leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Leases {
@@ -77,12 +105,29 @@ impl Operator {
         if !(1..=MAX_RATE).contains(&rate_per_s) {
             return Err(problem::invalid_field("rate_per_s", format!("must be a whole number from 1 to {MAX_RATE}")));
         }
-        if wish.all && name == stepwarden_aws::config::queue::SET_ASIDE {
+        if wish.all && name == queue::SET_ASIDE {
             return Err(problem::invalid_field("all", "is for dead letters; messages set aside are moved by `limit`"));
         }
         tracing::info!(queue = name, operator = by, "asked to move messages back: {reason}");
         let wish = Wish { limit: (!wish.all).then_some(limit), rate_per_s, dry_run: wish.dry_run };
         self.redriver.redrive(name, wish).await.map_err(|e| act::unavailable(&e))
+    }
+
+    /// All queues: those that functions consume, notices, and messages set aside.
+    ///
+    /// # Errors
+    /// SQS's.
+    pub async fn queues(&self) -> Result<Vec<QueueRow>, Problem> {
+        // The classes of a queue share its dead letters.
+        let mut all: Vec<_> = consumed(&self.config).into_iter().map(|q| (q.name == q.of, q.name)).collect();
+        all.extend(self.config.reply_queues.iter().map(|name| (false, queue::notices(name))));
+        all.push((false, queue::SET_ASIDE.to_owned()));
+        let one = |(has_dead, name): (bool, String)| async move {
+            let counts = self.redriver.counts(&name).await?;
+            let dead_letters = if has_dead { Some(self.redriver.waiting(&queue::dead(&name)).await?) } else { None };
+            Ok::<_, Error>(QueueRow { name, counts, dead_letters })
+        };
+        stream::iter(all).map(one).buffered(AT_ONCE).try_collect().await.map_err(|e| act::unavailable(&e))
     }
 
     /// The leases as they stand; one that was never taken is left out.

@@ -35,6 +35,8 @@ pub struct Filter {
     pub workflow: Option<String>,
     /// Of this tenant.
     pub tenant: Option<String>,
+    /// Whose submitter's reference begins with this.
+    pub reference: Option<String>,
     /// Accepted at or after this time.
     pub from: Option<Timestamp>,
     /// Accepted before this time.
@@ -47,6 +49,7 @@ impl Filter {
             && (!self.paused || task.paused_at.is_some())
             && self.workflow.as_ref().is_none_or(|name| task.workflow == *name)
             && self.tenant.as_ref().is_none_or(|tenant| task.tenant == *tenant)
+            && self.reference.as_ref().is_none_or(|start| task.reference.as_ref().is_some_and(|r| r.starts_with(start)))
             && self.from.is_none_or(|from| from <= task.created_at)
             && self.to.is_none_or(|to| task.created_at < to)
     }
@@ -242,7 +245,10 @@ impl DynamoStore {
     }
 
     /// The tasks with these ids, in this order; those that are gone are left out.
-    async fn tasks(&self, ids: &[Id]) -> Result<Vec<Task>, Error> {
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn tasks(&self, ids: &[Id]) -> Result<Vec<Task>, Error> {
         let mut found = HashMap::new();
         for chunk in ids.chunks(BATCH) {
             let mut left: Vec<Item> = chunk.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();

@@ -34,6 +34,17 @@ pub struct Wish {
     pub dry_run: bool,
 }
 
+/// Messages in a queue, about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Counts {
+    /// They can be received.
+    pub waiting: u64,
+    /// They were received, and neither deleted nor given back.
+    pub in_flight: u64,
+    /// They were sent with a delay that has not passed.
+    pub delayed: u64,
+}
+
 /// What was moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Moved {
@@ -85,6 +96,24 @@ impl Redriver {
     pub async fn waiting(&self, name: &str) -> Result<u64, Error> {
         let count = self.attribute(name, QueueAttributeName::ApproximateNumberOfMessages).await?;
         Ok(count.parse().unwrap_or_default())
+    }
+
+    /// How many messages the queue called `name` has, about.
+    ///
+    /// # Errors
+    /// SQS's.
+    pub async fn counts(&self, name: &str) -> Result<Counts, Error> {
+        let wanted = [
+            QueueAttributeName::ApproximateNumberOfMessages,
+            QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+            QueueAttributeName::ApproximateNumberOfMessagesDelayed,
+        ];
+        let url = self.config.queue_url(name);
+        let request = self.sqs.get_queue_attributes().queue_url(&url).set_attribute_names(Some(wanted.to_vec()));
+        let answer = request.send().await.map_err(|e| unavailable(&url, e))?;
+        let number = |name| answer.attributes().and_then(|all| all.get(name)?.parse().ok()).unwrap_or_default();
+        let [waiting, in_flight, delayed] = wanted.each_ref().map(number);
+        Ok(Counts { waiting, in_flight, delayed })
     }
 
     async fn attribute(&self, name: &str, attribute: QueueAttributeName) -> Result<String, Error> {

@@ -480,6 +480,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     let system = System::start(options).await?;
     tell(&system.url);
     tell(&format!("  token             {}  ({told})", system.token));
+    tell(&format!("  console           {}/console", system.url));
     tell(&format!("  data              {kept}"));
     tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {

@@ -1,0 +1,121 @@
+// Dialogs: a question with its fields, and what became of the answer.
+
+import { h, show } from "./dom.js";
+import { Refused } from "./api.js";
+
+const BY = "stepwarden.by";
+const MOST_REASON = 180;
+const MOST_BY = 100;
+
+const place = () => document.getElementById("dialogs");
+
+/** Says `text` for a while, on the screen and to screen readers. */
+export function say(text, looks = "good") {
+  const line = h("p", { class: `toast ${looks}` }, text);
+  document.getElementById("said").replaceChildren(line);
+  setTimeout(() => line.remove(), 8000);
+}
+
+/** A dialog with `kids`; it is gone once closed. */
+export function open(title, kids, props = {}) {
+  const heading = `d-${Math.random().toString(36).slice(2)}`;
+  const dialog = h("dialog", { "aria-labelledby": heading, ...props }, h("h2", { id: heading }, title), kids);
+  dialog.addEventListener("close", () => dialog.remove());
+  // A click on what is behind it, which counts as one on the dialog itself.
+  dialog.addEventListener("mousedown", (event) => {
+    const box = dialog.getBoundingClientRect();
+    const inside = event.clientX >= box.left && event.clientX <= box.right && event.clientY >= box.top && event.clientY <= box.bottom;
+    if (event.target === dialog && !inside) dialog.close();
+  });
+  place().append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+function control(field) {
+  const id = `f-${field.name}`;
+  const props = { id, name: field.name, required: field.required, maxlength: field.most, "aria-describedby": field.help ? `${id}-help` : null };
+  const pick = (option) => h("option", { value: option, selected: option === field.value }, option);
+  let input;
+  if (field.kind === "select") input = h("select", props, field.options.map(pick));
+  else if (field.kind === "json") input = h("textarea", { ...props, rows: field.rows ?? 8, spellcheck: "false", class: "mono" });
+  else input = h("input", { ...props, type: "text", autocomplete: "off" });
+  if (field.kind !== "select") input.value = field.value ?? "";
+  const help = field.help && h("small", { id: `${id}-help` }, field.help);
+  const whole = [h("label", { for: id }, field.label), input, help];
+  return h("div", { class: "field" }, field.folded ? h("details", {}, h("summary", {}, field.folded), whole) : whole);
+}
+
+function values(form, fields) {
+  const all = {};
+  for (const field of fields) {
+    const text = form.elements[field.name].value.trim();
+    if (field.kind !== "json") {
+      all[field.name] = text;
+      continue;
+    }
+    // Left as it was: not part of the act.
+    if (text === (field.value ?? "").trim() && !field.always) continue;
+    if (text === "") continue;
+    try {
+      all[field.name] = JSON.parse(text);
+    } catch (error) {
+      throw new Error(`${field.label} is not JSON: ${error.message}`);
+    }
+  }
+  return all;
+}
+
+/**
+ * Asks for a reason and a name beside `fields`, and does `send(values)` once confirmed. `send` answers what to say.
+ * Fields: `{ name, label, kind: "text" | "select" | "json", value, options, required, help, folded }`.
+ */
+export function ask({ title, lead, fields = [], verb, danger, send, done }) {
+  const all = [
+    { name: "reason", label: "Reason", required: true, most: MOST_REASON, help: "It stays in the record." },
+    ...fields,
+    { name: "by", label: "Your name", required: true, most: MOST_BY, value: localStorage.getItem(BY) ?? "", help: "Where you are signed in, the name in your token counts." },
+  ];
+  const wrong = h("p", { class: "wrong", role: "alert" });
+  const confirm = h("button", { type: "submit", class: danger ? "danger" : "primary" }, verb);
+  const form = h(
+    "form",
+    {
+      async onsubmit(event) {
+        event.preventDefault();
+        show(wrong);
+        let given;
+        try {
+          given = values(form, all);
+        } catch (error) {
+          show(wrong, error.message);
+          return;
+        }
+        localStorage.setItem(BY, given.by);
+        confirm.disabled = true;
+        try {
+          const told = await send(given);
+          dialog.close();
+          say(told);
+        } catch (error) {
+          if (!(error instanceof Refused)) throw error;
+          const unsure = error.status === 0 || error.status >= 500;
+          show(wrong, `${error.message}${unsure ? " It may be done all the same: look before you repeat it." : ""}`);
+        } finally {
+          confirm.disabled = false;
+          done?.();
+        }
+      },
+      onkeydown(event) {
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+      },
+    },
+    lead && h("div", { class: "lead" }, lead),
+    all.map(control),
+    wrong,
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close"), confirm),
+  );
+  const dialog = open(title, form);
+  form.elements.reason.focus();
+  return dialog;
+}

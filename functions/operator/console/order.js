@@ -1,0 +1,143 @@
+// An order: where it stands and why, what a person can do, its graph, its timeline, its steps, what happened.
+
+import { h, show } from "./dom.js";
+import { get, now, Poll } from "./api.js";
+import { ago, event, label, many, prose, span, when } from "./words.js";
+import { say } from "./dialog.js";
+import { act, ACTS } from "./acts.js";
+import { graph } from "./graph.js";
+import { timeline } from "./timeline.js";
+
+const block = (title, ...kids) => h("section", { class: "block", "aria-label": title }, h("h2", {}, title), kids);
+const json = (value) => h("pre", { class: "mono", tabindex: 0 }, JSON.stringify(value, null, 2));
+
+/** Where the order stands, in a sentence or two. */
+function words({ order, history, plan }) {
+  const failed = order.steps.filter((step) => step.state === "Failed" || step.state === "UndoFailed");
+  const waits = order.steps.filter((step) => step.next_attempt_at && Date.parse(step.next_attempt_at) > now());
+  const late = order.steps.filter((step) => step.complete_by && Date.parse(step.complete_by) < now());
+  const lines = [];
+  if (order.paused_at) lines.push(["pause", "Paused", `since ${when(order.paused_at).textContent}${by(history, "paused")}. Nothing new is started until somebody resumes it.`]);
+  if (order.state === "Error") {
+    lines.push(["bad", "This order waits for a person", order.reason ?? failed.map((step) => `${step.name}: ${step.last_error}`).join("; ")]);
+    if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not gone out yet."]);
+  } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
+  if (order.state !== "Error") {
+    for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
+      const most = plan.find((one) => one.step === step.name)?.max_failures;
+      const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is under way." : "";
+      lines.push(["warn", `${step.name} failed ${step.undo_failures || step.failures}${step.undo_failures ? "" : ` of ${most}`} times`, `${step.last_error}.${next}`]);
+    }
+  }
+  for (const step of order.paused_at ? [] : late) lines.push(["warn", `${step.name} is late`, "its CompleteBy has passed; the supervisor takes it back at its next sweep."]);
+  return lines;
+}
+
+function by(history, name) {
+  const last = history.findLast((entry) => entry.event === name);
+  return last?.detail ? ` (${last.detail})` : "";
+}
+
+function facts({ order }) {
+  const rows = [
+    ["Workflow", h("span", { title: `definition ${order.workflow_hash}` }, order.workflow)],
+    ["Tenant", order.tenant],
+    ["Reference", order.reference],
+    ["Priority", order.priority === "normal" ? null : order.priority],
+    ["Accepted", [when(order.created_at), " · ", ago(order.created_at), " ago"]],
+    ["Changed", [when(order.updated_at), " · ", ago(order.updated_at), " ago"]],
+    ["Took", ["Processed", "Undone"].includes(order.state) ? span(Date.parse(order.updated_at) - Date.parse(order.created_at)) : null],
+    ["Failures", order.failure_count || null],
+    ["CompleteBy", order.complete_by ? when(order.complete_by, true) : null],
+    ["LockedBy", order.locked_by ? h("span", { class: "mono" }, order.locked_by) : null],
+    ["Version", String(order.version)],
+  ];
+  return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+function buttons(details, done) {
+  const fits = details.acts.filter((one) => one.fits);
+  const others = details.acts.filter((one) => !one.fits);
+  const button = (one) => h("button", { "data-key": one.act, id: `act-${one.act}`, class: ACTS[one.act].danger ? "danger" : ACTS[one.act].main ? "primary" : null, onclick: () => act(one.act, details, done) }, ACTS[one.act].name);
+  const order = Object.keys(ACTS);
+  fits.sort((a, b) => order.indexOf(a.act) - order.indexOf(b.act));
+  return h(
+    "div",
+    { class: "acts", role: "group", "aria-label": "Actions" },
+    fits.map(button),
+    others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not others" : "Why is there nothing to do"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "does not fit"}`)))),
+  );
+}
+
+function steps({ order, plan }) {
+  const one = (step) => {
+    const bounds = plan.find((p) => p.step === step.name);
+    const next = step.next_attempt_at ? ["next attempt ", when(step.next_attempt_at)] : step.complete_by ? ["complete by ", when(step.complete_by, true)] : null;
+    return h(
+      "li",
+      { "data-key": step.name, class: "step" },
+      h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
+      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
+      h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
+      h("span", { class: "what" }, next && h("small", {}, next), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
+        step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
+        bounds.input !== undefined && h("details", {}, h("summary", {}, "Input put in by an operator"), json(bounds.input))),
+    );
+  };
+  return h("ol", { class: "steps" }, order.steps.map(one));
+}
+
+function log({ history }) {
+  const start = Date.parse(history[0]?.at);
+  const one = (entry, n) => {
+    const { words: what, looks } = event(entry.event);
+    return h(
+      "li",
+      { "data-key": `${n}-${entry.at}`, class: looks },
+      h("time", { datetime: entry.at, title: entry.at, class: "mono" }, when(entry.at, true).textContent),
+      h("span", { class: "mono since" }, `+${span(Date.parse(entry.at) - start)}`),
+      h("span", {}, h("span", { class: `mark ${looks}`, "aria-hidden": "true" }), entry.step && h("strong", {}, entry.step, " "), what, entry.attempt > 1 && entry.event.endsWith("started") ? ` (attempt ${entry.attempt})` : "", entry.detail && h("span", { class: "detail" }, prose(entry.detail))),
+    );
+  };
+  return h("ol", { class: "log" }, history.map(one).reverse());
+}
+
+/** One order. */
+export function order(app, _, id) {
+  const view = { title: id, polls: [], keys: { r: () => document.getElementById("act-resubmit")?.click() } };
+  const poll = new Poll(2000, (signal) => get(`/details/${encodeURIComponent(id)}`, signal), app.render);
+  view.polls = [poll];
+
+  async function copy() {
+    await navigator.clipboard?.writeText(id);
+    say("The id is copied.");
+  }
+
+  view.render = () => {
+    const details = poll.last;
+    const back = h("a", { href: "#/orders", class: "back" }, "‹ Orders");
+    const heading = h("h1", { class: "mono" }, id);
+    if (!details) {
+      const none = poll.error?.status === 404;
+      const why = none ? "There is no order with this id here. An order is kept for the retention time after its end; look at the id, or search by its reference." : poll.error?.message;
+      show(app.main, back, h("div", { class: "title" }, heading), h("p", { class: poll.error ? "wrong" : "nothing", role: poll.error ? "alert" : null }, why ?? "Loading…"));
+      return;
+    }
+    const done = () => app.refresh();
+    show(
+      app.main,
+      back,
+      h("div", { class: "title" }, label(details.order.state, details.order.failure_count > 0), details.order.paused_at && label("Paused"), heading, h("button", { class: "quiet", onclick: copy }, "Copy id")),
+      poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
+      h("div", { class: "sentences" }, words(details).map(([looks, what, why]) => h("p", { class: `sentence ${looks}` }, h("strong", {}, what), " ", prose(why)))),
+      buttons(details, done),
+      facts(details),
+      block("Graph", graph(details)),
+      block("Timeline", timeline(details, app.main.clientWidth)),
+      block("Steps", steps(details)),
+      h("section", { class: "block" }, h("details", {}, h("summary", {}, h("h2", {}, "Input")), json(details.input))),
+      block("History", log(details)),
+    );
+  };
+  return view;
+}

@@ -1,0 +1,207 @@
+// The first view: what waits for a person, what is stuck and why; then the list of orders.
+
+import { h, show } from "./dom.js";
+import { get, path, Poll } from "./api.js";
+import { ago, age, label, look, many, prose, short } from "./words.js";
+import { troubles } from "./system.js";
+
+const STATES = ["Pending", "Processing", "Error", "Undoing", "Undone", "Processed", "Paused"];
+const FILTERS = ["state", "workflow", "tenant", "reference", "step", "from"];
+const PAGE = 50;
+// A page looks at 500 orders at most; so many pages are looked at before a person is asked whether to go on.
+const PAGES = 4;
+const ID = /^ord_[0-9a-z]{26}$/i;
+
+const link = (parameters) => path("#/orders", parameters);
+
+async function load(parameters, signal) {
+  const { cursor, ...filters } = parameters;
+  const from = filters.from && new Date(filters.from).toISOString();
+  const answers = [];
+  let next = cursor;
+  for (let n = 0; n < PAGES; n += 1) {
+    const page = await get(path("/orders", { ...filters, from, cursor: next, limit: PAGE }), signal);
+    answers.push(page);
+    next = page.next;
+    if (!next || answers.reduce((sum, one) => sum + one.orders.length, 0) >= PAGE) break;
+  }
+  return answers;
+}
+
+/** Why some orders are where they are, a line each. */
+function reasons(group, looks, state) {
+  const line = (why) => {
+    const to = why.count === 1 ? `#/orders/${why.order_id}` : link({ state, workflow: why.workflow, step: why.step });
+    return h(
+      "li",
+      { "data-key": `${looks}-${why.workflow}-${why.step}-${why.undo}` },
+      h("a", { href: to, class: `why ${looks}` },
+        h("b", { class: "n" }, `${why.count}${group.more ? "+" : ""}`),
+        h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
+        h("span", { class: "error" }, prose(why.error ?? "no reason is recorded")),
+        h("span", { class: "since" }, "since ", age(why.since))),
+    );
+  };
+  return h("ul", { class: "reasons" }, group.why.slice(0, 6).map(line));
+}
+
+function brief(app) {
+  const all = app.overview.last;
+  if (!all) return h("section", { class: "brief", "aria-label": "What needs attention" }, h("p", { class: "verdict" }, app.overview.error ? app.overview.error.message : "Loading…"));
+  const wrong = troubles(app);
+  const parts = [];
+  if (all.waiting.count) {
+    const verb = all.waiting.count === 1 && !all.waiting.more ? "waits" : "wait";
+    parts.push(h("h2", { class: "bad" }, h("a", { href: link({ state: "Error" }) }, `${many(all.waiting.count, "order", all.waiting.more)} ${verb} for a person`)));
+    parts.push(reasons(all.waiting, "bad", "Error"));
+  }
+  if (all.retrying.count) {
+    const verb = all.retrying.count === 1 ? "is" : "are";
+    parts.push(h("h2", { class: "warn" }, `${many(all.retrying.count, "order", all.retrying.more)} ${verb} being retried`));
+    parts.push(reasons(all.retrying, "warn"));
+  }
+  if (all.paused.count) parts.push(h("h2", { class: "pause" }, h("a", { href: link({ state: "Paused" }) }, `${many(all.paused.count, "order", all.paused.more)} paused`)));
+  if (wrong.length) parts.push(h("h2", {}, h("a", { href: "#/system" }, "The system")), h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("a", { href: "#/system", class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why))))));
+  if (!parts.length) parts.push(h("p", { class: "verdict good" }, h("i", { "aria-hidden": "true" }, "✓"), "Nothing waits for a person, and nothing is stuck."));
+  const open = all.open;
+  const oldest = all.oldest && [" · oldest ", h("a", { href: `#/orders/${all.oldest.order_id}` }, age(all.oldest.created_at)), all.oldest.is_exact ? "" : ", of those looked at"];
+  parts.push(h("p", { class: "small" }, many(open.count, "open order", open.more), oldest));
+  return h("section", { class: "brief", "aria-label": "What needs attention" }, parts);
+}
+
+/** The list of orders. */
+export function orders(app, parameters) {
+  const before = [];
+  let isWide = false;
+  let shown;
+  const seen = { workflows: new Set(["order"]), tenants: new Set() };
+  const view = {
+    title: "Orders",
+    polls: [],
+    change(next) {
+      parameters = next;
+      view.polls.forEach((poll) => poll.end());
+      view.polls = [new Poll(3000, (signal) => load(parameters, signal), app.render)];
+    },
+    render() {
+      const search = document.activeElement?.id === "search";
+      show(app.main, h("h1", { class: "hidden" }, "Orders"), brief(app), filters(), list());
+      if (!search) fill();
+    },
+    keys: {
+      j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1),
+      n: () => document.getElementById("older")?.click(),
+      p: () => document.getElementById("newer")?.click(),
+      f: () => document.getElementById("f-state").focus(),
+    },
+  };
+
+  const go = (changes) => {
+    before.length = 0;
+    app.go(link({ ...parameters, cursor: undefined, ...changes }), true);
+  };
+
+  function step(by) {
+    const rows = [...document.querySelectorAll("#list a.row")];
+    const at = rows.indexOf(document.activeElement);
+    const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
+    next?.focus();
+    next?.scrollIntoView({ block: "nearest" });
+  }
+
+  function find(text) {
+    const wanted = text.trim();
+    if (ID.test(wanted)) app.go(`#/orders/${encodeURIComponent(wanted)}`);
+    else if (wanted !== (parameters.reference ?? "")) go({ reference: wanted });
+  }
+
+  let typed;
+  // What a person types is theirs while they type; otherwise the address says what is in the fields.
+  function fill() {
+    for (const name of FILTERS) {
+      const input = document.getElementById(name === "reference" ? "search" : `f-${name}`);
+      if (input && input !== document.activeElement) input.value = parameters[name] ?? "";
+    }
+  }
+
+  function filters() {
+    const text = (name, words, options) =>
+      h("label", { class: "filter" }, h("span", {}, words),
+        h("input", { id: `f-${name}`, list: options && `${name}s`, placeholder: "any", autocomplete: "off", onchange: (event) => go({ [name]: event.target.value.trim() }) }),
+        options && h("datalist", { id: `${name}s` }, [...options].map((one) => h("option", { value: one }))));
+    const any = FILTERS.some((name) => parameters[name]);
+    return h(
+      "form",
+      { class: isWide ? "filters wide" : "filters", role: "search", "aria-label": "Orders", onsubmit: (event) => { event.preventDefault(); clearTimeout(typed); find(document.getElementById("search").value); } },
+      h("label", { class: "filter search" }, h("span", {}, "Id or reference"),
+        h("input", {
+          id: "search", type: "search", placeholder: "ord_… or the beginning of a reference", autocomplete: "off", spellcheck: "false",
+          oninput: (event) => { clearTimeout(typed); const { value } = event.target; typed = setTimeout(() => find(value), 350); },
+        })),
+      h("label", { class: "filter" }, h("span", {}, "State"),
+        h("select", { id: "f-state", onchange: (event) => go({ state: event.target.value }) },
+          h("option", { value: "" }, "any"), STATES.map((state) => h("option", { value: state }, state)))),
+      h("button", { type: "button", class: "only-phone", "aria-expanded": String(isWide), onclick: () => { isWide = !isWide; view.render(); } }, isWide ? "Fewer filters" : "More filters"),
+      text("workflow", "Workflow", seen.workflows),
+      text("tenant", "Tenant", seen.tenants),
+      text("step", "Step in trouble"),
+      h("label", { class: "filter" }, h("span", {}, "Accepted since"),
+        h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
+      h("button", { type: "button", class: "quiet", disabled: !any, onclick: () => go(Object.fromEntries(FILTERS.map((name) => [name, undefined]))) }, "Clear"),
+    );
+  }
+
+  function row(one) {
+    const first = one.trouble[0];
+    const isRetrying = first && one.state !== "Error";
+    const more = one.trouble.length > 1 ? ` (+${one.trouble.length - 1})` : "";
+    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : one.reason && prose(one.reason);
+    return h(
+      "li",
+      { "data-key": one.order_id },
+      h("a", { class: `row ${look(one.state)}`, href: `#/orders/${one.order_id}` },
+        h("span", { class: "c-state" }, label(one.paused_at ? "Paused" : one.state, isRetrying)),
+        h("span", { class: "c-id" }, h("span", { class: "mono", title: one.order_id }, short(one.order_id)), one.reference ? h("span", { class: "ref", title: one.reference }, one.reference) : null),
+        h("span", { class: "c-flow" }, one.workflow, one.tenant === "default" ? null : h("span", { class: "tenant" }, one.tenant)),
+        h("span", { class: `c-why ${isRetrying ? "warn" : look(one.state)}`, title: first?.error ?? one.reason ?? null }, why ?? ""),
+        h("span", { class: "c-tries" }, one.failure_count || ""),
+        h("span", { class: "c-at" }, h("span", { class: "only-phone" }, "accepted "), ago(one.created_at)),
+        h("span", { class: "c-at" }, h("span", { class: "only-phone" }, "changed "), ago(one.updated_at))),
+    );
+  }
+
+  function list() {
+    const [poll] = view.polls;
+    // Until the next page is there, this one stays, as what it is: old.
+    const isOld = !poll.last;
+    if (!isOld) shown = poll.last;
+    const pages = shown;
+    const rows = pages?.flatMap((page) => page.orders) ?? [];
+    for (const one of rows) {
+      seen.workflows.add(one.workflow);
+      seen.tenants.add(one.tenant);
+    }
+    const next = pages?.at(-1).next;
+    const any = FILTERS.some((name) => parameters[name]);
+    const nothing = !pages ? (poll.error ? null : "Loading…") : rows.length ? null
+      : next ? "No order among those looked at fits. There are older ones."
+      : any ? "No order fits." : "There are no orders yet. Submit one: stepwarden submit order.json";
+    const older = () => { before.push(parameters.cursor); app.go(link({ ...parameters, cursor: next })); window.scrollTo(0, 0); };
+    const newer = () => { app.go(link({ ...parameters, cursor: before.pop() })); window.scrollTo(0, 0); };
+    return h(
+      "section",
+      { class: "list", "aria-label": "Orders", "aria-busy": isOld && !poll.error ? "true" : null },
+      poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
+      h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "What is wrong", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
+      h("ul", { id: "list" }, rows.map(row)),
+      nothing && h("p", { class: "nothing" }, nothing),
+      h("div", { class: "pages" },
+        h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
+        h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? ", the newest" : ""}` : ""),
+        h("button", { id: "older", disabled: isOld || !next, onclick: older }, rows.length || !next ? "Older" : "Look further back")),
+    );
+  }
+
+  view.change(parameters);
+  return view;
+}

@@ -1,0 +1,134 @@
+// Queues, agents and who leads.
+
+import { h, show } from "./dom.js";
+import { get, post, Poll } from "./api.js";
+import { ask } from "./dialog.js";
+import { age, ago, many, prose, when } from "./words.js";
+
+const ASIDE = "set-aside";
+const MOST_MOVED = 1000;
+
+/** What is wrong with the system itself, as far as the last answers say. */
+export function troubles(app) {
+  const all = app.overview.last;
+  const queues = app.queues.last ?? [];
+  const found = [];
+  for (const [name, pause] of Object.entries(all?.paused_agents ?? {})) found.push({ looks: "pause", what: `${name} is paused`, why: `by ${pause.by}: ${pause.reason}` });
+  for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-offs are ${strain.stretch} times as long` });
+  const dead = queues.filter((queue) => queue.dead_letters);
+  for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
+  const aside = queues.find((queue) => queue.name === ASIDE)?.waiting;
+  if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; «Move back» shows why before it moves any" });
+  return found;
+}
+
+/** Shows why the first messages are where they are. */
+async function peek(name, list) {
+  try {
+    const { left } = await post(`/queues/${encodeURIComponent(name)}/redrive`, { by: "the console", reason: "a look at why", dry_run: true });
+    show(list, left.map((one) => h("li", {}, prose(one.why))));
+  } catch (error) {
+    show(list, h("li", { class: "wrong" }, error.message));
+  }
+}
+
+function redrive(queue, app) {
+  const isAside = queue.name === ASIDE;
+  const count = isAside ? queue.waiting : queue.dead_letters;
+  const why = h("ul", { class: "left" });
+  peek(queue.name, why);
+  ask({
+    title: isAside ? "Move messages set aside back?" : `Move dead letters back to ${queue.name}?`,
+    lead: [h("p", {}, `${many(count, "message")}, about. Each goes to the queue it came from and is handled again; whoever receives one twice is fenced. Mend the cause first, or they come back.`), why],
+    fields: [{ name: "limit", label: "How many at most", value: String(Math.min(MOST_MOVED, Math.max(count, 1))) }],
+    verb: "Move back",
+    done: app.refresh,
+    async send({ limit, ...why }) {
+      const told = await post(`/queues/${encodeURIComponent(queue.name)}/redrive`, { ...why, limit: Number(limit) });
+      return `${many(told.moved, "message")} moved back${told.left.length ? `, ${told.left.length} stay: ${told.left[0].why}` : ""}.`;
+    },
+  });
+}
+
+function setAgent(agent, app) {
+  const verb = agent.paused ? "resume" : "pause";
+  ask({
+    title: `${agent.paused ? "Resume" : "Pause"} ${agent.name}?`,
+    lead: h("p", {}, agent.paused ? "Work goes to this agent again." : "No new work goes to this agent. What it has already may still finish; orders wait, and waiting counts no failure."),
+    verb: agent.paused ? "Resume" : "Pause",
+    danger: !agent.paused,
+    done: app.refresh,
+    async send(why) {
+      const told = await post(`/agents/${encodeURIComponent(agent.name)}/${verb}`, why);
+      return `${agent.name} is ${told.paused ? "paused" : "resumed"}; every scheduler follows within ${told.within_s} s.`;
+    },
+  });
+}
+
+const number = (n, looks) => h("td", { class: `number ${n ? looks ?? "" : "zero"}` }, n === undefined ? "" : String(n));
+const heads = (...names) => h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: Array.isArray(name) ? "number" : null }, name))));
+
+function queuesTable(queues, app) {
+  const row = (queue) => {
+    const aside = queue.name === ASIDE;
+    const poison = aside ? queue.waiting : queue.dead_letters;
+    return h("tr", { "data-key": queue.name },
+      h("th", { scope: "row" }, queue.name),
+      number(queue.waiting, aside ? "bad" : ""), number(queue.in_flight), number(queue.delayed), number(queue.dead_letters, "bad"),
+      h("td", { class: "do" }, poison ? h("button", { onclick: () => redrive(queue, app), "aria-label": `Move back, ${queue.name}` }, "Move back") : null));
+  };
+  const isIdle = (queue) => !queue.waiting && !queue.in_flight && !queue.delayed && !queue.dead_letters;
+  const busy = queues.filter((queue) => !isIdle(queue));
+  const idle = queues.filter(isIdle);
+  const table = (rows) => h("table", {}, heads("Queue", ["Waiting"], ["In flight"], ["Delayed"], ["Dead letters"], h("span", { class: "hidden" }, "Action")), h("tbody", {}, rows.map(row)));
+  return [busy.length ? h("div", { class: "scroll" }, table(busy)) : h("p", { class: "nothing" }, "All queues are empty."),
+    idle.length > 0 && h("details", {}, h("summary", {}, `${idle.length} empty ${idle.length === 1 ? "queue" : "queues"}`), h("p", { class: "small names" }, idle.map((queue) => queue.name).join(", ")))];
+}
+
+function agentsTable(agents, app) {
+  const row = (agent) => {
+    const state = agent.paused ? [h("strong", { class: "pause" }, "Paused"), ` by ${agent.paused.by}, ${age(new Date(agent.paused.since).toISOString())} ago: ${agent.paused.reason}`]
+      : agent.strained ? [h("strong", { class: "warn" }, "Strained"), `: back-offs are ${agent.strained.stretch} times as long`]
+      : h("span", { class: "good" }, "Takes work");
+    const pools = agent.pools.length > 1 && h("ul", { class: "pools" }, agent.pools.map((pool) => h("li", {}, h("span", {}, pool.name), ` ${pool.queues.reduce((sum, queue) => sum + queue.waiting, 0)} waiting${pool.dead ? `, ${pool.dead} dead` : ""}`)));
+    return h("tr", { "data-key": agent.name }, h("th", { scope: "row" }, agent.name, pools), h("td", {}, state), number(agent.waiting), number(agent.dead, "bad"),
+      h("td", { class: "do" }, h("button", { onclick: () => setAgent(agent, app), "aria-label": `${agent.paused ? "Resume" : "Pause"} ${agent.name}` }, agent.paused ? "Resume" : "Pause")));
+  };
+  return h("div", { class: "scroll" }, h("table", {}, heads("Agent", "State", ["Waiting"], ["Dead letters"], h("span", { class: "hidden" }, "Action")), h("tbody", {}, agents.map(row))));
+}
+
+function leasesTable(leases) {
+  const row = (lease) => {
+    const state = lease.holder ? ["until ", when(lease.expires), ", unless renewed"] : ["free since ", when(lease.expires), ": on AWS that is so between sweeps"];
+    return h("tr", { "data-key": lease.name }, h("th", { scope: "row" }, lease.name), h("td", { class: "mono" }, lease.holder ?? "–"), h("td", {}, state), number(lease.token));
+  };
+  return leases.length ? h("div", { class: "scroll" }, h("table", {}, heads("Lease", "Held by", "Until", ["Token"]), h("tbody", {}, leases.map(row)))) : h("p", { class: "nothing" }, "No supervisor has led yet.");
+}
+
+/** The system. */
+export function system(app) {
+  const agents = new Poll(5000, async (signal) => (await get("/agents", signal)).agents, app.render);
+  const leases = new Poll(5000, async (signal) => (await get("/leases", signal)).leases, app.render);
+  app.queues.soon();
+  const block = (title, poll, kids) => h("section", { class: "block", "aria-label": title }, h("h2", {}, title), poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message), poll.last ? kids(poll.last) : !poll.error && h("p", { class: "nothing" }, "Loading…"));
+  return {
+    title: "System",
+    polls: [agents, leases],
+    keys: {},
+    render() {
+      const wrong = troubles(app);
+      const all = app.overview.last;
+      show(
+        app.main,
+        h("h1", { class: "hidden" }, "System"),
+        h("section", { class: "brief", "aria-label": "What needs attention" },
+          wrong.length ? h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("span", { class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why)))))
+            : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no message set aside, every agent takes work." : "Loading…"),
+          all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", of those looked at"] : "")),
+        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. An open one shows in an order's history: «put off: the agent's circuit breaker is open».")]),
+        block("Queues", app.queues, (list) => queuesTable(list, app)),
+        block("Leader", leases, leasesTable),
+      );
+    },
+  };
+}

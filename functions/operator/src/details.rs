@@ -1,0 +1,138 @@
+//! All there is to know about one order, for a person who decides about it: also another tenant's, because operators look
+//! after all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
+
+use crate::{Operator, act};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use shared::message::HistoryEntry;
+use shared::operator::{Act, Outcome, What};
+use shared::order::Id;
+use shared::ports::{Error, StateStore};
+use shared::task::Task;
+use shared::view::{self, Status};
+use shared::workflow::Workflow;
+use stepwarden_aws::problem::{self, Problem};
+
+/// An order in full.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Details {
+    /// As the submitter sees it.
+    pub order: Status,
+    /// What happened, oldest first.
+    pub history: Vec<HistoryEntry>,
+    /// What was submitted; `null` once the order table keeps it no longer.
+    pub input: Value,
+    /// What the definition says of each step, in its order.
+    pub plan: Vec<Planned>,
+    /// Every act, and whether it fits now.
+    pub acts: Vec<Fitting>,
+}
+
+/// The bounds of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Planned {
+    /// Its name.
+    pub step: String,
+    /// From the claim to CompleteBy, in milliseconds.
+    pub timeout_ms: i128,
+    /// Failures before it is given up.
+    pub max_failures: u32,
+    /// The same of its undo, if it has one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undo_timeout_ms: Option<i128>,
+    /// Once it may have run, the order is not undone.
+    pub irreversible: bool,
+    /// Input that an operator put in place of the order's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+}
+
+/// Whether an act fits, as a dry run has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Fitting {
+    /// Its name, as in the routes.
+    pub act: &'static str,
+    /// It would be applied.
+    pub fits: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The steps it could be about, where it takes one.
+    pub steps: Vec<String>,
+}
+
+impl Operator {
+    /// The order called `id`.
+    ///
+    /// # Errors
+    /// There is none, or the store's.
+    pub async fn details(&self, id: &str) -> Result<Details, Problem> {
+        let task = match Id::parse(id) {
+            Some(id) => self.engine.store.load(&id).await.map_err(|e| act::unavailable(&e))?,
+            None => None,
+        };
+        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+        self.of_task(&task.ok_or_else(none)?).await.map_err(|e| act::unavailable(&e))
+    }
+
+    async fn of_task(&self, task: &Task) -> Result<Details, Error> {
+        let workflow = self.engine.workflow(&task.workflow_hash).await?;
+        let input = self.engine.store.order(task).await?.map_or(Value::Null, |order| order.input);
+        let mut acts = Vec::with_capacity(act::NAMES.len());
+        for name in act::NAMES {
+            acts.push(self.fitting(task, &workflow, name).await?);
+        }
+        Ok(Details {
+            order: view::status(task, &workflow),
+            history: view::history(task, &workflow),
+            input,
+            plan: plan(task, &workflow),
+            acts,
+        })
+    }
+
+    async fn fitting(&self, task: &Task, workflow: &Workflow, name: &'static str) -> Result<Fitting, Error> {
+        let would = |step: Option<&str>| {
+            let body = act::Body { step: step.map(str::to_owned), ..act::Body::default() };
+            let what = act::what(name, &body).expect("a known act")?;
+            let takes_step = matches!(
+                what,
+                What::Resubmit { .. } | What::Skip { .. } | What::MarkDone { .. } | What::RetryNow { .. }
+            );
+            let act = Act { what, by: "a dry run".into(), reason: "a dry run".into(), seen: None };
+            Ok::<_, Problem>((act, takes_step))
+        };
+        let (whole, takes_step) = would(None).expect("no field was given");
+        let outcome = self.engine.would(task, &whole).await?;
+        let mut steps = Vec::new();
+        if takes_step {
+            for spec in &workflow.steps {
+                let (one, _) = would(Some(&spec.name)).expect("the act takes a step");
+                if matches!(self.engine.would(task, &one).await?, Outcome::Applied(_)) {
+                    steps.push(spec.name.clone());
+                }
+            }
+        }
+        let fits = matches!(outcome, Outcome::Applied(_)) || !steps.is_empty();
+        let why = match outcome {
+            _ if fits => None,
+            Outcome::NotAllowed { why } => Some(why.to_string()),
+            Outcome::Repeated(_) => Some("it is so already".into()),
+            Outcome::Applied(_) | Outcome::Moved { .. } | Outcome::NotFound => None,
+        };
+        Ok(Fitting { act: name, fits, why, steps })
+    }
+}
+
+fn plan(task: &Task, workflow: &Workflow) -> Vec<Planned> {
+    let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| Planned {
+        step: spec.name.clone(),
+        timeout_ms: spec.timeout.as_millis(),
+        max_failures: spec.retry.max + spec.retry.long.as_ref().map_or(0, |long| long.times),
+        undo_timeout_ms: spec.undo.as_ref().map(|undo| undo.timeout.as_millis()),
+        irreversible: spec.irreversible,
+        input: step.input.clone(),
+    };
+    task.steps.iter().zip(&workflow.steps).map(one).collect()
+}

@@ -1,0 +1,190 @@
+//! What a person looks at first: what waits for them, what is stuck, and why. A bounded number of reads, whatever there is.
+
+use crate::agents::{Paused, Strained};
+use crate::list::{Row, row};
+use crate::{Operator, act};
+use futures::future::try_join_all;
+use schemars::JsonSchema;
+use serde::Serialize;
+use shared::agents::Agents;
+use shared::order::Id;
+use shared::ports::{Error, StateStore};
+use shared::task::{MOVED, ProcessState, URGENT};
+use shared::time::Timestamp;
+use std::collections::BTreeMap;
+use stepwarden_aws::list::{Filter, MAX_PAGE};
+use stepwarden_aws::problem::Problem;
+
+/// Most open orders counted in one part of the due index.
+const MAX_COUNTED: u32 = 500;
+/// Open orders looked at, of all parts together.
+const LOOKED_AT: usize = 100;
+
+/// How the system stands.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Overview {
+    /// Orders in Error.
+    pub waiting: Group,
+    /// Orders that an operator paused.
+    pub paused: Group,
+    /// Open orders with a step that waits after a failure, among those looked at.
+    pub retrying: Group,
+    /// Open orders, about: those in the due index.
+    pub open: Count,
+    /// The open order that was accepted first, among those looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Oldest>,
+    /// Agents that are paused.
+    pub paused_agents: BTreeMap<String, Paused>,
+    /// Agents that hold up a large part of the work.
+    pub strained_agents: BTreeMap<String, Strained>,
+}
+
+/// A number of orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Count {
+    /// So many.
+    pub count: usize,
+    /// There are more, and they were not counted.
+    pub more: bool,
+}
+
+/// Some orders, and why they are where they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct Group {
+    /// How many.
+    #[serde(flatten)]
+    pub count: Count,
+    /// The reasons, the most frequent first.
+    pub why: Vec<Why>,
+}
+
+/// What some orders have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Cause")]
+pub struct Why {
+    /// The workflow.
+    pub workflow: String,
+    /// The step in trouble; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The agent that could not do it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Whether it is the step's undo.
+    pub undo: bool,
+    /// How many orders.
+    pub count: usize,
+    /// What the order that changed last says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The order that changed last.
+    pub order_id: Id,
+    /// When the first of them last changed (UTC, milliseconds).
+    pub since: Timestamp,
+}
+
+/// The oldest open order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Oldest {
+    /// The order.
+    pub order_id: Id,
+    /// When it was accepted (UTC, milliseconds).
+    pub created_at: Timestamp,
+    /// Whether all open orders were looked at that could be older.
+    pub is_exact: bool,
+}
+
+impl Operator {
+    /// How the system stands.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn overview(&self) -> Result<Overview, Problem> {
+        self.look().await.map_err(|e| act::unavailable(&e))
+    }
+
+    async fn look(&self) -> Result<Overview, Error> {
+        let in_error = Filter { state: Some(ProcessState::Error), ..Filter::default() };
+        let paused = Filter { paused: true, ..Filter::default() };
+        let agents = self.engine.store.read_agents();
+        let (waiting, paused, open, agents) =
+            futures::try_join!(self.group(&in_error), self.group(&paused), self.open(), agents)?;
+        let Agents { paused: paused_agents, mut strained, .. } = agents;
+        let paused_agents = paused_agents.into_iter().map(|(name, pause)| (name, pause.into())).collect();
+        strained.retain(|_, strain| strain.is_on(self.engine.now()));
+        let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
+        let (open, oldest, retrying) = open;
+        Ok(Overview { waiting, paused, retrying, open, oldest, paused_agents, strained_agents })
+    }
+
+    async fn group(&self, filter: &Filter) -> Result<Group, Error> {
+        let page = self.engine.store.list(filter, self.engine.now(), MAX_PAGE, None).await?;
+        let count = Count { count: page.tasks.len(), more: page.next.is_some() };
+        Ok(Group { count, why: why(&self.rows(page.tasks).await?) })
+    }
+
+    async fn rows(&self, tasks: Vec<shared::task::Task>) -> Result<Vec<Row>, Error> {
+        let mut rows = Vec::with_capacity(tasks.len());
+        for task in &tasks {
+            rows.push(row(task, &*self.engine.workflow(&task.workflow_hash).await?));
+        }
+        Ok(rows)
+    }
+
+    /// Open orders: how many, the oldest, and those that are being retried. Whatever failed has been moved to the last parts
+    /// of the due index, so these come first; in the others the first order is the oldest one.
+    async fn open(&self) -> Result<(Count, Option<Oldest>, Group), Error> {
+        let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
+        let pages = try_join_all(parts.map(|(part, shard)| async move {
+            let page = self.engine.store.due(part + shard, Timestamp::MAX, MAX_COUNTED, None).await?;
+            Ok::<_, Error>((part, page))
+        }))
+        .await?;
+        let mut open = Count::default();
+        let (mut moved, mut first) = (Vec::new(), Vec::new());
+        for (part, page) in pages {
+            open.count += page.ids.len();
+            open.more |= page.next.is_some();
+            if part == MOVED { moved.extend(page.ids) } else { first.extend(page.ids.into_iter().take(2)) }
+        }
+        let is_exact = moved.len() <= LOOKED_AT && !open.more;
+        let ids: Vec<Id> = first.into_iter().chain(moved).take(LOOKED_AT).collect();
+        // An order in Error or at its end is in the index too while it owes an alert or a notice.
+        let mut rows = self.rows(self.engine.store.tasks(&ids).await?).await?;
+        rows.retain(|row| !row.state.is_final());
+        let oldest = rows.iter().min_by_key(|row| row.created_at);
+        let oldest = oldest.map(|row| Oldest { order_id: row.order_id.clone(), created_at: row.created_at, is_exact });
+        rows.retain(|row| !row.trouble.is_empty());
+        let count = Count { count: rows.len(), more: !is_exact };
+        Ok((open, oldest, Group { count, why: why(&rows) }))
+    }
+}
+
+/// The rows by what is wrong with them.
+fn why(rows: &[Row]) -> Vec<Why> {
+    let mut all: Vec<Why> = Vec::new();
+    let mut newest: Vec<Timestamp> = Vec::new();
+    for row in rows {
+        let trouble = row.trouble.first();
+        let (step, agent) = (trouble.map(|t| t.step.clone()), trouble.map(|t| t.agent.clone()));
+        let undo = trouble.is_some_and(|t| t.undo);
+        let error = trouble.and_then(|t| t.error.clone()).or_else(|| row.reason.clone());
+        let found = all.iter().position(|w| w.workflow == row.workflow && w.step == step && w.undo == undo);
+        let Some(n) = found else {
+            let (workflow, order_id, since) = (row.workflow.clone(), row.order_id.clone(), row.updated_at);
+            all.push(Why { workflow, step, agent, undo, count: 1, error, order_id, since });
+            newest.push(row.updated_at);
+            continue;
+        };
+        all[n].count += 1;
+        all[n].since = all[n].since.min(row.updated_at);
+        if row.updated_at > newest[n] {
+            newest[n] = row.updated_at;
+            all[n].error = error;
+            all[n].order_id = row.order_id.clone();
+        }
+    }
+    all.sort_by_key(|why| std::cmp::Reverse(why.count));
+    all
+}

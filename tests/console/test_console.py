@@ -1,0 +1,435 @@
+"""Goal: an operator finds what is wrong and mends it, in a real browser, by keyboard, and nothing that an order says becomes
+code. Method: a running system whose services are broken on purpose; every page fails its test if the browser logs an error,
+a breach of the security policy among them."""
+
+import json
+import re
+
+import pytest
+from conftest import until
+from playwright.sync_api import expect
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>${alert(3)}'
+SCHEMES = [("light", 1280, 900), ("dark", 1280, 900), ("phone", 360, 760)]
+
+
+def rows(page):
+    return page.locator("#list a.row")
+
+
+def is_settled(page):
+    """The list is there, and the overview."""
+    page.wait_for_selector("#list li, .list .nothing:not(:text('Loading'))")
+    page.wait_for_selector(".brief .small")
+
+
+def in_error(system, count=1, number=0, **more):
+    """Orders that stopped because the payment service was down; it is up again."""
+    system.faults("payment", outage=True)
+    orders = [system.submit("parcel", f"broken-{n}", number=number + n, **more) for n in range(count)]
+    for order in orders:
+        system.until(order, "Error")
+    system.faults("payment")
+    return orders
+
+
+def test_an_empty_system_says_that_all_is_well(window):
+    page = window().page
+    is_settled(page)
+    expect(page.locator(".verdict")).to_have_text("✓Nothing waits for a person, and nothing is stuck.")
+    expect(page.locator(".list .nothing")).to_contain_text("There are no orders yet")
+    expect(page.locator("#top .pill")).to_have_text("Live")
+
+
+# The console's own story: what is wrong is on the first screen, and one is back in order without a mouse.
+def test_an_operator_finds_the_failed_order_and_resubmits_it_by_keyboard(system, window):
+    [broken] = in_error(system)
+    one = window()
+    page = one.page
+    is_settled(page)
+    brief = page.locator(".brief")
+    expect(brief).to_contain_text("1 order waits for a person")
+    expect(brief.locator(".why.bad")).to_contain_text("charge (payment)")
+    expect(brief.locator(".why.bad")).to_contain_text("out of order")
+    assert page.title().startswith("(1) ")
+
+    page.keyboard.press("f")
+    page.keyboard.type("Error")
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("state=Error"))
+    expect(rows(page)).to_have_count(1)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(broken)
+    expect(page.locator(".sentence.bad")).to_contain_text("charge failed: 503")
+    page.keyboard.press("r")
+    dialog = page.get_by_role("dialog", name="Resubmit charge?")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()  # without a reason nothing is sent
+    page.keyboard.type("the bank is back")
+    page.keyboard.press("Tab")  # the folded input
+    page.keyboard.press("Tab")
+    page.keyboard.type("ann")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("Resubmitted. The order is at version")
+    expect(page.locator(".title .state")).to_have_text("✓Processed")
+    expect(page.locator(".log")).to_contain_text("ann: the bank is back")
+    system.until(broken, "Processed")
+    page.keyboard.press("Escape")
+    expect(page.locator(".verdict")).to_contain_text("Nothing waits for a person")
+
+
+def test_the_input_of_a_step_is_edited_and_acts_say_what_became_of_them(system, window):
+    [broken] = in_error(system, number=7)
+    page = window(f"#/orders/{broken}").page
+    page.click("#act-resubmit")
+    page.click("dialog summary")
+    edited = json.loads(page.input_value("#f-input"))
+    assert edited["order_ref"] == system.inputs[7]["order_ref"]
+    page.fill("#f-reason", "other card")
+    page.fill("#f-by", "ann")
+    page.fill("#f-input", "{")
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog [role=alert]")).to_contain_text("is not JSON")
+    page.fill("#f-input", json.dumps({**edited, "order_ref": "ANOTHER"}))
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".toast")).to_contain_text("Resubmitted")
+    expect(page.locator(".log")).to_contain_text("with another input for charge")
+    expect(page.locator(".step", has_text="charge")).to_contain_text("Input put in by an operator")
+
+
+def test_an_act_on_an_order_that_moved_on_is_refused_in_words(system, window):
+    [broken] = in_error(system)
+    one = window(f"#/orders/{broken}")
+    one.expected = [409]
+    page = one.page
+    page.click("#act-skip")
+    assert system.call("POST", f"/orders/{broken}/actions/resubmit", {"by": "bob", "reason": "faster"})[0] == 200
+    page.fill("#f-reason", "too slow")
+    page.fill("#f-by", "ann")
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog [role=alert]")).to_contain_text("look at it again")
+    system.until(broken, "Processed")
+
+
+def test_what_is_stuck_and_paused_is_shown_with_its_next_attempt(system, window):
+    system.faults("payment", outage=True)
+    stuck = system.submit("patient", "stuck")
+    until(lambda: system.call("GET", f"/orders/{stuck}")[1]["failure_count"] >= 2, "it waits for five minutes")
+    system.faults("payment")
+    page = window().page
+    expect(page.locator(".brief")).to_contain_text("1 order is being retried")
+    page.click(".why.warn")
+    expect(page.locator(".sentence.warn")).to_contain_text("Next attempt in")
+    expect(page.locator(".timeline .next")).to_have_count(1)
+    page.click("#act-pause")
+    page.fill("#f-reason", "the customer called")
+    page.fill("#f-by", "ann")
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".sentence.pause")).to_contain_text("ann: the customer called")
+    page.click("text=‹ Orders")
+    expect(page.locator(".brief")).to_contain_text("1 order paused")
+    page.go_back()
+    page.click("#act-resume")
+    page.fill("#f-reason", "all is said")
+    page.click("dialog button[type=submit]")
+    page.click("#act-retry-now")
+    page.fill("#f-reason", "no need to wait")
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".title .state")).to_have_text("✓Processed")
+
+
+def test_text_of_an_order_never_becomes_code(system, window):
+    customer = {"id": HOSTILE, "company": HOSTILE, "contact": HOSTILE, "phone": HOSTILE}
+    ship_to = {name: HOSTILE for name in ("name", "address", "city", "region", "postal_code", "country")}
+    lines = [{**line, "product": HOSTILE} for line in system.inputs[0]["lines"]]
+    [order] = in_error(system, order_ref=HOSTILE, customer=customer, ship_to=ship_to, lines=lines)
+    named = system.submit("parcel", HOSTILE, order_ref=HOSTILE, customer=customer, ship_to=ship_to, lines=lines)
+    for one in (order, named):
+        status, told = system.call("POST", f"/orders/{one}/actions/undo", {"by": HOSTILE[:90], "reason": HOSTILE})
+        assert status == 200 or told["code"] == "not_allowed", told
+    system.call("POST", "/agents/noop/pause", {"by": HOSTILE[:90], "reason": HOSTILE})
+    page = window().page
+    is_settled(page)
+    expect(page.locator(".ref", has_text="<script>")).to_have_count(1)
+    for one in (order, named):
+        page.goto(page.url.split("#")[0] + f"#/orders/{one}")
+        expect(page.locator(".log")).to_contain_text("<script>alert(1)</script>")
+        page.click("summary:has-text('Input')")
+        expect(page.locator("pre").last).to_contain_text("<img src=x")
+    page.goto(page.url.split("#")[0] + "#/system")
+    expect(page.locator("table").first).to_contain_text("<script>alert(1)</script>")
+    page.goto(page.url.split("#")[0] + f"#/orders?workflow={'%3Cscript%3E'}&reference=%22%3E%3Cimg%20src=x%20onerror=alert(4)%3E")
+    expect(page.locator(".list .nothing")).to_contain_text("fits")
+    assert page.locator("main script, main img").count() == 0
+    system.call("POST", "/agents/noop/resume", {"by": "ann", "reason": "over"})
+
+
+def test_an_order_that_does_not_exist_is_said_to_be_none(window):
+    one = window("#/orders/ord_zzzzzzzzzzzzzzzzzzzzzzzzzz", expected=[404])
+    expect(one.page.locator("[role=alert]")).to_contain_text("There is no order with this id here")
+    one.page.keyboard.press("Escape")
+    is_settled(one.page)
+
+
+def test_two_thousand_orders_are_paged_searched_and_filtered(system, window):
+    ids = system.submit_many(2000)
+    page = window("#/orders?workflow=noop").page
+    is_settled(page)
+    seen = []
+    for n in range(3):
+        expect(rows(page)).to_have_count(50)
+        until(lambda: not set(on_page(page)) & set(seen), f"page {n} is another one")
+        seen += on_page(page)
+        page.keyboard.press("n")
+    assert len(set(seen)) == 150
+    until(lambda: not set(on_page(page)) & set(seen), "the fourth page")
+    page.keyboard.press("p")
+    until(lambda: on_page(page) == seen[100:150], "the third page again")
+    # By keys: the seventh row.
+    page.keyboard.press("Escape")
+    for _ in range(7):
+        page.keyboard.press("j")
+    expect(rows(page).nth(6)).to_be_focused()
+    page.keyboard.press("k")
+    expect(rows(page).nth(5)).to_be_focused()
+
+    page.keyboard.press("/")
+    page.keyboard.type("many-1234")
+    expect(rows(page)).to_have_count(1)
+    expect(rows(page)).to_contain_text("many-1234")
+    page.keyboard.press("Control+a")
+    page.keyboard.type(ids[7])
+    expect(page.locator("h1")).to_have_text(ids[7])
+    page.go_back()
+    page.goto(page.url.split("#")[0] + "#/orders?tenant=nobody")
+    expect(page.locator(".list .nothing")).to_be_visible()
+    page.fill("#f-tenant", "default")
+    page.keyboard.press("Enter")
+    expect(rows(page)).to_have_count(50)
+    page.fill("#f-from", "2099-01-01T00:00")
+    expect(page.locator(".list .nothing")).to_have_text("No order fits.")
+    page.click("text=Clear")
+    expect(rows(page)).to_have_count(50)
+    until(lambda: not system.call("GET", "/overview")[1]["open"]["count"], "all orders ended")
+
+
+def on_page(page):
+    return [href.removeprefix("#/orders/") for href in rows(page).evaluate_all("all => all.map((a) => a.getAttribute('href'))")]
+
+
+def test_the_list_is_live_and_keeps_the_focus(system, window):
+    system.submit("order", "before")
+    page = window().page
+    is_settled(page)
+    page.keyboard.press("j")
+    focused = page.evaluate("document.activeElement.getAttribute('href')")
+    new = system.submit("order", "after")
+    expect(page.locator(f"#list a[href='#/orders/{new}']")).to_be_visible()
+    assert page.evaluate("document.activeElement.getAttribute('href')") == focused
+
+
+def test_nothing_that_did_not_change_is_sent_again(system, window):
+    one = window()
+    statuses = []
+    one.page.on("response", lambda answer: statuses.append(answer.status) if "/orders?" in answer.url else None)
+    is_settled(one.page)
+    until(lambda: one.page.wait_for_timeout(200) or statuses[-2:] == [304, 304], "unchanged lists are answered by 304")
+
+
+def test_it_says_when_it_is_cut_off_and_comes_back(window):
+    one = window()
+    is_settled(one.page)
+    one.expected = ["net"]
+    one.context.set_offline(True)
+    one.page.keyboard.press("u")
+    expect(one.page.locator("#top .pill")).to_contain_text("Disconnected")
+    expect(one.page.locator(".list [role=alert]")).to_contain_text("cannot be reached")
+    one.context.set_offline(False)
+    one.page.keyboard.press("u")
+    expect(one.page.locator("#top .pill")).to_have_text("Live")
+    expect(one.page.locator(".list [role=alert]")).to_have_count(0)
+
+
+def test_an_agent_is_paused_and_resumed(system, window):
+    page = window("#/system").page
+    page.click("[aria-label='Pause shipping']")
+    page.fill("#f-reason", "its provider is upgraded")
+    page.fill("#f-by", "ann")
+    page.keyboard.press("Enter")
+    expect(page.locator("tr", has_text="shipping").first).to_contain_text("Paused by ann")
+    assert [a["paused"]["by"] for a in system.call("GET", "/agents")[1]["agents"] if a["name"] == "shipping"] == ["ann"]
+    expect(page.locator("#top .badge").last).to_have_text("1")
+    page.click("[aria-label='Resume shipping']")
+    page.fill("#f-reason", "done")
+    page.keyboard.press("Enter")
+    expect(page.locator("[aria-label='Pause shipping']")).to_be_visible()
+
+
+def test_poison_is_shown_and_moved_back(system, window):
+    system.send("agent-payment-dead", "no request")
+    system.send("scheduler", "no message")
+    page = window("#/system").page
+    expect(page.locator(".brief")).to_contain_text("1 dead letter of agent-payment")
+    expect(page.locator(".brief")).to_contain_text("1 message set aside")
+    page.click("[aria-label='Move back, agent-payment']")
+    page.fill("#f-reason", "mended")
+    page.fill("#f-by", "ann")
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".toast")).to_have_text("1 message moved back.")
+    # It was no request, so the agent puts it with the other one.
+    expect(page.locator(".brief")).not_to_contain_text("dead letter of")
+    expect(page.locator(".brief")).to_contain_text("2 messages set aside")
+    page.click("[aria-label='Move back, set-aside']")
+    expect(page.locator("dialog .left li")).to_have_count(2)
+    expect(page.locator("dialog .left")).to_contain_text("scheduler")
+    page.fill("#f-reason", "once more")
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".toast")).to_have_text("2 messages moved back.")
+
+
+def guarded(one, wanted):
+    """The API asks for the token `wanted`, the console's files do not."""
+    sent = []
+
+    def check(route):
+        got = route.request.headers.get("authorization")
+        sent.append(got)
+        if got == f"Bearer {wanted}":
+            return route.fallback()
+        body = {"type": "/problems/unauthorized", "title": "A token is needed", "status": 401, "code": "unauthorized", "detail": "send a token"}
+        return route.fulfill(status=401, headers={"www-authenticate": "Bearer"}, content_type="application/problem+json", body=json.dumps(body))
+
+    one.context.route(re.compile(r":\d+/(orders|details|overview|queues|agents|leases)"), check)
+    return sent
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab(system, window):
+    if system.token:
+        pytest.skip("the API asks for a token itself")
+    one = window("#/system")
+    one.expected = [401]
+    guarded(one, "right")
+    page = one.page
+    page.reload()
+    dialog = page.get_by_role("dialog", name="Sign in")
+    expect(dialog).to_be_visible()
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("does not take this token")
+    page.fill("#token", "right")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(page.locator("#top .pill")).to_have_text("Live")
+    page.reload()
+    expect(page.locator("#top .pill")).to_have_text("Live")
+    page.click("text=Sign out")
+    expect(dialog).to_contain_text("You signed out")
+
+
+def test_a_token_in_the_address_is_taken_and_removed_at_once(system, window):
+    if system.token:
+        pytest.skip("the API asks for a token itself")
+    one = window()
+    sent = guarded(one, "right & long")
+    one.expected = [401]
+    base = one.page.url.split("#")[0]
+    one.page.goto("about:blank")
+    sent.clear()
+    one.page.goto(f"{base}#token=right%20%26%20long&/system")
+    expect(one.page.locator("#top .pill")).to_have_text("Live")
+    assert one.page.url == f"{base}#/system"
+    assert set(sent) == {"Bearer right & long"}
+    assert one.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 1, ""]
+
+
+def test_keys_are_explained_and_everything_is_reached_by_tab(system, window):
+    page = window().page
+    is_settled(page)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page).to_have_url(re.compile("#/system$"))
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    is_settled(page)
+    wanted = set(page.evaluate("[...document.querySelectorAll('a[href], button:not(:disabled), input, select, summary')].filter((e) => e.checkVisibility()).map((e) => e.outerHTML)"))
+    reached = set()
+    for _ in range(300):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.outerHTML"))
+        ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert ring != "none" or page.evaluate("document.activeElement === document.body"), page.evaluate("document.activeElement.outerHTML")
+        if wanted <= reached:
+            return
+    # Ages are text of rows and change meanwhile.
+    missing = {re.sub(r"<time.*?</time>", "", one) for one in wanted} - {re.sub(r"<time.*?</time>", "", one) for one in reached}
+    assert not missing, missing
+
+
+CONTRAST = """() => {
+  const rgb = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
+  const behind = (e) => { for (let at = e; at; at = at.parentElement) { const c = rgb(getComputedStyle(at).backgroundColor); if (c.length === 3 || c[3] === 1) return c; } return rgb(getComputedStyle(document.body).backgroundColor); };
+  const bad = [];
+  for (const e of document.querySelectorAll("#top *, main *, dialog *")) {
+    const own = [...e.childNodes].some((kid) => kid.nodeType === 3 && kid.data.trim());
+    if (!own || !e.checkVisibility() || e.closest("button:disabled, svg, .hidden")) continue;
+    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push(`${ratio.toFixed(2)} ${e.outerHTML.slice(0, 120)}`);
+  }
+  return bad;
+}"""
+
+
+@pytest.mark.parametrize("name,width,height", SCHEMES)
+def test_it_can_be_read_in_light_and_dark_and_on_a_phone(system, window, name, width, height):
+    system.faults("payment", outage=True)
+    orders = [system.submit("parcel", f"NW-{10300 + n}", number=50 + n) for n in range(3)]
+    stuck = [system.submit("patient", f"NW-{10310 + n}", number=60 + n) for n in range(2)]
+    for order in orders:
+        system.until(order, "Error")
+    system.faults("payment")
+    [system.submit("order", f"NW-{10248 + n}", number=n) for n in range(8)]
+    system.call("POST", f"/orders/{orders[0]}/actions/resubmit", {"by": "ann", "reason": "the bank is back"})
+    system.until(orders[0], "Processed")
+    one = window(color_scheme="dark" if name == "dark" else "light", reduced_motion="reduce")
+    page = one.page
+    page.set_viewport_size({"width": width, "height": height})
+    is_settled(page)
+    base = page.url.split("#")[0]
+    views = [("orders", "#/orders", ".list:not([aria-busy]) #list li"), ("error", f"#/orders/{orders[1]}", ".graph"), ("done", f"#/orders/{orders[0]}", ".timeline .bar"), ("stuck", f"#/orders/{stuck[0]}", ".timeline .bar"), ("system", "#/system", "section[aria-label=Leader] td")]
+    for view, path, there in views:
+        page.goto(base + path)
+        page.wait_for_selector(there)
+        one.shot(f"{name}-{view}", full_page=view != "orders")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{view} is wider than the screen"
+        assert page.evaluate(CONTRAST) == [], view
+    page.goto(base + f"#/orders/{orders[1]}")
+    page.click("#act-resubmit")
+    assert page.evaluate(CONTRAST) == []
+    one.shot(f"{name}-dialog")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.getAnimations().length") == 0
+    for order in [*orders[1:], *stuck]:
+        system.call("POST", f"/orders/{order}/actions/undo", {"by": "ann", "reason": "the test is over"})
+        system.until(order, "Undone")
+
+
+def test_files_are_asked_for_again_and_answered_by_304(system, window):
+    page = window().page
+    is_settled(page)
+    told = page.evaluate("""async () => {
+      const first = await fetch('console/app.js', { cache: 'no-store' });
+      const again = await fetch('console/app.js', { cache: 'no-store', headers: { 'if-none-match': first.headers.get('etag') } });
+      return [first.status, first.headers.get('cache-control'), first.headers.get('x-content-type-options'), again.status];
+    }""")
+    assert told == [200, "no-cache", "nosniff", 304]
+    page.goto(page.url.split("#")[0].rstrip("/") + "/")
+    is_settled(page)
+    assert page.url.split("#")[0].endswith("/console")
