@@ -477,6 +477,7 @@ fn request(n: usize, agent: &str, tenant: &str) -> Effect {
         step: "pay".into(),
         agent: agent.into(),
         pool: None,
+        http: None,
         direction: Direction::Do,
         attempt: 1,
         idempotency_key: format!("ord_{n}:pay:do"),

@@ -25,6 +25,8 @@ pub struct Clients {
     pub sqs: aws_sdk_sqs::Client,
     /// The event bus.
     pub eventbridge: aws_sdk_eventbridge::Client,
+    /// What they have in common, for a client that one function alone needs.
+    pub sdk: SdkConfig,
 }
 
 impl Clients {
@@ -79,6 +81,7 @@ impl Clients {
             dynamodb: aws_sdk_dynamodb::Client::new(config),
             sqs: aws_sdk_sqs::Client::from_conf(sqs),
             eventbridge: aws_sdk_eventbridge::Client::new(config),
+            sdk: config.clone(),
         }
     }
 }

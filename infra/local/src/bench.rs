@@ -142,6 +142,7 @@ pub async fn run(settings: Settings) -> Result<Report> {
         cache: 20_000,
         pools: shared::pools::Layout::new(),
         urls: BTreeMap::new(),
+        external_agents: Vec::new(),
     })
     .await?;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -108,6 +108,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
         cache: 20_000,
         pools: shared::pools::Layout::new(),
         urls: BTreeMap::new(),
+        external_agents: Vec::new(),
     })
     .await?;
     let faults = ServiceFaults {
