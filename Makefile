@@ -1,6 +1,6 @@
 # What has to do with Lambda, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure e2e template contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure e2e template python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -34,6 +34,10 @@ e2e:
 # Lints and checks of template.yaml.
 template:
 	tests/template/run
+
+# The agent in Python beside the local system: killed at work, started again.
+python-agent:
+	tests/agents/run
 
 # The contract suite of the adapters against other endpoints than the embedded ones.
 contract-dynamodb-local contract-ministack contract-localstack: contract-%:

@@ -326,7 +326,12 @@ fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem>
     if known.agents.contains(&agent.get_ref().as_str()) {
         return Ok(());
     }
-    Err((agent.span(), format!("unknown agent `{}`; write one of {}", agent.get_ref(), list(known.agents))))
+    let message = format!(
+        "unknown agent `{}`; write one of {}, or register yours (docs/agents.md)",
+        agent.get_ref(),
+        list(known.agents)
+    );
+    Err((agent.span(), message))
 }
 
 fn check_timeout(timeout: &Spanned<SignedDuration>) -> Result<(), Problem> {
