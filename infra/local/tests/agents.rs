@@ -107,3 +107,20 @@ fn an_external_agent_has_to_be_named_and_named_well() {
     refused(dir.path(), &up(&["gift-wrap", "gift-wrap"]), &["`gift-wrap` already"]);
     refused(dir.path(), &up(&["gift-wrap", "payment"]), &["`payment` already"]);
 }
+
+#[test]
+fn the_files_in_the_documents_are_taken() {
+    let pages = [include_str!("../../../docs/agents.md"), include_str!("../../../docs/workflows.md")];
+    let blocks: Vec<&str> = pages
+        .iter()
+        .flat_map(|page| page.split("```toml\n").skip(1))
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let step = "name = \"w\"\n[[step]]\nname = \"s\"\ntimeout = \"1s\"\n";
+        let text = if block.contains("[[step]]") { block.to_owned() } else { format!("{step}{block}") };
+        let known = shared::workflow::file::Known { agents: &["http", "gift-wrap"], inputs: &[] };
+        shared::workflow::file::parse("document", &text, known).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}

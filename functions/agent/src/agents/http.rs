@@ -12,23 +12,27 @@ use shared::message::Request;
 use shared::step::Direction;
 use shared::workflow::http::{self, fill, may_call, secret};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub struct Http {
-    client: Client,
+    /// Made for the first call: it reads the machine's root certificates, which is a good part of a cold start.
+    client: OnceLock<Client>,
     secrets: Arc<Secrets>,
 }
 
 impl Http {
     /// An agent that looks secrets up in `secrets`. Where those are of the cloud, it calls nothing on its own machine.
-    ///
-    /// # Panics
-    /// If TLS cannot be set up, which only a broken build does.
     #[must_use]
     pub fn new(secrets: Arc<Secrets>) -> Self {
-        let resolver = Resolver { loopback: secrets.is_local() };
-        let client = builder().dns_resolver(Arc::new(resolver)).build();
-        Self { client: client.expect("the built-in TLS configuration is valid"), secrets }
+        Self { client: OnceLock::new(), secrets }
+    }
+
+    fn client(&self) -> &Client {
+        self.client.get_or_init(|| {
+            let resolver = Resolver { loopback: self.secrets.is_local() };
+            let client = builder().dns_resolver(Arc::new(resolver)).build();
+            client.expect("the built-in TLS configuration is valid")
+        })
     }
 
     async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
@@ -46,7 +50,7 @@ impl Http {
         let method = method.map_err(|_| permanent(format!("`{}` is no method", call.method)))?;
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let mut asked = self
-            .client
+            .client()
             .request(method, url)
             .headers(headers(call, request, &secrets)?)
             .header("idempotency-key", &request.idempotency_key)
