@@ -1,10 +1,10 @@
 """An agent in Python: wraps gifts, and unwraps them when an order is undone. docs/agents.md says what it has to keep to.
 
     pip install -r examples/agents/requirements.txt
-    AWS_ENDPOINT_URL=http://localhost:8081 AWS_REGION=local AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x \
+    AWS_ENDPOINT_URL=http://localhost:8081 AWS_DEFAULT_REGION=local AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x \
         python3 examples/agents/gift_wrap.py
 
-On AWS it needs credentials, AWS_REGION, and STACK, the name of the deployment.
+On AWS it needs credentials, AWS_DEFAULT_REGION, and STACK, the name of the deployment.
 """
 
 import json

@@ -31,6 +31,7 @@ class World:
     def __init__(self, program, folder):
         self.program, self.folder, self.agent = program, folder, None
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        self.environment["RUST_LOG"] = "error"
         command = [program, "up", "--memory", "--port", "0", "--workflows", HERE / "workflows", "--external-agent", "gift-wrap"]
         self.system = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=self.environment)
         text = ""
@@ -41,7 +42,7 @@ class World:
         self.environment |= {
             "STEPWARDEN_URL": text.split()[0],
             "AWS_ENDPOINT_URL": re.search(r"AWS endpoints\s+(\S+)", text)[1],
-            "AWS_REGION": "local",
+            "AWS_DEFAULT_REGION": "local",
             "AWS_ACCESS_KEY_ID": "x",
             "AWS_SECRET_ACCESS_KEY": "x",
             "SHELF": str(folder / "shelf.db"),
@@ -67,6 +68,7 @@ class World:
 
     def shelf(self):
         """Gifts as key -> undone."""
+        assert self.agent.poll() is None, "the agent has ended by itself"
         if not (self.folder / "shelf.db").exists():
             return {}
         with sqlite3.connect(self.folder / "shelf.db") as shelf:
@@ -93,8 +95,8 @@ def main(program):
                 answer = world.verb("submit", "-", "--workflow", "gift", "--key", f"gift-{n}", "--json", text=order)
                 ids.append(json.loads(answer)["order_id"])
             until("some gifts are wrapped", lambda: len(world.shelf()) >= 3)
-            world.kill_agent()
             wrapped = len(world.shelf())
+            world.kill_agent()
             assert wrapped < ORDERS, "it was too late to kill the agent in the middle"
             world.start_agent()
             for n, id in enumerate(ids):
