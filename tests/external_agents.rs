@@ -96,7 +96,8 @@ async fn a_reply_of_plain_json_moves_the_order_on() {
 // A2: the four outcomes.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_means_what_the_page_says() {
-    let (whole, id) = start("30s").await;
+    // The undo begins when the last deadline has passed.
+    let (whole, id) = start("10s").await;
     answer(&whole, json!({"outcome": "deferred", "error": "closed for lunch", "retry_after_ms": 0})).await;
     let second = answer(&whole, json!({"outcome": "unavailable", "error": "no paper"})).await;
     let third = answer(&whole, json!({"outcome": "failed", "error": "too large to wrap"})).await;
