@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure e2e console template openapi schemathesis deny contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure e2e console template openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -50,6 +50,10 @@ schemathesis:
 # Licences, sources and known advisories of all dependencies: cargo install cargo-deny --locked
 deny:
 	cargo deny check
+
+# The agent in Python beside the local system: killed at work, started again.
+python-agent:
+	tests/agents/run
 
 # The contract suite of the adapters against other endpoints than the embedded ones.
 contract-dynamodb-local contract-ministack contract-localstack: contract-%:

@@ -510,6 +510,7 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         step: spec.name.clone(),
         agent: work.agent.to_owned(),
         pool: step.pool.clone(),
+        http: work.http.cloned(),
         direction,
         attempt: step.attempt,
         idempotency_key,

@@ -6,6 +6,7 @@ use crate::step::Direction;
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
+use crate::workflow::http::Http;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -91,6 +92,9 @@ pub struct Request {
     /// The pool of that agent it is given to; `None` for the one called as the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// The call to make, for the agent called `http`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
     /// The step itself or its undo.
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.

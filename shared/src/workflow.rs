@@ -4,10 +4,12 @@
 //! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
 
 pub mod file;
+pub mod http;
 
 use crate::retry::{Calls, Ladder, Late, Then};
 use crate::step::Direction;
 use crate::time::SignedDuration;
+use http::Http;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -50,6 +52,9 @@ pub struct Step {
     pub name: String,
     /// The agent that does it.
     pub agent: String,
+    /// The call, where that agent is [`http::AGENT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
     /// Positions of the steps that must be done first.
     pub after: Vec<usize>,
     /// From the claim to `complete_by`.
@@ -76,6 +81,9 @@ pub struct Step {
 pub struct Undo {
     /// The agent that does it.
     pub agent: String,
+    /// The call, where that agent is [`http::AGENT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy; at its end the task stops in Error, whatever `then` says.
@@ -98,6 +106,14 @@ impl Workflow {
     pub fn shortest_timeout(&self) -> SignedDuration {
         let undo = self.steps.iter().filter_map(|s| s.undo.as_ref().map(|u| u.timeout));
         self.steps.iter().map(|s| s.timeout).chain(undo).min().unwrap_or(SignedDuration::ZERO)
+    }
+
+    /// All calls over HTTP, each with the name of its step.
+    pub fn calls_over_http(&self) -> impl Iterator<Item = (&str, &Http)> {
+        self.steps.iter().flat_map(|step| {
+            let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
+            step.http.iter().chain(undo).map(|http| (step.name.as_str(), http))
+        })
     }
 
     /// Position of the step called `name`.
@@ -131,11 +147,16 @@ impl Step {
     #[must_use]
     pub fn work(&self, direction: Direction) -> Option<Work<'_>> {
         match direction {
-            Direction::Do => {
-                Some(Work { agent: &self.agent, timeout: self.timeout, retry: &self.retry, calls: self.calls })
-            }
+            Direction::Do => Some(Work {
+                agent: &self.agent,
+                http: self.http.as_ref(),
+                timeout: self.timeout,
+                retry: &self.retry,
+                calls: self.calls,
+            }),
             Direction::Undo => self.undo.as_ref().map(|u| Work {
                 agent: &u.agent,
+                http: u.http.as_ref(),
                 timeout: u.timeout,
                 retry: &u.retry,
                 calls: u.calls,
@@ -149,6 +170,8 @@ impl Step {
 pub struct Work<'a> {
     /// The agent that does it.
     pub agent: &'a str,
+    /// The call, where that agent is [`http::AGENT`].
+    pub http: Option<&'a Http>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.

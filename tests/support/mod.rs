@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// The agent that programs outside of the system serve: whoever takes its requests from their queue.
+pub const EXTERNAL: &str = "gift-wrap";
+
 /// 830 real orders, one JSON object a line.
 const NORTHWIND: &str = include_str!("../data/northwind-orders.jsonl");
 
@@ -35,7 +38,8 @@ pub fn northwind(n: usize) -> Value {
 
 /// The workflow in `text`, as the programs read it.
 pub fn workflow(text: &str) -> Workflow {
-    let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
+    let agents: Vec<&str> = agent::agents::NAMES.into_iter().chain([EXTERNAL]).collect();
+    let known = Known { agents: &agents, inputs: &submit::input::NAMES };
     parse("test.toml", text, known).unwrap()
 }
 
@@ -158,6 +162,7 @@ impl Whole {
             pools,
             urls,
             access,
+            external_agents: vec![EXTERNAL.into()],
         })
         .await
         .unwrap();

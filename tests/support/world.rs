@@ -73,6 +73,7 @@ impl World {
             event_bus: "default".into(),
             reply_queues: vec!["shop".into()],
             agents: agents::NAMES.map(str::to_owned).to_vec(),
+            external_agents: Vec::new(),
             pools: shared::pools::Layout::new(),
             priority_classes: true,
             shards: 1,
@@ -103,7 +104,7 @@ impl World {
             queue_tenant: submit::http::DEFAULT_TENANT.into(),
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
-        let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}")), settings, clock);
+        let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}"), &Arc::default()), settings, clock);
         let messenger = SqsMessenger::new(&clients, &config);
         Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms, started }
     }

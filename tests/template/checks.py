@@ -453,6 +453,17 @@ def agents_cannot_touch_tables(stack):
         yield f"Agent: sends to {sorted(sends)}"
 
 
+@check
+def the_agent_alone_reads_secrets(stack):
+    arn = stack.parameters["HttpSecretArn"]
+    for function in FUNCTIONS:
+        wanted = {("secretsmanager:GetSecretValue", arn)} if arn and function == "Agent" else set()
+        if (may := _may(stack, function, "secretsmanager:")) != wanted:
+            yield f"{function}: may {sorted(may)}"
+    if stack.properties("Agent")["Environment"]["Variables"].get("HTTP_SECRETS") != arn:
+        yield "Agent: does not know where the secrets are"
+
+
 # B6
 @check
 def the_supervisor_only_requests_recovery(stack):

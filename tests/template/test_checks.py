@@ -13,6 +13,7 @@ SETTINGS = {
     "jwt-open": {**JWT, "OpenOrders": "true"},
     "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
     "classes": {"PriorityClasses": "true"},
+    "secrets-external": {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf", "ExternalAgents": "gift-wrap"},
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},

@@ -44,6 +44,7 @@ KEY = {"KmsKeyArn": "arn:aws:kms:eu-west-1:111122223333:key/1234"}
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
 CLASSES = {"PriorityClasses": "true"}
 STANDBY = {"Active": "false"}
+SECRETS = {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf"}
 VARIABLES = ("Globals", "Function", "Environment", "Variables")
 DASHBOARD = ("Resources", "Dashboard", P, "DashboardBody", "Fn::Sub")
 
@@ -128,6 +129,9 @@ DEFECTS = [
     ("submit_cannot_touch_agents", grant("Submit", "dynamodb:UpdateItem", "State"), {}),
     ("agents_cannot_touch_tables", grant("Agent", "dynamodb:GetItem", "State"), {}),
     ("agents_cannot_touch_tables", grant("Agent", "sqs:SendMessage", "AgentPaymentQueue"), {}),
+    ("the_agent_alone_reads_secrets", grant("Agent", "secretsmanager:GetSecretValue", "Orders"), {}),
+    ("the_agent_alone_reads_secrets", resource("AgentRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, PASS), SECRETS),
+    ("the_agent_alone_reads_secrets", resource("Agent", P, "Environment", "Variables", "HTTP_SECRETS", "x"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "sqs:SendMessage", "AgentPaymentQueue"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "dynamodb:GetItem", "Orders"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "lambda:InvokeFunction", "Agent"), {}),

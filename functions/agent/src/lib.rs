@@ -8,6 +8,7 @@ pub mod agents;
 pub mod breaker;
 pub mod remote;
 mod runtime;
+pub mod secrets;
 
 pub use runtime::{Runtime, Settings};
 
@@ -60,7 +61,11 @@ pub struct Call<'a> {
 /// An agent: the calls to one remote service.
 pub trait Agent: Send + Sync {
     /// Name by which workflows know it.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
+    /// The remote service that this request is for, where the agent calls more than one: each has a breaker of its own.
+    fn remote(&self, _: &Request) -> Option<String> {
+        None
+    }
     /// Makes one call, forward or undo as the request says. The result is at most
     /// [`MAX_OUTPUT`](shared::message::MAX_OUTPUT) bytes of JSON: what later steps and the undo need to know.
     fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>>;

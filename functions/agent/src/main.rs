@@ -1,23 +1,29 @@
 //! The agents as a Lambda function: one function for all of them, or one each with `AGENTS` set.
 
+use agent::secrets::Secrets;
 use agent::{Runtime, Settings, agents, breaker};
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use std::sync::Arc;
 use stepwarden_aws::{Clients, Config, SqsMessenger, telemetry, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
-    let messenger = SqsMessenger::new(&Clients::from_env().await, &config);
+    let clients = Clients::from_env().await;
+    let messenger = SqsMessenger::new(&clients, &config);
+    // Not set in a deployment without secrets.
+    let id = std::env::var("HTTP_SECRETS").unwrap_or_default();
+    let secrets = Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&clients.sdk), id));
     let variable = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase().replace('-', "_"))).ok();
     let url = |name: &str| variable(name).unwrap_or_default();
-    let mut all = agents::all(url);
+    let mut all = agents::all(url, &secrets);
     all.retain(|agent| config.agents.is_empty() || config.agents.iter().any(|name| name == agent.name()));
     let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
     let mut runtime = Runtime::new(all, settings, wall_clock());
     // A pool without a URL of its own calls the service that its agent calls.
     let url_of_pool = |agent: &str, pool: &str| variable(pool).unwrap_or_else(|| url(agent));
-    for (pool, agent) in agents::in_pools(&config.pools, url_of_pool) {
+    for (pool, agent) in agents::in_pools(&config.pools, url_of_pool, &secrets) {
         runtime = runtime.with_pool(&pool, agent);
     }
     let (runtime, messenger) = (&runtime, &messenger);

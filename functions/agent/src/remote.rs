@@ -1,10 +1,11 @@
 //! Calls to a remote service over HTTP, and what its answers mean.
 
 use crate::{AgentError, Call};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, ClientBuilder, Response};
 use serde_json::{Value, json};
 use shared::step::Direction;
 use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::http::{Meaning, usual};
 use std::time::Duration;
 
 /// Longest answer read, in bytes.
@@ -24,12 +25,16 @@ pub struct Remote {
 /// If TLS cannot be set up, which only a broken build does.
 #[must_use]
 pub fn client() -> Client {
+    builder().build().expect("the built-in TLS configuration is valid")
+}
+
+/// What all of them have in common. Redirects are not followed: a call with an idempotency key and secrets goes to where it
+/// was meant to go, or nowhere.
+pub(crate) fn builder() -> ClientBuilder {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .expect("the built-in TLS configuration is valid")
 }
 
 impl Remote {
@@ -61,11 +66,15 @@ impl Remote {
             .send()
             .await
             .map_err(|e| transient(e.without_url().to_string()))?;
-        read(answer).await
+        let meaning = usual("POST", answer.status().as_u16());
+        let body = read(answer, meaning).await?;
+        serde_json::from_slice(&body)
+            .map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") })
     }
 }
 
-async fn read(mut answer: Response) -> Result<Value, AgentError> {
+/// The body of an answer that means that the call is done.
+pub(crate) async fn read(mut answer: Response, meaning: Meaning) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
     let retry_after = retry_after(answer.headers().get("retry-after").and_then(|v| v.to_str().ok()));
     let mut body = Vec::new();
@@ -75,9 +84,8 @@ async fn read(mut answer: Response) -> Result<Value, AgentError> {
         }
         body.extend_from_slice(&chunk);
     }
-    if status.is_success() {
-        let value = serde_json::from_slice(&body);
-        return value.map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") });
+    if meaning == Meaning::Done {
+        return Ok(body);
     }
     let detail = serde_json::from_slice::<Value>(&body).ok();
     let detail = detail.as_ref().and_then(|v| v.get("detail").or(v.get("code"))).and_then(Value::as_str);
@@ -85,21 +93,14 @@ async fn read(mut answer: Response) -> Result<Value, AgentError> {
         Some(detail) => format!("{} {}", status.as_u16(), shared::history::shorten(detail, 200)),
         None => status.to_string(),
     };
-    if may_pass(status) {
-        Err(AgentError::Transient { error, retry_after })
-    } else {
-        Err(AgentError::Permanent { error })
+    match meaning {
+        Meaning::Transient => Err(AgentError::Transient { error, retry_after }),
+        Meaning::Done | Meaning::Permanent => Err(AgentError::Permanent { error }),
     }
 }
 
-fn transient(error: String) -> AgentError {
+pub(crate) fn transient(error: String) -> AgentError {
     AgentError::Transient { error, retry_after: None }
-}
-
-/// Whether the same call may succeed later (RFC 9110, and RFC 8470 for 425).
-fn may_pass(status: StatusCode) -> bool {
-    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::TOO_EARLY)
 }
 
 /// `Retry-After` in whole seconds or as a date (RFC 9110, section 10.2.3).
@@ -123,16 +124,5 @@ mod tests {
         assert_eq!(retry_after(Some("Sat, 01 Jan 2000 00:00:00 GMT")), Some(SignedDuration::ZERO));
         assert_eq!(retry_after(Some("soon")), None);
         assert_eq!(retry_after(None), None);
-    }
-
-    // A2: transient and permanent answers are told apart.
-    #[test]
-    fn only_answers_that_may_pass_are_transient() {
-        for status in [408, 425, 429, 500, 502, 503, 504] {
-            assert!(may_pass(StatusCode::from_u16(status).unwrap()), "{status}");
-        }
-        for status in [301, 400, 401, 403, 404, 409, 422, 501] {
-            assert!(!may_pass(StatusCode::from_u16(status).unwrap()), "{status}");
-        }
     }
 }

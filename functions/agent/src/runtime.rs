@@ -2,12 +2,17 @@
 
 use crate::breaker::{self, Breaker};
 use crate::{Agent, AgentError, Call};
+use lru::LruCache;
 use shared::engine::Clock;
 use shared::message::{Outcome, Reply, Request};
 use shared::time::{SignedDuration, Timestamp, millis, until};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Most remote services of agents that call more than one, whose breakers are kept: those called last.
+const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// How the runtime reckons.
 #[derive(Clone, Copy, Debug)]
@@ -21,30 +26,34 @@ pub struct Settings {
 /// The agents of one process, each behind its breaker.
 pub struct Runtime {
     /// By the name of the pool they serve, which is the agent's where it has only one.
-    agents: HashMap<String, (Arc<dyn Agent>, Breaker)>,
+    agents: HashMap<String, (Arc<dyn Agent>, Arc<Breaker>)>,
+    /// Of agents that call more than one remote service, by what [`Agent::remote`] calls it.
+    remotes: Mutex<LruCache<String, Arc<Breaker>>>,
     settings: Settings,
     clock: Clock,
 }
 
-/// An agent with its breaker.
-#[derive(Clone, Copy)]
+/// An agent with the breaker of the remote service that a request is for.
+#[derive(Clone)]
 pub struct Guarded<'a> {
     agent: &'a dyn Agent,
-    breaker: &'a Breaker,
+    breaker: Arc<Breaker>,
+    remote: Option<String>,
 }
 
 impl Runtime {
     /// A runtime of `agents`.
     #[must_use]
     pub fn new(agents: Vec<Arc<dyn Agent>>, settings: Settings, clock: Clock) -> Self {
-        let none = Self { agents: HashMap::new(), settings, clock };
-        agents.into_iter().fold(none, |all, agent| all.with_pool(agent.name(), agent))
+        let remotes = Mutex::new(LruCache::new(MAX_REMOTES));
+        let none = Self { agents: HashMap::new(), remotes, settings, clock };
+        agents.into_iter().fold(none, |all, agent| all.with_pool(&agent.name().to_owned(), agent))
     }
 
     /// The same, where requests for the pool called `pool` are done by `agent`, behind a breaker of its own.
     #[must_use]
     pub fn with_pool(mut self, pool: &str, agent: Arc<dyn Agent>) -> Self {
-        self.agents.insert(pool.to_owned(), (agent, Breaker::new(self.settings.breaker)));
+        self.agents.insert(pool.to_owned(), (agent, Arc::new(Breaker::new(self.settings.breaker))));
         self
     }
 
@@ -54,17 +63,29 @@ impl Runtime {
         let pool = request.pool.as_ref().and_then(|pool| self.agents.get(pool));
         let own = || self.agents.get(&request.agent);
         let (agent, breaker) = pool.filter(|(agent, _)| agent.name() == request.agent).or_else(own)?;
-        Some(Guarded { agent: &**agent, breaker })
+        let remote = agent.remote(request);
+        let breaker = match &remote {
+            None => breaker,
+            Some(name) => {
+                let new = || Arc::new(Breaker::new(self.settings.breaker));
+                &Arc::clone(self.remotes().get_or_insert_ref(name, new))
+            }
+        };
+        Some(Guarded { agent: &**agent, breaker: Arc::clone(breaker), remote })
     }
 
-    /// Breakers that are open now: name of the pool and the time until the next probe.
+    fn remotes(&self) -> MutexGuard<'_, LruCache<String, Arc<Breaker>>> {
+        self.remotes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Breakers that are open now: name of the pool or of the remote service, and the time until the next probe.
     #[must_use]
-    pub fn open_breakers(&self) -> Vec<(&str, SignedDuration)> {
+    pub fn open_breakers(&self) -> Vec<(String, SignedDuration)> {
         let now = self.now();
-        self.agents
-            .iter()
-            .filter_map(|(name, (_, breaker))| breaker.open_for(now).map(|left| (name.as_str(), left)))
-            .collect()
+        let pools = self.agents.iter().map(|(name, (_, breaker))| (name.clone(), Arc::clone(breaker)));
+        let remotes: Vec<_> =
+            self.remotes().iter().map(|(name, breaker)| (name.clone(), Arc::clone(breaker))).collect();
+        pools.chain(remotes).filter_map(|(name, breaker)| Some((name, breaker.open_for(now)?))).collect()
     }
 
     fn now(&self) -> Timestamp {
@@ -73,7 +94,7 @@ impl Runtime {
 
     /// One attempt. `None` is silence: the time ran out, and only the supervisor acts now.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
-        let outcome = self.attempt(guarded, request).await;
+        let outcome = self.attempt(&guarded, request).await;
         let (name, attempt) = (&request.step, request.attempt);
         // Not even an error after the deadline: the step may have been given to somebody else.
         let outcome = outcome.filter(|_| self.now() < request.complete_by);
@@ -91,12 +112,12 @@ impl Runtime {
         outcome.map(|outcome| Reply::to(request, outcome))
     }
 
-    async fn attempt(&self, Guarded { agent, breaker }: Guarded<'_>, request: &Request) -> Option<Outcome> {
+    async fn attempt(&self, Guarded { agent, breaker, remote }: &Guarded<'_>, request: &Request) -> Option<Outcome> {
         let mut calls = 0;
         loop {
             let left = self.time_left(request)?;
             if let Err(wait) = breaker.enter(self.now()) {
-                let error = format!("the circuit breaker of `{}` is open", agent.name());
+                let error = format!("the circuit breaker of `{}` is open", remote.as_deref().unwrap_or(agent.name()));
                 // Spread out, or all that waited come back at the same moment.
                 let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
                 return Some(Outcome::Deferred { error, retry_after_ms });

@@ -25,6 +25,8 @@ pub struct Clients {
     pub sqs: aws_sdk_sqs::Client,
     /// The event bus.
     pub eventbridge: aws_sdk_eventbridge::Client,
+    /// What they have in common, for a client that one function alone needs.
+    pub sdk: SdkConfig,
 }
 
 impl Clients {
@@ -67,6 +69,7 @@ impl Clients {
             eventbridge: aws_sdk_eventbridge::Client::from_conf(
                 aws_sdk_eventbridge::config::Builder::from(&config).allow_no_auth().build(),
             ),
+            sdk: config,
         }
     }
 
@@ -75,6 +78,7 @@ impl Clients {
             dynamodb: aws_sdk_dynamodb::Client::new(config),
             sqs: aws_sdk_sqs::Client::from_conf(queues(config).build()),
             eventbridge: aws_sdk_eventbridge::Client::new(config),
+            sdk: config.clone(),
         }
     }
 }

@@ -28,8 +28,10 @@ pub struct Config {
     pub event_bus: String,
     /// `REPLY_QUEUES`: registered names that a submission may ask notices to be sent to, separated by commas.
     pub reply_queues: Vec<String>,
-    /// `AGENTS`: names of all agents, separated by commas.
+    /// `AGENTS` and `EXTERNAL_AGENTS`: names of all agents, separated by commas.
     pub agents: Vec<String>,
+    /// `EXTERNAL_AGENTS`: those of them that a program of somebody else's serves, which takes its requests from their queues.
+    pub external_agents: Vec<String>,
     /// `AGENT_POOLS`: pools of the agents that have more than their own, the most preferred first, for instance
     /// `payment=payment,payment-b;fraud=fraud,fraud-b`.
     pub pools: Layout,
@@ -75,9 +77,17 @@ impl Config {
             let all = lookup(name).unwrap_or_default();
             all.split(',').map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned).collect()
         };
-        let agents = list("AGENTS");
+        let mut agents = list("AGENTS");
+        let external_agents = list("EXTERNAL_AGENTS");
+        if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
+            let problem =
+                format!("`{name}` is one of AGENTS too; name it here if its program is your own, there if not");
+            return Err(Error { name: "EXTERNAL_AGENTS", problem });
+        }
+        agents.extend(external_agents.iter().cloned());
         if let Some(name) = agents.iter().find(|name| !queue::is_pool(name)) {
-            return Err(Error { name: "AGENTS", problem: format!("`{name}` {NO_POOL}") });
+            let variable = if external_agents.contains(name) { "EXTERNAL_AGENTS" } else { "AGENTS" };
+            return Err(Error { name: variable, problem: format!("`{name}` {NO_POOL}") });
         }
         let pools = pools(&lookup("AGENT_POOLS").unwrap_or_default())
             .and_then(|pools| apart(pools, &agents))
@@ -89,6 +99,7 @@ impl Config {
             event_bus: text("EVENT_BUS")?,
             reply_queues: list("REPLY_QUEUES"),
             agents,
+            external_agents,
             pools,
             priority_classes: flag(&lookup, "PRIORITY_CLASSES", false)?,
             shards: number(&lookup, "SHARDS", 4, 1, 256)?,
@@ -113,12 +124,21 @@ impl Config {
         self.pools.get(agent).map_or_else(|| vec![agent], |pools| pools.iter().map(String::as_str).collect())
     }
 
-    /// The queues of one pool of an agent, the most urgent first.
+    /// Whether somebody else's program serves this pool.
+    fn is_external(&self, pool: &str) -> bool {
+        self.external_agents.iter().any(|agent| self.pools_of(agent).contains(&pool))
+    }
+
+    /// The queues of one pool of an agent, the most urgent first. Somebody else's program has one queue to look at.
     #[must_use]
     pub fn pool_queues(&self, pool: &str) -> Vec<String> {
         let queue = queue::agent(pool);
         let classes = [Priority::High, Priority::Normal, Priority::Low];
-        if self.priority_classes { classes.map(|p| queue::of_class(&queue, p)).to_vec() } else { vec![queue] }
+        if self.priority_classes && !self.is_external(pool) {
+            classes.map(|p| queue::of_class(&queue, p)).to_vec()
+        } else {
+            vec![queue]
+        }
     }
 
     /// The scheduler's queues of Wakes, the most urgent first.
@@ -135,7 +155,7 @@ impl Config {
         let wanted = request.pool.as_deref().unwrap_or(&request.agent);
         // A pool that was taken out of the configuration since it was chosen.
         let pool = if pools.contains(&wanted) { wanted } else { pools[0] };
-        queue::of_requests(pool, request.priority, self.priority_classes)
+        queue::of_requests(pool, request.priority, self.priority_classes && !self.is_external(pool))
     }
 
     /// The queue a Wake goes to. Only urgent ones have a queue of their own: what is not urgent waits its turn with the rest.
@@ -145,7 +165,8 @@ impl Config {
     }
 }
 
-const NO_POOL: &str = "cannot be part of a queue's name; write 1 to 40 lower-case letters, digits and `-`, not ending in -high, -low or -dead";
+/// What is wrong with a name that [`queue::is_pool`] refuses.
+pub const NO_POOL: &str = "cannot be part of a queue's name; write 1 to 40 lower-case letters, digits and `-`, not ending in -high, -low or -dead";
 
 /// The pools in `agent=pool,pool;agent=pool`.
 ///
@@ -254,6 +275,7 @@ mod tests {
             ("CLOCK_SKEW_MS", "-1"),
             ("PRIORITY_CLASSES", "yes"),
             ("AGENTS", "a,a-high"),
+            ("EXTERNAL_AGENTS", "A"),
             ("AGENT_POOLS", "payment"),
             ("AGENT_POOLS", "payment=payment,"),
             ("AGENT_POOLS", "payment=Payment"),
@@ -266,6 +288,11 @@ mod tests {
             let error = lookup(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(name), "{error}");
         }
+        let external = [("AGENTS", "fraud"), ("EXTERNAL_AGENTS", "wrap")];
+        let config = lookup(&external).unwrap();
+        assert_eq!((config.agents, config.external_agents), (vec!["fraud".into(), "wrap".into()], vec!["wrap".into()]));
+        let error = lookup(&[("AGENTS", "a,b"), ("EXTERNAL_AGENTS", "b")]).unwrap_err().to_string();
+        assert!(error.starts_with("EXTERNAL_AGENTS: `b`"), "{error}");
         for (pools, words) in [("payment=payment,fraud", "another agent"), ("paymnt=a,b", "no agent `paymnt`")] {
             let error = lookup(&[("AGENTS", "fraud,payment"), ("AGENT_POOLS", pools)]).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
@@ -285,7 +312,8 @@ mod tests {
     #[test]
     fn requests_and_wakes_go_to_the_queue_of_their_pool_and_class() {
         let pools = ("AGENT_POOLS", " payment = payment, payment-b ;fraud=fraud-b");
-        let on = lookup(&[pools, ("PRIORITY_CLASSES", "true")]).unwrap();
+        let external = ("EXTERNAL_AGENTS", "wrap");
+        let on = lookup(&[pools, external, ("AGENTS", "payment,fraud"), ("PRIORITY_CLASSES", "true")]).unwrap();
         let off = lookup(&[pools, ("PRIORITY_CLASSES", "false")]).unwrap();
         let table = [
             ("payment", None, Priority::High, "agent-payment-high", "agent-payment"),
@@ -301,6 +329,8 @@ mod tests {
             assert_eq!(on.queue_of(&request), with);
             assert_eq!(off.queue_of(&request), without);
         }
+        assert_eq!(on.queue_of(&request("wrap", None, Priority::High)), "agent-wrap");
+        assert_eq!(on.pool_queues("wrap"), ["agent-wrap"]);
         assert_eq!(on.pool_queues("payment-b"), ["agent-payment-b-high", "agent-payment-b", "agent-payment-b-low"]);
         assert_eq!(off.pool_queues("payment-b"), ["agent-payment-b"]);
         assert_eq!(on.scheduler_queues(), ["scheduler-high", "scheduler"]);

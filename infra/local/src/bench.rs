@@ -145,6 +145,7 @@ pub async fn run(settings: Settings) -> Result<Report> {
         pools: shared::pools::Layout::new(),
         urls: BTreeMap::new(),
         access: Default::default(),
+        external_agents: Vec::new(),
     })
     .await?;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -109,6 +109,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
         pools: shared::pools::Layout::new(),
         urls: BTreeMap::new(),
         access: Default::default(),
+        external_agents: Vec::new(),
     })
     .await?;
     let faults = ServiceFaults {

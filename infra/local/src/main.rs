@@ -225,6 +225,10 @@ struct Up {
     /// Orders a second taken over HTTP from each tenant, and twice as many at once; 0: all
     #[arg(long, default_value_t = 500, value_name = "N")]
     rate_limit: u32,
+    /// An agent that a program of your own serves: workflows may name it, and its requests wait in queue agent-NAME; may be
+    /// repeated
+    #[arg(long = "external-agent", value_name = "NAME")]
+    external_agents: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -287,6 +291,9 @@ struct Bench {
 struct Simulate {
     /// A workflow file [default: the project's own workflows, which use every rule between them]
     file: Option<PathBuf>,
+    /// An agent that a program of your own serves; may be repeated
+    #[arg(long = "external-agent", value_name = "NAME")]
+    external_agents: Vec<String>,
     /// How many seeds, from 0
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -350,9 +357,12 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let workflows = || read_workflows(cli.workflows.as_deref());
+    let workflows = || read_workflows(cli.workflows.as_deref(), &[]);
     match cli.command {
-        Some(Command::Up(up)) => self::up(up, workflows()?).await,
+        Some(Command::Up(up)) => {
+            let workflows = read_workflows(cli.workflows.as_deref(), &up.external_agents)?;
+            self::up(up, workflows).await
+        }
         Some(Command::Bench(bench)) => self::bench(bench).await,
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Demo(demo)) => self::demo(demo, workflows()?).await,
@@ -365,12 +375,14 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-fn read_workflows(folder: Option<&Path>) -> Result<Workflows> {
+fn read_workflows(folder: Option<&Path>, external_agents: &[String]) -> Result<Workflows> {
+    let agents: Vec<&str> =
+        agent::agents::NAMES.into_iter().chain(external_agents.iter().map(String::as_str)).collect();
     let here = Path::new("workflows");
     let folder = folder.or_else(|| here.is_dir().then_some(here));
     let workflows = match folder {
-        Some(folder) => workflows::in_folder(folder, &agent::agents::NAMES)?,
-        None => workflows::built_in(&agent::agents::NAMES)?,
+        Some(folder) => workflows::in_folder(folder, &agents)?,
+        None => workflows::built_in(&agents)?,
     };
     Ok(workflows)
 }
@@ -476,6 +488,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         pools: up.pools,
         urls: up.remotes.into_iter().collect(),
         access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
+        external_agents: up.external_agents,
     };
     let system = System::start(options).await?;
     tell(&system.url);
@@ -520,8 +533,8 @@ async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn simulate(Simulate { file, seeds, seed, adapter_every, json }: Simulate) -> Result<ExitCode> {
-    let options = simulate::Options { file, seeds, seed, real_every: adapter_every, json };
+async fn simulate(Simulate { file, external_agents, seeds, seed, adapter_every, json }: Simulate) -> Result<ExitCode> {
+    let options = simulate::Options { file, external_agents, seeds, seed, real_every: adapter_every, json };
     // Each seed has a runtime of its own, so it cannot be played inside of this one.
     let is_clean = tokio::task::spawn_blocking(move || simulate::main(&options)).await??;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })

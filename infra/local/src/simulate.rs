@@ -13,6 +13,8 @@ use stepwarden_simulation::{Run, RunOptions, Settings, run, simulate, workflows}
 pub struct Options {
     /// A workflow file; `None` takes those that the project itself is tested with.
     pub file: Option<PathBuf>,
+    /// Agents that it may name beside those of the project.
+    pub external_agents: Vec<String>,
     /// How many seeds.
     pub seeds: u64,
     /// Only this one, with its trace.
@@ -33,7 +35,9 @@ pub fn main(options: &Options) -> Result<bool> {
             let unreadable =
                 |e| Error { file: file.display().to_string(), line: 1, message: format!("cannot be read: {e}") };
             let text = std::fs::read_to_string(file).map_err(unreadable)?;
-            let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
+            let external = options.external_agents.iter().map(String::as_str);
+            let agents: Vec<&str> = agent::agents::NAMES.into_iter().chain(external).collect();
+            let known = Known { agents: &agents, inputs: &submit::input::NAMES };
             let workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
             vec![Arc::new(workflow)]
         }

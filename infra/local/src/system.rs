@@ -4,6 +4,7 @@ use crate::access::{self, Access};
 use crate::gate::Gate;
 use crate::http;
 use crate::pump::{self, Source, UnderWay, Work};
+use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use operator::Operator;
@@ -15,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::config::{apart, instance, queue};
+use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
@@ -81,6 +82,8 @@ pub struct Options {
     pub urls: BTreeMap<String, String>,
     /// Who may call the API.
     pub access: access::Options,
+    /// Agents whose requests somebody else's program takes: they get queues, and no consumers.
+    pub external_agents: Vec<String>,
 }
 
 /// Why it did not start, for the exit code: these are the user's to mend.
@@ -89,7 +92,7 @@ pub enum StartError {
     /// The port is taken.
     #[error("port {0} is in use by another program; choose another one with --port, or 0 for any free one")]
     PortInUse(u16),
-    /// The data directory is damaged, in use, or of a newer version; or a pool is named wrongly.
+    /// The data directory is damaged, in use, or of a newer version; a pool or an agent is named wrongly; a secret is missing.
     #[error("{0}")]
     Data(String),
 }
@@ -127,14 +130,17 @@ impl System {
     /// # Errors
     /// [`StartError`] for what the user can mend at once; anything else with its causes.
     pub async fn start(options: Options) -> Result<Self> {
-        let names: Vec<&str> = agent::agents::NAMES.to_vec();
         let listener = bind(options.port, 0).await?;
         let remotes_listener = bind(options.port, 2).await?;
         let (endpoints, clients) = open(&options.backend).await?;
+        let mut config = configure(&options)?;
+        check_names(&config)?;
+        let secrets = Arc::new(Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) });
+        if let Some(missing) = secrets.missing(options.workflows.values()).await {
+            return Err(StartError::Data(missing).into());
+        }
         // Only now: until then another process may have the data, and the token, in use.
         let (access, token) = Access::open(&options.access)?;
-        let mut config = configure(&options, &names)?;
-        check_pools(&config)?;
         if !matches!(options.backend, Backend::Deployed) {
             config.queue_prefix = schema::create(&clients, &config, NAME_PREFIX, VISIBILITY_TIMEOUT_S)
                 .await
@@ -178,7 +184,7 @@ impl System {
             queue_tenant: submit::http::DEFAULT_TENANT.to_owned(),
         });
         let elsewhere = |name: &str| options.urls.get(name).cloned();
-        let runtime = agent_runtime(&config, elsewhere, &remotes_url);
+        let runtime = agent_runtime(&config, elsewhere, &remotes_url, &secrets);
         let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, runtime, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
@@ -268,7 +274,7 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
     Ok(opened.map_err(StartError::Data)?)
 }
 
-fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
+fn configure(options: &Options) -> Result<Config> {
     if matches!(options.backend, Backend::Deployed) {
         return Config::from_env().context("reading the deployment's settings from the environment");
     }
@@ -278,7 +284,8 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
         queue_prefix: String::new(),
         event_bus: "default".into(),
         reply_queues: options.reply_queues.clone(),
-        agents: agents.iter().map(|name| (*name).to_owned()).collect(),
+        agents: agent::agents::NAMES.map(str::to_owned).into_iter().chain(options.external_agents.clone()).collect(),
+        external_agents: options.external_agents.clone(),
         pools: options.pools.clone(),
         // Here an idle queue costs nothing.
         priority_classes: true,
@@ -292,17 +299,32 @@ fn configure(options: &Options, agents: &[&str]) -> Result<Config> {
     })
 }
 
-fn check_pools(config: &Config) -> Result<(), StartError> {
+fn check_names(config: &Config) -> Result<(), StartError> {
+    for (n, name) in config.agents.iter().enumerate() {
+        if !queue::is_pool(name) {
+            return Err(StartError::Data(format!("--external-agent: `{name}` {NO_POOL}")));
+        }
+        if config.agents[..n].contains(name) {
+            return Err(StartError::Data(format!(
+                "--external-agent: there is an agent `{name}` already; call yours otherwise"
+            )));
+        }
+    }
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
 }
 
 /// All agents of this process, each pool behind a breaker of its own.
-fn agent_runtime(config: &Config, elsewhere: impl Fn(&str) -> Option<String>, remotes_url: &str) -> agent::Runtime {
+fn agent_runtime(
+    config: &Config,
+    elsewhere: impl Fn(&str) -> Option<String>,
+    remotes_url: &str,
+    secrets: &Arc<Secrets>,
+) -> agent::Runtime {
     let sample = |agent: &str| elsewhere(agent).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
     let settings = agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() };
-    let runtime = agent::Runtime::new(agent::agents::all(sample), settings, wall_clock());
+    let runtime = agent::Runtime::new(agent::agents::all(sample, secrets), settings, wall_clock());
     let url = |agent: &str, pool: &str| elsewhere(pool).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
-    let pools = agent::agents::in_pools(&config.pools, url);
+    let pools = agent::agents::in_pools(&config.pools, url, secrets);
     pools.into_iter().fold(runtime, |runtime, (pool, agent)| runtime.with_pool(&pool, agent))
 }
 
@@ -356,7 +378,8 @@ fn start_pumps(
     ]);
     let runtime = Arc::new(runtime);
     let messenger = Arc::new(SqsMessenger::new(clients, config));
-    for pool in config.agents.iter().flat_map(|agent| config.pools_of(agent)) {
+    let own = config.agents.iter().filter(|agent| !config.external_agents.contains(agent));
+    for pool in own.flat_map(|agent| config.pools_of(agent)) {
         let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
         let act: pump::Handler = Arc::new(move |event| {
             let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));

@@ -21,7 +21,7 @@ pub(crate) const MOST_LATE: u32 = 3;
 
 /// An agent whose remote service is simulated.
 pub struct SimulatedAgent {
-    name: &'static str,
+    name: String,
     world: Arc<World>,
     node: Arc<Node>,
 }
@@ -29,8 +29,8 @@ pub struct SimulatedAgent {
 impl SimulatedAgent {
     /// The agent called `name` in a process.
     #[must_use]
-    pub fn new(name: &'static str, world: &Arc<World>, node: &Arc<Node>) -> Self {
-        Self { name, world: Arc::clone(world), node: Arc::clone(node) }
+    pub fn new(name: &str, world: &Arc<World>, node: &Arc<Node>) -> Self {
+        Self { name: name.to_owned(), world: Arc::clone(world), node: Arc::clone(node) }
     }
 
     async fn call(&self, request: &Request, time_left: Duration) -> Result<Value, AgentError> {
@@ -61,7 +61,7 @@ impl SimulatedAgent {
             back += left_ms + draw.between(1, 3000);
         }
         let mut fails = None;
-        if world.is_out(self.name) {
+        if world.is_out(&self.name) {
             fails = Some(None);
         } else if let Some(mut draw) = world.fires(Class::RemoteTransient, &site) {
             fails =
@@ -106,8 +106,8 @@ impl SimulatedAgent {
 }
 
 impl Agent for SimulatedAgent {
-    fn name(&self) -> &'static str {
-        self.name
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {

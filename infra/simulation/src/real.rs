@@ -177,6 +177,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         event_bus: "bus".into(),
         reply_queues: vec![crate::world::REPLY_QUEUE.into()],
         agents: agent::agents::NAMES.map(str::to_owned).to_vec(),
+        external_agents: Vec::new(),
         pools,
         priority_classes: classes,
         shards,

@@ -495,7 +495,8 @@ async fn schedule(world: &Arc<World>, node: &Arc<Node>) {
 
 async fn act(world: &Arc<World>, node: &Arc<Node>) {
     let used = world.plan.workflow.agents();
-    let names = agent::agents::NAMES.iter().copied().filter(|name| used.contains(name));
+    let own = agent::agents::NAMES.iter().copied().filter(|name| used.contains(name));
+    let names = own.chain(used.iter().copied().filter(|name| !agent::agents::NAMES.contains(name)));
     let agents: Vec<Arc<dyn Agent>> =
         names.map(|name| Arc::new(SimulatedAgent::new(name, world, node)) as Arc<dyn Agent>).collect();
     let settings = agent::Settings { skew: world.plan.skew, breaker: breaker::Settings::default() };

@@ -63,6 +63,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         step: "pay".into(),
         agent: agent.into(),
         pool: None,
+        http: None,
         direction: Direction::Do,
         attempt: 1,
         idempotency_key: format!("ord_{n}:pay:do"),

@@ -82,6 +82,7 @@ impl Policy {
         let step = Step {
             name: STEP.into(),
             agent: handler.to_owned(),
+            http: None,
             after: Vec::new(),
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),

@@ -1,8 +1,12 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
+mod http;
+
+use super::http::{AGENT as HTTP, Http};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::time::SignedDuration;
+use http::RawHttp;
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -65,6 +69,7 @@ fn undo() -> Then {
 struct RawStep {
     name: Spanned<String>,
     agent: Option<Spanned<String>>,
+    http: Option<Spanned<RawHttp>>,
     #[serde(default)]
     after: Vec<Spanned<String>>,
     timeout: Option<Spanned<SignedDuration>>,
@@ -81,6 +86,7 @@ struct RawStep {
 #[serde(deny_unknown_fields)]
 struct RawUndo {
     agent: Option<Spanned<String>>,
+    http: Option<Spanned<RawHttp>>,
     timeout: Option<Spanned<SignedDuration>>,
     retry: Option<Spanned<RawRetry>>,
     calls: Option<Spanned<RawCalls>>,
@@ -191,13 +197,15 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let Some(agent) = &raw.agent else {
+    let Some((agent, http)) = doer(raw.agent.as_ref(), raw.http.as_ref(), None, known)? else {
         return Err((
             raw.name.span(),
-            format!("step `{name}` has no agent; add `agent = \"NAME\"` with one of {}", list(known.agents)),
+            format!(
+                "step `{name}` has no agent; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
+                list(known.agents)
+            ),
         ));
     };
-    check_agent(agent, known)?;
     let Some(timeout) = &raw.timeout else {
         return Err((raw.name.span(), format!("step `{name}` has no timeout; add, for instance, `timeout = \"30s\"`")));
     };
@@ -227,14 +235,11 @@ fn build_step(
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let Some(agent) = &undo.agent else {
-                let message = format!(
-                    "the undo of step `{name}` has no agent; write `undo = {{ agent = \"{}\" }}`",
-                    agent.get_ref()
-                );
+            let Some((agent, http)) = doer(undo.agent.as_ref(), undo.http.as_ref(), http.as_ref(), known)? else {
+                let likely = if http.is_some() { "http = \"URL\"".to_owned() } else { format!("agent = \"{agent}\"") };
+                let message = format!("the undo of step `{name}` has no agent; write `undo = {{ {likely} }}`");
                 return Err((spanned.span(), message));
             };
-            check_agent(agent, known)?;
             if let Some(timeout) = &undo.timeout {
                 check_timeout(timeout)?;
             }
@@ -251,7 +256,8 @@ fn build_step(
                 }
             };
             Some(Undo {
-                agent: agent.get_ref().clone(),
+                agent,
+                http,
                 timeout: undo.timeout.as_ref().map_or(*timeout.get_ref(), |t| *t.get_ref()),
                 retry,
                 calls: self::calls(undo.calls.as_ref(), calls)?,
@@ -263,7 +269,8 @@ fn build_step(
     }
     Ok(Step {
         name: name.clone(),
-        agent: agent.get_ref().clone(),
+        agent,
+        http,
         after,
         timeout: *timeout.get_ref(),
         retry,
@@ -289,11 +296,42 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
     Err((name.span(), message))
 }
 
+/// Who does a step or an undo: an agent, or the one that calls a URL. `None` if the file says neither.
+fn doer(
+    agent: Option<&Spanned<String>>,
+    http: Option<&Spanned<RawHttp>>,
+    of: Option<&Http>,
+    known: Known<'_>,
+) -> Result<Option<(String, Option<Http>)>, Problem> {
+    match (agent, http) {
+        (Some(agent), Some(_)) => Err((agent.span(), "`agent` and `http` are both here; keep one of the two".into())),
+        (Some(agent), None) => {
+            check_agent(agent, known)?;
+            Ok(Some((agent.get_ref().clone(), None)))
+        }
+        (None, Some(raw)) if !known.agents.contains(&HTTP) => {
+            let message =
+                format!("nothing here calls URLs; write `agent = \"NAME\"` with one of {}", list(known.agents));
+            Err((raw.span(), message))
+        }
+        (None, Some(raw)) => Ok(Some((HTTP.to_owned(), Some(http::build(raw, of)?)))),
+        (None, None) => Ok(None),
+    }
+}
+
 fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem> {
+    if agent.get_ref() == HTTP {
+        return Err((agent.span(), "write `http = \"URL\"` in place of `agent = \"http\"`".into()));
+    }
     if known.agents.contains(&agent.get_ref().as_str()) {
         return Ok(());
     }
-    Err((agent.span(), format!("unknown agent `{}`; write one of {}", agent.get_ref(), list(known.agents))))
+    let message = format!(
+        "unknown agent `{}`; write one of {}, or register yours (docs/agents.md)",
+        agent.get_ref(),
+        list(known.agents)
+    );
+    Err((agent.span(), message))
 }
 
 fn check_timeout(timeout: &Spanned<SignedDuration>) -> Result<(), Problem> {

@@ -3,9 +3,10 @@
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
+use shared::workflow::http::MAX_BYTES;
 
 /// The agents that files may name.
-const AGENTS: [&str; 3] = ["inventory", "payment", "shipping"];
+const AGENTS: [&str; 4] = ["inventory", "payment", "shipping", "http"];
 
 /// What is accepted is a graph that can be run: every step can be reached, has time, and an agent that exists. What is
 /// refused names a line of the file.
@@ -33,6 +34,11 @@ pub fn file(bytes: &[u8]) -> bool {
         if let Some(undo) = &step.undo {
             assert!(AGENTS.contains(&undo.agent.as_str()) && undo.timeout > SignedDuration::ZERO);
         }
+    }
+    for (_, http) in workflow.calls_over_http() {
+        let url = http.url_for("ord_1", "step").to_lowercase();
+        assert!(url.starts_with("https://") || url.starts_with("http://"), "{url}");
+        assert!(serde_json::to_string(http).expect("as it is stored").len() <= MAX_BYTES);
     }
     let json = serde_json::to_string(&workflow).expect("as it is stored");
     let stored: Workflow = serde_json::from_str(&json).expect("as it was stored");

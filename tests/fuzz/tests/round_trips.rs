@@ -110,6 +110,7 @@ impl Draw {
             state,
             attempt: self.small(),
             pool: self.maybe(Self::text),
+            http: None,
             failures: self.small(),
             undo_failures: self.small(),
             extended: self.small(),

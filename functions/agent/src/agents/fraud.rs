@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Fraud(pub Remote);
 
 impl Agent for Fraud {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "fraud"
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Inventory(pub Remote);
 
 impl Agent for Inventory {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "inventory"
     }
 

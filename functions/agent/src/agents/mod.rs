@@ -1,6 +1,7 @@
 //! The agents. A new one is a file here, and a line in [`all`].
 
 mod fraud;
+pub mod http;
 mod inventory;
 mod noop;
 mod payment;
@@ -8,12 +9,14 @@ mod shipping;
 
 use crate::Agent;
 use crate::remote::{Remote, client};
+use crate::secrets::Secrets;
 use shared::pools::Layout;
 use std::sync::Arc;
 
-/// Every agent, calling its remote service below the URL that `url` gives for its name.
+/// Every agent, calling its remote service below the URL that `url` gives for its name. `secrets` is for calls that workflow
+/// files describe.
 #[must_use]
-pub fn all(url: impl Fn(&str) -> String) -> Vec<Arc<dyn Agent>> {
+pub fn all(url: impl Fn(&str) -> String, secrets: &Arc<Secrets>) -> Vec<Arc<dyn Agent>> {
     let http = client();
     let remote = |name: &str| Remote::new(http.clone(), &url(name));
     vec![
@@ -22,24 +25,29 @@ pub fn all(url: impl Fn(&str) -> String) -> Vec<Arc<dyn Agent>> {
         Arc::new(payment::Payment(remote("payment"))),
         Arc::new(shipping::Shipping(remote("shipping"))),
         Arc::new(noop::Noop),
+        Arc::new(http::Http::new(Arc::clone(secrets))),
     ]
 }
 
 /// An agent for each pool in `layout` that is not called as its agent: the pool's name, and the agent, calling its remote
 /// service below the URL that `url` gives for agent and pool.
 #[must_use]
-pub fn in_pools(layout: &Layout, url: impl Fn(&str, &str) -> String) -> Vec<(String, Arc<dyn Agent>)> {
+pub fn in_pools(
+    layout: &Layout,
+    url: impl Fn(&str, &str) -> String,
+    secrets: &Arc<Secrets>,
+) -> Vec<(String, Arc<dyn Agent>)> {
     let pools = layout.iter().flat_map(|(agent, pools)| pools.iter().map(move |pool| (agent, pool)));
     let more = pools.filter(|(agent, pool)| agent != pool);
     more.filter_map(|(agent, pool)| {
-        let called = all(|_| url(agent, pool)).into_iter().find(|one| one.name() == agent)?;
+        let called = all(|_| url(agent, pool), secrets).into_iter().find(|one| one.name() == agent)?;
         Some((pool.clone(), called))
     })
     .collect()
 }
 
 /// Names of all agents: what a workflow may use.
-pub const NAMES: [&str; 5] = ["inventory", "fraud", "payment", "shipping", "noop"];
+pub const NAMES: [&str; 6] = ["inventory", "fraud", "payment", "shipping", "noop", "http"];
 
 #[cfg(test)]
 mod tests {
@@ -48,8 +56,10 @@ mod tests {
     // A5: several named agents live in one function.
     #[test]
     fn every_agent_is_listed_by_its_name() {
-        let names: Vec<_> = all(|_| String::new()).iter().map(|agent| agent.name()).collect();
+        let all = all(|_| String::new(), &Arc::default());
+        let names: Vec<_> = all.iter().map(|agent| agent.name()).collect();
         assert_eq!(names, NAMES);
+        assert!(NAMES.contains(&shared::workflow::http::AGENT));
     }
 
     // J3: each further pool of an agent is that agent once more.
@@ -59,7 +69,7 @@ mod tests {
             ("payment".into(), vec!["payment".into(), "payment-b".into()]),
             ("nobody".into(), vec!["x".into()]),
         ]);
-        let pools = in_pools(&layout, |_, _| String::new());
+        let pools = in_pools(&layout, |_, _| String::new(), &Arc::default());
         let names: Vec<_> = pools.iter().map(|(pool, agent)| (pool.as_str(), agent.name())).collect();
         assert_eq!(names, [("payment-b", "payment")]);
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 pub struct Noop;
 
 impl Agent for Noop {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "noop"
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Payment(pub Remote);
 
 impl Agent for Payment {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "payment"
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Shipping(pub Remote);
 
 impl Agent for Shipping {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "shipping"
     }
 

@@ -89,7 +89,12 @@ pub struct Up {
 impl Up {
     pub fn start(dir: &Path, args: &[&str]) -> Self {
         let all: Vec<&str> = ["up"].iter().chain(args).copied().collect();
-        let mut child = program(dir, &all).stdout(Stdio::piped()).spawn().unwrap();
+        Self::from(&mut program(dir, &all))
+    }
+
+    /// The same, of a command that says `up`.
+    pub fn from(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let url = lines.next().expect("its first line is the URL");
         let line = lines.find(|line| line.contains("remote services")).expect("it says where they listen");

@@ -1,0 +1,189 @@
+//! Calls the URL that a step's workflow file names.
+
+use crate::remote::{builder, read, transient};
+use crate::secrets::Secrets;
+use crate::{Agent, AgentError, Call};
+use futures::future::BoxFuture;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, Url};
+use serde_json::{Value, json};
+use shared::message::Request;
+use shared::step::Direction;
+use shared::workflow::http::{self, fill, may_call, secret};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+pub struct Http {
+    /// Made for the first call: it reads the machine's root certificates, which is a good part of a cold start.
+    client: OnceLock<Client>,
+    secrets: Arc<Secrets>,
+}
+
+impl Http {
+    /// An agent that looks secrets up in `secrets`. Where those are of the cloud, it calls nothing on its own machine.
+    #[must_use]
+    pub fn new(secrets: Arc<Secrets>) -> Self {
+        Self { client: OnceLock::new(), secrets }
+    }
+
+    fn client(&self) -> &Client {
+        self.client.get_or_init(|| {
+            let resolver = Resolver { loopback: self.secrets.is_local() };
+            let client = builder().dns_resolver(Arc::new(resolver)).build();
+            client.expect("the built-in TLS configuration is valid")
+        })
+    }
+
+    async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
+        let Some(call) = &request.http else {
+            // Known to this version, but not to the scheduler that sent it.
+            return Err(transient("the request names no URL; its scheduler is of an earlier version".into()));
+        };
+        let url = call.url_for(&request.task_id.0, &request.step);
+        let url = Url::parse(&url).map_err(|e| permanent(format!("`{}` is no URL: {e}", call.url)))?;
+        if url.scheme() != "https" && !self.secrets.is_local() {
+            return Err(permanent(format!("`{}` is not https; plain http is for the local system only", call.url)));
+        }
+        let secrets = self.look_up(call).await?;
+        let method = Method::from_bytes(call.method.as_bytes());
+        let method = method.map_err(|_| permanent(format!("`{}` is no method", call.method)))?;
+        let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
+        let mut asked = self
+            .client()
+            .request(method, url)
+            .headers(headers(call, request, &secrets)?)
+            .header("idempotency-key", &request.idempotency_key)
+            .header("complete-by", request.complete_by.to_string())
+            .timeout(time_left);
+        if has_body {
+            asked = asked.body(body(request).to_string());
+        }
+        // `without_url`: the error is kept with the order, and its host is in the workflow file.
+        let answer = asked.send().await.map_err(|e| transient(chain(&e.without_url())))?;
+        let meaning = call.meaning(answer.status().as_u16());
+        let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
+        if meaning == http::Meaning::Done && !is_json {
+            return Ok(Value::Null);
+        }
+        let body = read(answer, meaning).await.map_err(|error| masked(error, &secrets))?;
+        let output: Value = match serde_json::from_slice(&body) {
+            Ok(output) => output,
+            Err(_) if body.is_empty() => Value::Null,
+            Err(e) => return Err(permanent(format!("the answer says that it is JSON, and is not: {e}"))),
+        };
+        Ok(match &call.output {
+            None => output,
+            Some(pointer) => output.pointer(pointer).cloned().unwrap_or_default(),
+        })
+    }
+
+    /// The secrets that the call needs. One that is missing may be put there, so the order waits for it on its ladder.
+    async fn look_up<'a>(&self, call: &'a http::Http) -> Result<BTreeMap<&'a str, String>, AgentError> {
+        let mut found = BTreeMap::new();
+        for name in call.secrets() {
+            match self.secrets.get(name).await {
+                Ok(value) => found.insert(name, value),
+                Err(why) => {
+                    tracing::error!(alarm = "no_secret", "a step needs secret `{name}`: {why}");
+                    return Err(transient(format!("secret `{name}`: {why}")));
+                }
+            };
+        }
+        Ok(found)
+    }
+}
+
+impl Agent for Http {
+    fn name(&self) -> &str {
+        http::AGENT
+    }
+
+    /// Host and port: what fails or is slow is a machine, not one of its paths.
+    fn remote(&self, request: &Request) -> Option<String> {
+        let url = Url::parse(&request.http.as_ref()?.url_for("x", "x")).ok()?;
+        Some(url.origin().ascii_serialization())
+    }
+
+    fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
+        Box::pin(self.call(call))
+    }
+}
+
+fn permanent(error: String) -> AgentError {
+    AgentError::Permanent { error }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || kind.ends_with("+json")
+}
+
+fn body(request: &Request) -> Value {
+    let mut body =
+        json!({"order_id": request.task_id, "step": request.step, "tenant": request.tenant, "input": request.input});
+    match request.direction {
+        Direction::Do => body["outputs"] = json!(request.outputs),
+        Direction::Undo => {
+            body["undoes"] = json!(request.undoes);
+            body["output"] = json!(request.output);
+        }
+    }
+    body
+}
+
+fn headers(call: &http::Http, request: &Request, secrets: &BTreeMap<&str, String>) -> Result<HeaderMap, AgentError> {
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    for (name, value) in &call.headers {
+        let filled = fill(value, |placeholder| match (placeholder, secret(placeholder)) {
+            (_, Some(name)) => secrets.get(name).cloned().unwrap_or_default(),
+            ("order_id", _) => request.task_id.0.clone(),
+            ("step", _) => request.step.clone(),
+            (other, _) => format!("{{{other}}}"),
+        });
+        let good = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&filled));
+        let (Ok(header), Ok(mut value)) = good else {
+            // The value may be a secret.
+            return Err(transient(format!("header `{name}` would hold what no header can")));
+        };
+        value.set_sensitive(!secrets.is_empty());
+        headers.insert(header, value);
+    }
+    Ok(headers)
+}
+
+/// What a remote service says of a call is kept with the order: without the secrets it may repeat.
+fn masked(error: AgentError, secrets: &BTreeMap<&str, String>) -> AgentError {
+    let mask = |text: String| {
+        secrets.values().filter(|value| !value.is_empty()).fold(text, |text, value| text.replace(value.as_str(), "***"))
+    };
+    match error {
+        AgentError::Transient { error, retry_after } => AgentError::Transient { error: mask(error), retry_after },
+        AgentError::Permanent { error } => AgentError::Permanent { error: mask(error) },
+    }
+}
+
+/// The error with its causes: that of a name that is not resolved says why at its end only.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// Resolves names, but not to what [`may_call`] forbids: the file that names a host does not say where it leads.
+struct Resolver {
+    loopback: bool,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let loopback = self.loopback;
+        Box::pin(async move {
+            let all: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let good: Vec<_> = all.into_iter().filter(|address| may_call(address.ip(), loopback)).collect();
+            if good.is_empty() {
+                return Err(format!("`{}` has no address that an agent may call", name.as_str()).into());
+            }
+            Ok(Box::new(good.into_iter()) as Addrs)
+        })
+    }
+}

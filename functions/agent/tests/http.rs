@@ -1,0 +1,260 @@
+//! Goal: a step whose agent is only a URL calls it as the workflow file says, and takes its answers for what they are.
+//! Method: the real agent and runtime against a server on loopback that answers as the path asks, and keeps what it was sent.
+
+use agent::agents::http::Http;
+use agent::secrets::Secrets;
+use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
+use axum::Router;
+use axum::extract::{Path, Request as Asked, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use serde_json::{Value, json};
+use shared::message::{Outcome, Request};
+use shared::time::{SignedDuration, Timestamp};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Method, path with query, headers, body.
+type Heard = (String, String, HeaderMap, String);
+
+#[derive(Clone, Default)]
+struct Server {
+    url: String,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+async fn answer(State(server): State<Server>, Path(what): Path<String>, asked: Asked) -> Response {
+    let (head, body) = asked.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    let said = head.headers.get("authorization").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+    let path = head.uri.path_and_query().unwrap().to_string();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    server.heard.lock().unwrap().push((head.method.to_string(), path, head.headers, body));
+    let json = [("content-type", "application/json; charset=utf-8")];
+    match what.split_once('/').unwrap_or((&what, "")) {
+        ("status", code) => StatusCode::from_u16(code.parse().unwrap()).unwrap().into_response(),
+        ("later", seconds) => (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds)]).into_response(),
+        ("moved", _) => (StatusCode::FOUND, [("location", "/json")]).into_response(),
+        ("long", bytes) => (json, format!("\"{}\"", "x".repeat(bytes.parse().unwrap()))).into_response(),
+        ("page", bytes) => "x".repeat(bytes.parse().unwrap()).into_response(),
+        ("json", _) => (json, r#"{"data":{"id":7}}"#).into_response(),
+        ("broken", _) => (json, "{").into_response(),
+        ("echo", _) => {
+            (StatusCode::BAD_REQUEST, json, json!({"detail": format!("no {said}")}).to_string()).into_response()
+        }
+        ("hang", _) => std::future::pending().await,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
+        let router = Router::new().route("/{*what}", any(answer)).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        server
+    }
+
+    fn heard(&self) -> Vec<Heard> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// A request whose call goes to `path` here, with `more` said of it.
+    fn request(&self, path: &str, more: Value) -> Request {
+        let mut http = json!({"url": format!("{}{path}", self.url), "method": "POST"});
+        http.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request(&http)
+    }
+}
+
+fn request(http: &Value) -> Request {
+    serde_json::from_value(json!({
+        "task_id": "ord_1", "step": "notify", "agent": "http", "http": http, "direction": "do", "attempt": 1,
+        "idempotency_key": "ord_1:notify:do", "complete_by": Timestamp::now() + SignedDuration::from_secs(5),
+        "tenant": "acme", "calls": {"attempts": 1, "base": "PT0.01S", "cap": "PT0.01S"},
+        "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}},
+    }))
+    .unwrap()
+}
+
+/// An agent whose secret `crm-token` is `s3cret`.
+fn agent() -> (Http, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("crm-token"), "s3cret\n").unwrap();
+    std::fs::write(folder.path().join("bad"), "two\nlines").unwrap();
+    (Http::new(Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) })), folder)
+}
+
+async fn act(request: &Request) -> Result<Value, AgentError> {
+    let (agent, _folder) = agent();
+    agent.act(Call { request, time_left: Duration::from_secs(5) }).await
+}
+
+fn is_transient(result: &Result<Value, AgentError>) -> bool {
+    matches!(result, Err(AgentError::Transient { .. }))
+}
+
+// A2, A3: key, deadline and secrets go along; the body says what it is about.
+#[tokio::test]
+async fn a_call_is_what_the_file_says() {
+    let server = Server::start().await;
+    let headers = json!({"authorization": "Bearer {secret:crm-token}", "x-order": "{order_id}/{step}"});
+    let mut request = server.request("/json/{order_id}?step={step}", json!({"headers": headers, "output": "/data/id"}));
+    assert_eq!(act(&request).await, Ok(json!(7)));
+    request.direction = shared::step::Direction::Undo;
+    request.output = Some(json!({"id": 7}));
+    request.undoes = Some("ord_1:notify:do".into());
+    request.http.as_mut().unwrap().method = "DELETE".into();
+    request.http.as_mut().unwrap().output = None;
+    assert_eq!(act(&request).await, Ok(json!({"data": {"id": 7}})));
+    request.http.as_mut().unwrap().method = "PUT".into();
+    act(&request).await.unwrap();
+
+    let [done, deleted, undone] = server.heard().try_into().unwrap();
+    assert_eq!((done.0.as_str(), done.1.as_str()), ("POST", "/json/ord_1?step=notify"));
+    for (name, value) in [
+        ("authorization", "Bearer s3cret"),
+        ("x-order", "ord_1/notify"),
+        ("idempotency-key", "ord_1:notify:do"),
+        ("complete-by", &request.complete_by.to_string()),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(done.2[name], value, "{name}");
+    }
+    let wanted = json!({
+        "order_id": "ord_1", "step": "notify", "tenant": "acme", "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}},
+    });
+    assert_eq!(serde_json::from_str::<Value>(&done.3).unwrap(), wanted);
+    assert_eq!((deleted.0.as_str(), deleted.3.as_str()), ("DELETE", ""));
+    let wanted = json!({
+        "order_id": "ord_1", "step": "notify", "tenant": "acme", "input": {"total_cents": 5},
+        "undoes": "ord_1:notify:do", "output": {"id": 7},
+    });
+    assert_eq!(serde_json::from_str::<Value>(&undone.3).unwrap(), wanted);
+}
+
+// A2: what answers mean. The rules of statuses themselves are a table in shared/src/workflow/http.rs.
+#[tokio::test]
+async fn answers_are_told_apart() {
+    let server = Server::start().await;
+    let ask = async |path: &str, more: Value| act(&server.request(path, more)).await;
+    assert_eq!(ask("/status/204", json!({})).await, Ok(Value::Null));
+    assert_eq!(ask("/page/100000", json!({})).await, Ok(Value::Null), "what is not JSON is no output");
+    assert_eq!(ask("/status/409", json!({"done": [409]})).await, Ok(Value::Null));
+    assert_eq!(ask("/json/1", json!({"output": "/nothing"})).await, Ok(Value::Null));
+    for (path, more, word) in [
+        ("/status/400", json!({}), "400"),
+        ("/status/501", json!({}), "501"),
+        ("/status/503", json!({"permanent": ["5xx"]}), "503"),
+        ("/broken/1", json!({}), "is not"),
+        ("/long/70000", json!({}), "longer than 65536"),
+    ] {
+        let result = ask(path, more).await;
+        let Err(AgentError::Permanent { error }) = &result else { panic!("{path}: {result:?}") };
+        assert!(error.contains(word), "{path}: {error}");
+    }
+    for (path, more) in
+        [("/status/503", json!({})), ("/status/429", json!({})), ("/status/404", json!({"transient": [404]}))]
+    {
+        assert!(is_transient(&ask(path, more).await), "{path}");
+    }
+    let later = ask("/later/7", json!({})).await;
+    assert!(
+        matches!(&later, Err(AgentError::Transient { retry_after: Some(wait), .. }) if wait.as_secs() == 7),
+        "{later:?}"
+    );
+}
+
+// A redirect could take a call with its secrets anywhere.
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let server = Server::start().await;
+    let result = act(&server.request("/moved/1", json!({}))).await;
+    assert!(matches!(&result, Err(AgentError::Permanent { error }) if error.contains("302")), "{result:?}");
+    assert_eq!(server.heard().len(), 1);
+}
+
+// Security: no secret leaves but in its header.
+#[tokio::test]
+async fn a_secret_is_looked_up_and_never_repeated() {
+    let server = Server::start().await;
+    let with =
+        |secret: &str| server.request("/echo/1", json!({"headers": {"authorization": format!("{{secret:{secret}}}")}}));
+    let Err(AgentError::Permanent { error }) = act(&with("crm-token")).await else { panic!("it is a 400") };
+    assert!(error.contains("no ***") && !error.contains("s3cret"), "{error}");
+    assert_eq!(server.heard().len(), 1);
+    let result = act(&with("nobody-set-it")).await;
+    let Err(AgentError::Transient { error, .. }) = &result else { panic!("{result:?}") };
+    assert!(error.contains("`nobody-set-it`") && error.contains("STEPWARDEN_SECRET_NOBODY_SET_IT"), "{error}");
+    let result = act(&with("bad")).await;
+    let Err(AgentError::Transient { error, .. }) = &result else { panic!("{result:?}") };
+    assert!(error.contains("`authorization`") && !error.contains("lines"), "{error}");
+    assert_eq!(server.heard().len(), 1, "nothing is called without its secret");
+}
+
+// Security: a name leads where the network says. On AWS that is never the machine itself.
+#[tokio::test]
+async fn in_the_cloud_nothing_on_this_machine_is_called() {
+    let server = Server::start().await;
+    let sdk = stepwarden_aws::Clients::from_env().await.sdk;
+    let agent = Http::new(Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new())));
+    let ask = async |url: &str| {
+        let request = request(&json!({"url": url, "method": "POST"}));
+        agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await
+    };
+    let result = ask(&format!("{}/json/1", server.url)).await;
+    assert!(matches!(&result, Err(AgentError::Permanent { error }) if error.contains("not https")), "{result:?}");
+    let port = server.url.rsplit(':').next().unwrap();
+    let result = ask(&format!("https://localhost:{port}/json/1")).await;
+    let words = "no address that an agent may call";
+    assert!(matches!(&result, Err(AgentError::Transient { error, .. }) if error.contains(words)), "{result:?}");
+    assert_eq!(server.heard().len(), 0);
+    let missing =
+        json!({"url": "https://crm.example/", "method": "POST", "headers": {"authorization": "{secret:crm}"}});
+    let request = request(&missing);
+    let result = agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await;
+    assert!(
+        matches!(&result, Err(AgentError::Transient { error, .. }) if error.contains("HttpSecretArn")),
+        "{result:?}"
+    );
+}
+
+// An upgrade: a scheduler of before sends no URL along, because it reads none in the definition.
+#[tokio::test]
+async fn a_request_without_its_url_is_tried_again() {
+    let server = Server::start().await;
+    let mut request = server.request("/json/1", json!({}));
+    request.http = None;
+    assert!(is_transient(&act(&request).await));
+}
+
+// A4, E4: one host that is down does not hold up the others, and silence is what a hanging call becomes.
+#[tokio::test]
+async fn each_host_has_a_breaker_of_its_own() {
+    let (down, well) = (Server::start().await, Server::start().await);
+    let breaker = breaker::Settings { failures: 3, ..breaker::Settings::default() };
+    let settings = Settings { skew: SignedDuration::ZERO, breaker };
+    let (agent, _folder) = agent();
+    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    let perform = async |request: &Request| {
+        let agent = runtime.agent_of(request).expect("it is the http agent's");
+        runtime.perform(agent, request).await.map(|reply| reply.outcome)
+    };
+    for path in ["/status/500", "/status/502", "/status/503"] {
+        assert!(matches!(perform(&down.request(path, json!({}))).await, Some(Outcome::Unavailable { .. })), "{path}");
+    }
+    let Some(Outcome::Deferred { error, .. }) = perform(&down.request("/json/1", json!({}))).await else {
+        panic!("the breaker is closed")
+    };
+    assert!(error.contains(&down.url), "{error}");
+    assert_eq!(runtime.open_breakers().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [down.url.as_str()]);
+    assert_eq!(
+        perform(&well.request("/json/1", json!({}))).await,
+        Some(Outcome::Done { output: json!({"data": {"id": 7}}) })
+    );
+    let mut hanging = well.request("/hang/1", json!({}));
+    hanging.complete_by = Timestamp::now() + SignedDuration::from_millis(100);
+    assert_eq!(perform(&hanging).await, None);
+}

@@ -1,0 +1,126 @@
+//! Goal: workflows of URLs, and of agents that other programs serve, are taken as they are in the documents, and what is wrong
+//! with them is said before anything starts. Method: the real binary, with the files of `examples/`.
+
+mod common;
+
+use common::{Up, program};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const URLS: &str = include_str!("../../../examples/workflows/urls.toml");
+const GIFT: &str = include_str!("../../../tests/agents/workflows/gift.toml");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("flows")).unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join("flows").join(name), text).unwrap();
+    }
+    dir
+}
+
+/// Runs it to its end, with this on its standard input.
+fn output(mut command: Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn refused(dir: &Path, args: &[&str], words: &[&str]) {
+    let output = output(program(dir, args), "");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{args:?}: `{word}` is missing: {text}");
+    }
+}
+
+// The example of docs/workflows.md, with services and their ports as they are here.
+#[test]
+fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut remotes = program(empty.path(), &["remotes", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let url = BufReader::new(remotes.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let text = URLS.replace("http://localhost:8082", &url);
+    assert_eq!(text.matches(&url).count(), 6, "{text}");
+    let dir = folder(&[("urls.toml", &text)]);
+    let up = ["--port", "0", "--memory", "--workflows", "flows"];
+    let all: Vec<&str> = ["up"].iter().chain(&up).copied().collect();
+    refused(dir.path(), &all, &["step `charge`", "secret `shop-token`", "set STEPWARDEN_SECRET_SHOP_TOKEN"]);
+
+    let system = Up::from(program(dir.path(), &all).env("STEPWARDEN_SECRET_SHOP_TOKEN", "s3cret-7"));
+    let verb = |args: &[&str], input: &str| {
+        let mut command = program(dir.path(), args);
+        command.env("STEPWARDEN_URL", &system.url);
+        let output = output(command, input);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {output:?}"))
+    };
+    let accepted = verb(&["submit", "-", "--workflow", "urls", "--json"], r#"{"total_cents": 1250}"#);
+    let id = accepted["order_id"].as_str().unwrap();
+    let begin = Instant::now();
+    let order = loop {
+        let order = verb(&["get", id, "--json"], "");
+        if order["state"] == "Processed" {
+            break order;
+        }
+        assert!(begin.elapsed() < PATIENCE && order["state"] != "Error", "{order:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let charged = order["steps"].as_array().unwrap().iter().find(|step| step["name"] == "charge").unwrap();
+    assert!(charged["output"].as_str().unwrap().starts_with("chg-"), "the part that `output` points at: {charged}");
+    let history = verb(&["history", id, "--json"], "");
+    assert!(!format!("{order}{history}").contains("s3cret-7"));
+    drop(system);
+    remotes.kill().unwrap();
+    remotes.wait().unwrap();
+}
+
+// B7: a user's own workflow of URLs, and of an agent that is elsewhere, under faults in virtual time.
+#[test]
+fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
+    let dir = folder(&[("urls.toml", URLS), ("gift.toml", GIFT)]);
+    for args in [
+        &["simulate", "flows/urls.toml", "--seeds", "40", "--json"][..],
+        &["simulate", "flows/gift.toml", "--external-agent", "gift-wrap", "--seeds", "40", "--json"],
+    ] {
+        let output = output(program(dir.path(), args), "");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{args:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn an_external_agent_has_to_be_named_and_named_well() {
+    let dir = folder(&[("gift.toml", GIFT)]);
+    let up = |agents: &[&'static str]| -> Vec<&str> {
+        let named = agents.iter().flat_map(|agent| ["--external-agent", agent]);
+        ["up", "--port", "0", "--memory", "--workflows", "flows"].into_iter().chain(named).collect()
+    };
+    refused(dir.path(), &up(&[]), &["gift.toml:11:", "unknown agent `gift-wrap`", "docs/agents.md"]);
+    refused(dir.path(), &["simulate", "flows/gift.toml"], &["unknown agent `gift-wrap`", "docs/agents.md"]);
+    refused(dir.path(), &up(&["gift-wrap", "Wrap"]), &["`Wrap`", "lower-case letters"]);
+    refused(dir.path(), &up(&["gift-wrap", "gift-wrap"]), &["`gift-wrap` already"]);
+    refused(dir.path(), &up(&["gift-wrap", "payment"]), &["`payment` already"]);
+}
+
+#[test]
+fn the_files_in_the_documents_are_taken() {
+    let pages = [include_str!("../../../docs/agents.md"), include_str!("../../../docs/workflows.md")];
+    let blocks: Vec<&str> = pages
+        .iter()
+        .flat_map(|page| page.split("```toml\n").skip(1))
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let step = "name = \"w\"\n[[step]]\nname = \"s\"\ntimeout = \"1s\"\n";
+        let text = if block.contains("[[step]]") { block.to_owned() } else { format!("{step}{block}") };
+        let known = shared::workflow::file::Known { agents: &["http", "gift-wrap"], inputs: &[] };
+        shared::workflow::file::parse("document", &text, known).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}

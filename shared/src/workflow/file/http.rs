@@ -1,0 +1,236 @@
+//! The `http` of a step: a URL alone, or a table.
+
+use super::{Problem, list};
+use crate::workflow::http::{Http, MAX_BYTES, PLACEHOLDERS, Status, may_call, placeholders, secret};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use toml::Spanned;
+use url::{Host, Url};
+
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+/// Headers that the call itself sets.
+const OURS: [&str; 7] =
+    ["idempotency-key", "complete-by", "traceparent", "host", "content-length", "transfer-encoding", "connection"];
+/// Headers that hold nothing but secrets.
+const SECRET: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
+const MAX_SECRET: usize = 40;
+
+pub(super) enum RawHttp {
+    Url(String),
+    Table(Table),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    url: Spanned<String>,
+    method: Option<Spanned<String>>,
+    headers: Option<Spanned<BTreeMap<String, String>>>,
+    output: Option<Spanned<String>>,
+    done: Option<Spanned<Vec<Status>>>,
+    transient: Option<Spanned<Vec<Status>>>,
+    permanent: Option<Spanned<Vec<Status>>>,
+}
+
+impl<'de> Deserialize<'de> for RawHttp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = RawHttp;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a URL, or a table such as { url = \"https://...\", method = \"PUT\" }")
+            }
+
+            fn visit_str<E>(self, url: &str) -> Result<RawHttp, E> {
+                Ok(RawHttp::Url(url.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawHttp, A::Error> {
+                Table::deserialize(MapAccessDeserializer::new(map)).map(RawHttp::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The call that `raw` describes. For an undo `of` is the call it undoes, whose statuses count here too, and whose headers
+/// where it goes to the same place.
+pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, Problem> {
+    let table = match raw.get_ref() {
+        RawHttp::Url(url) => {
+            check_url(url).map_err(|words| (raw.span(), words))?;
+            let (url, method) = (url.clone(), "POST".into());
+            return bounded(raw, inherit(empty(url, method), of, true, true));
+        }
+        RawHttp::Table(table) => table,
+    };
+    let url = table.url.get_ref();
+    check_url(url).map_err(|words| (table.url.span(), words))?;
+    let method = table.method.as_ref().map_or("POST", |method| method.get_ref());
+    if let Some(given) = &table.method
+        && !METHODS.contains(&method)
+    {
+        return Err((given.span(), format!("unknown method `{method}`; write one of {}", list(&METHODS))));
+    }
+    let mut http = empty(url.clone(), method.to_owned());
+    if let Some(headers) = &table.headers {
+        for (name, value) in headers.get_ref() {
+            check_header(name, value).map_err(|words| (headers.span(), words))?;
+        }
+        http.headers = headers.get_ref().iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
+        if http.headers.len() < headers.get_ref().len() {
+            return Err((headers.span(), "a header is here twice; capital letters make no difference".into()));
+        }
+    }
+    if let Some(output) = &table.output {
+        if !output.get_ref().starts_with('/') {
+            let words = format!("`{}` points at nothing; write a JSON Pointer such as \"/id\"", output.get_ref());
+            return Err((output.span(), words));
+        }
+        http.output = Some(output.get_ref().clone());
+    }
+    let mut seen = Vec::new();
+    let lists = [
+        (&table.done, &mut http.done),
+        (&table.transient, &mut http.transient),
+        (&table.permanent, &mut http.permanent),
+    ];
+    for (given, list) in lists {
+        for status in given.iter().flat_map(|given| given.get_ref()) {
+            if seen.contains(status) {
+                let span = given.as_ref().expect("it has a status").span();
+                return Err((span, format!("{status} is named twice; a status is done, transient or permanent")));
+            }
+            seen.push(*status);
+            list.push(*status);
+        }
+        list.sort_by_key(ToString::to_string);
+    }
+    bounded(raw, inherit(http, of, table.headers.is_none(), seen.is_empty()))
+}
+
+fn empty(url: String, method: String) -> Http {
+    let (headers, done, transient, permanent) = Default::default();
+    Http { url, method, headers, output: None, done, transient, permanent }
+}
+
+fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> Http {
+    let Some(of) = of else { return http };
+    // A secret goes to no other place than the one the file names for it.
+    if headers && origin(&http.url) == origin(&of.url) {
+        http.headers.clone_from(&of.headers);
+    }
+    if statuses {
+        (http.done, http.transient, http.permanent) = (of.done.clone(), of.transient.clone(), of.permanent.clone());
+    }
+    http
+}
+
+fn bounded(raw: &Spanned<RawHttp>, http: Http) -> Result<Http, Problem> {
+    let bytes = serde_json::to_string(&http).map_or(usize::MAX, |json| json.len());
+    if bytes <= MAX_BYTES {
+        return Ok(http);
+    }
+    Err((
+        raw.span(),
+        format!("this `http` has {bytes} bytes, at most {MAX_BYTES}; write a shorter URL or fewer headers"),
+    ))
+}
+
+/// With its placeholders filled.
+fn origin(url: &str) -> Option<url::Origin> {
+    Url::parse(&super::super::http::fill(url, |_| "x".into())).ok().map(|url| url.origin())
+}
+
+fn check_url(text: &str) -> Result<(), String> {
+    const EXAMPLE: &str = "\"https://crm.example/orders/{order_id}\"";
+    let names = placeholders(text)
+        .ok_or_else(|| format!("`{text}` has a brace without the other; write %7B for {{ and %7D for }}"))?;
+    if let Some(name) = names.iter().find(|name| !PLACEHOLDERS.contains(name)) {
+        let advice = if secret(name).is_some() {
+            "; a secret belongs in a header, because URLs are logged on their way"
+        } else {
+            ""
+        };
+        return Err(format!("a URL cannot hold `{{{name}}}`; write {{order_id}} or {{step}}{advice}"));
+    }
+    let host = text.split_once("://").map_or("", |(_, rest)| rest);
+    let path = host.find(['/', '?']).unwrap_or(host.len());
+    // A URL with more slashes than two takes what follows them as its host.
+    if path == 0 || text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path) {
+        return Err(format!("the host of `{text}` must be written out; write, for instance, {EXAMPLE}"));
+    }
+    if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
+        return Err(format!("`{}` holds what no URL does; write, for instance, {EXAMPLE}", text.escape_debug()));
+    }
+    let url = Url::parse(&super::super::http::fill(text, |_| "x".into()))
+        .map_err(|e| format!("`{text}` is no URL ({e}); write, for instance, {EXAMPLE}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(
+            "a URL with a password in it; write a header such as authorization = \"Basic {secret:NAME}\"".into()
+        );
+    }
+    let address = match url.host() {
+        Some(Host::Ipv4(ip)) => Some(ip.into()),
+        Some(Host::Ipv6(ip)) => Some(ip.into()),
+        Some(Host::Domain(_)) | None => None,
+    };
+    if address.is_some_and(|ip| !may_call(ip, true)) {
+        return Err(format!("`{text}` is the machine's own link, which agents do not call; write another host"));
+    }
+    let is_loopback =
+        url.host() == Some(Host::Domain("localhost")) || address.is_some_and(|ip: std::net::IpAddr| ip.is_loopback());
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if is_loopback => Ok(()),
+        _ => Err(format!("`{text}` is neither https nor http to this machine; write, for instance, {EXAMPLE}")),
+    }
+}
+
+fn check_header(name: &str, value: &str) -> Result<(), String> {
+    const MARKS: &str = "!#$%&'*+-.^_`|~";
+    let lower = name.to_lowercase();
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || MARKS.contains(c)) {
+        return Err(format!("`{}` cannot name a header; write letters, digits and `-`", name.escape_debug()));
+    }
+    if OURS.contains(&lower.as_str()) {
+        return Err(format!("header `{name}` is set by the call itself; leave it out"));
+    }
+    if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+        return Err(format!("the value of header `{name}` is not printable ASCII"));
+    }
+    let names =
+        placeholders(value).ok_or_else(|| format!("the value of header `{name}` has a brace without the other"))?;
+    for placeholder in &names {
+        match secret(placeholder) {
+            Some(secret) if is_secret(secret) => {}
+            Some(_) => {
+                return Err(format!(
+                    "`{{{placeholder}}}` names no secret; write {{secret:NAME}} with a lower-case letter, then letters, digits or `-`, at most {MAX_SECRET} in all"
+                ));
+            }
+            None if PLACEHOLDERS.contains(placeholder) => {}
+            None => {
+                return Err(format!(
+                    "a header cannot hold `{{{placeholder}}}`; write {{order_id}}, {{step}} or {{secret:NAME}}"
+                ));
+            }
+        }
+    }
+    if SECRET.contains(&lower.as_str()) && !names.iter().any(|name| secret(name).is_some()) {
+        return Err(format!(
+            "header `{name}` would hold a secret in the file; write its name, for instance {name} = \"Bearer {{secret:crm-token}}\""
+        ));
+    }
+    Ok(())
+}
+
+fn is_secret(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= MAX_SECRET
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}

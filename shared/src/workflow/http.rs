@@ -1,0 +1,303 @@
+//! A step whose agent is only a URL: the call as the workflow file describes it, and what an answer to it means.
+//!
+//! The description travels in the request, out of the definition that the task is pinned to. Secrets are named in it and
+//! never held: the agent that makes the call looks them up.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Name of the agent that makes these calls.
+pub const AGENT: &str = "http";
+/// Longest description of a call, in bytes of JSON: it is part of the definition, twice for a step with an undo, and a
+/// definition has to stay below DynamoDB's 400 KB.
+pub const MAX_BYTES: usize = 2048;
+/// What a URL and a header may hold in braces beside `secret:NAME`.
+pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
+
+/// A call over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Http {
+    /// Absolute, with `{order_id}` and `{step}` where they belong, after the host.
+    pub url: String,
+    /// In capitals.
+    pub method: String,
+    /// By name in small letters; values may hold `{order_id}`, `{step}` and `{secret:NAME}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// JSON Pointer (RFC 6901) to the part of the answer that is the step's output; `None` takes all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Statuses by which the call is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<Status>,
+    /// Statuses after which the same call may succeed later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transient: Vec<Status>,
+    /// Statuses after which it never will.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permanent: Vec<Status>,
+}
+
+/// What an answer means to the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// It is done.
+    Done,
+    /// The same call may succeed later.
+    Transient,
+    /// It never will.
+    Permanent,
+}
+
+impl Http {
+    /// What a status means: as the file says of the very status, as it says of its class, as is usual.
+    #[must_use]
+    pub fn meaning(&self, status: u16) -> Meaning {
+        let lists =
+            [(&self.done, Meaning::Done), (&self.transient, Meaning::Transient), (&self.permanent, Meaning::Permanent)];
+        let said = |of: Status| lists.iter().find(|(list, _)| list.contains(&of)).map(|(_, meaning)| *meaning);
+        said(Status::Code(status))
+            .or_else(|| said(Status::Class(status / 100)))
+            .unwrap_or_else(|| usual(&self.method, status))
+    }
+
+    /// The URL for one order, each value percent-encoded.
+    #[must_use]
+    pub fn url_for(&self, order_id: &str, step: &str) -> String {
+        fill(&self.url, |name| match name {
+            "order_id" => encoded(order_id),
+            "step" => encoded(step),
+            other => format!("{{{other}}}"),
+        })
+    }
+
+    /// Names of the secrets it needs, each as often as it is used.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.headers.values().flat_map(|value| placeholders(value).unwrap_or_default()).filter_map(secret)
+    }
+}
+
+/// The name in `secret:NAME`.
+#[must_use]
+pub fn secret(placeholder: &str) -> Option<&str> {
+    placeholder.strip_prefix("secret:")
+}
+
+/// What a status means where nothing else is said (RFC 9110, and RFC 8470 for 425). What a DELETE does not find is gone: a
+/// repeated call meets what the first one did.
+#[must_use]
+pub fn usual(method: &str, status: u16) -> Meaning {
+    match status {
+        200..=299 => Meaning::Done,
+        404 | 410 if method == "DELETE" => Meaning::Done,
+        501 => Meaning::Permanent,
+        408 | 425 | 429 | 500..=599 => Meaning::Transient,
+        _ => Meaning::Permanent,
+    }
+}
+
+/// The names in braces in `text`, or `None` if a brace has no other one.
+#[must_use]
+pub fn placeholders(text: &str) -> Option<Vec<&str>> {
+    let mut rest = text;
+    let mut names = Vec::new();
+    while let Some(at) = rest.find(['{', '}']) {
+        let name = rest[at..].strip_prefix('{')?;
+        let end = name.find(['{', '}'])?;
+        rest = name[end..].strip_prefix('}')?;
+        names.push(&name[..end]);
+    }
+    Some(names)
+}
+
+/// `text` with `value` in place of each name in braces.
+pub fn fill(text: &str, mut value: impl FnMut(&str) -> String) -> String {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        filled.push_str(&value(name));
+        rest = after;
+    }
+    filled + rest
+}
+
+/// All but the unreserved characters of RFC 3986 as `%XX`.
+fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// Whether an agent may call this address. What is on the link of a machine is for the machine: above all the service that
+/// hands out the credentials of its role. `loopback` allows this machine itself.
+#[must_use]
+pub fn may_call(address: IpAddr, loopback: bool) -> bool {
+    /// Instance metadata over IPv6 (AWS, EC2 user guide).
+    const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+    let v4 = |ip: Ipv4Addr| !ip.is_link_local() && !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast();
+    let is_callable = match address.to_canonical() {
+        IpAddr::V4(ip) => v4(ip),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local() && !ip.is_unspecified() && !ip.is_multicast() && ip != METADATA,
+    };
+    is_callable && (loopback || !address.to_canonical().is_loopback())
+}
+
+/// A status of an answer, or a class of them such as `"5xx"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Spelled", into = "Spelled")]
+pub enum Status {
+    /// One status.
+    Code(u16),
+    /// All whose number begins with this digit.
+    Class(u16),
+}
+
+/// A status as files and messages spell it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "write a status such as 429, or a class such as \"5xx\"")]
+enum Spelled {
+    Code(u16),
+    Class(String),
+}
+
+impl TryFrom<Spelled> for Status {
+    type Error = String;
+
+    fn try_from(spelled: Spelled) -> Result<Self, String> {
+        let text = match &spelled {
+            Spelled::Code(code) if (100..=599).contains(code) => return Ok(Self::Code(*code)),
+            Spelled::Code(code) => code.to_string(),
+            Spelled::Class(text) => text.clone(),
+        };
+        match text.as_bytes() {
+            [digit @ b'1'..=b'5', b'x', b'x'] => Ok(Self::Class(u16::from(digit - b'0'))),
+            _ => Err(format!("`{text}` is no status; write one from 100 to 599, or a class such as \"5xx\"")),
+        }
+    }
+}
+
+impl From<Status> for Spelled {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Code(code) => Self::Code(code),
+            Status::Class(_) => Self::Class(status.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "{code}"),
+            Self::Class(digit) => write!(f, "{digit}xx"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(method: &str, more: serde_json::Value) -> Http {
+        let mut all = serde_json::json!({"url": "https://crm.example/", "method": method});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(all).unwrap()
+    }
+
+    // A2: the rules of statuses, from the most to the least precise.
+    #[test]
+    fn a_status_means_what_the_file_says_of_it_then_of_its_class_then_what_is_usual() {
+        use Meaning::{Done, Permanent, Transient};
+        let usual = call("POST", serde_json::json!({}));
+        let delete = call("DELETE", serde_json::json!({}));
+        let own = call(
+            "POST",
+            serde_json::json!({"done": [409, 302], "transient": [202, 404, "5xx"], "permanent": [503, "4xx"]}),
+        );
+        let table = [
+            (200, [Done, Done, Done]),
+            (202, [Done, Done, Transient]),
+            (301, [Permanent, Permanent, Permanent]),
+            (302, [Permanent, Permanent, Done]),
+            (400, [Permanent, Permanent, Permanent]),
+            (404, [Permanent, Done, Transient]),
+            (408, [Transient, Transient, Permanent]),
+            (409, [Permanent, Permanent, Done]),
+            (410, [Permanent, Done, Permanent]),
+            (425, [Transient, Transient, Permanent]),
+            (429, [Transient, Transient, Permanent]),
+            (500, [Transient, Transient, Transient]),
+            (501, [Permanent, Permanent, Transient]),
+            (503, [Transient, Transient, Permanent]),
+            (700, [Permanent, Permanent, Permanent]),
+        ];
+        for (status, wanted) in table {
+            assert_eq!([&usual, &delete, &own].map(|http| http.meaning(status)), wanted, "{status}");
+        }
+    }
+
+    #[test]
+    fn values_are_encoded_where_they_stand_in_a_url() {
+        let http = Http {
+            url: "https://x.example/{order_id}/{step}?of={order_id}".into(),
+            ..call("PUT", serde_json::json!({}))
+        };
+        assert_eq!(http.url_for("a/../b?c", "s-1"), "https://x.example/a%2F..%2Fb%3Fc/s-1?of=a%2F..%2Fb%3Fc");
+        assert_eq!(encoded("é %"), "%C3%A9%20%25");
+    }
+
+    #[test]
+    fn braces_come_in_pairs() {
+        assert_eq!(placeholders("a{b}c{}"), Some(vec!["b", ""]));
+        for wrong in ["{", "}", "{a", "a}", "{{a}}", "{a}}"] {
+            assert_eq!(placeholders(wrong), None, "{wrong}");
+        }
+    }
+
+    // The addresses of a machine's own link, in every spelling of them.
+    #[test]
+    fn what_is_on_the_link_is_never_called() {
+        let table = [
+            ("192.0.2.7", true, true),
+            ("10.0.0.1", true, true),
+            ("2001:db8::1", true, true),
+            ("fd12::1", true, true),
+            ("127.0.0.1", true, false),
+            ("::1", true, false),
+            ("::ffff:127.0.0.1", true, false),
+            ("169.254.169.254", false, false),
+            ("::ffff:169.254.169.254", false, false),
+            ("fe80::1", false, false),
+            ("fd00:ec2::254", false, false),
+            ("0.0.0.0", false, false),
+            ("::", false, false),
+            ("255.255.255.255", false, false),
+            ("224.0.0.1", false, false),
+            ("ff02::1", false, false),
+        ];
+        for (address, here, on_aws) in table {
+            let ip: IpAddr = address.parse().unwrap();
+            assert_eq!((may_call(ip, true), may_call(ip, false)), (here, on_aws), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_status_is_read_and_written_as_it_is_spelled() {
+        let all: Vec<Status> = serde_json::from_str(r#"[429,"5xx"]"#).unwrap();
+        assert_eq!(serde_json::to_string(&all).unwrap(), r#"[429,"5xx"]"#);
+        for wrong in ["99", "600", "\"6xx\"", "\"5XX\"", "\"50x\"", "\"429\"", "true"] {
+            let error = serde_json::from_str::<Status>(wrong).unwrap_err().to_string();
+            assert!(error.contains("5xx"), "{wrong}: {error}");
+        }
+    }
+}

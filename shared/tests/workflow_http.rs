@@ -1,0 +1,203 @@
+//! The `http` of a workflow file: what is accepted, what it becomes, and that every refusal names its line and says what to
+//! write instead.
+
+use shared::workflow::file::{Known, parse};
+use shared::workflow::http::{MAX_BYTES, Meaning};
+use shared::workflow::{Step, Workflow};
+
+const KNOWN: Known<'_> = Known { agents: &["http", "inventory"], inputs: &[] };
+
+const FULL: &str = r#"name = "full"
+[[step]]
+name = "notify"
+timeout = "10s"
+[step.http]
+url = "https://crm.example/orders/{order_id}?step={step}"
+method = "PUT"
+headers = { Authorization = "Bearer {secret:crm-token}", accept = "application/json" }
+output = "/id"
+done = [409]
+transient = [408, 425, 429, "5xx"]
+permanent = ["4xx"]
+[step.undo.http]
+url = "https://crm.example/orders/{order_id}"
+method = "DELETE"
+"#;
+
+fn read(text: &str) -> Result<Workflow, String> {
+    parse("w.toml", text, KNOWN).map_err(|e| e.to_string())
+}
+
+/// `FULL` with one thing replaced.
+fn with(old: &str, new: &str) -> String {
+    assert!(FULL.contains(old), "{old}");
+    FULL.replacen(old, new, 1)
+}
+
+/// The only step of a workflow with this line in it.
+fn step(line: &str) -> Result<Step, String> {
+    read(&format!("name = \"w\"\n[[step]]\nname = \"s\"\ntimeout = \"1s\"\n{line}\n")).map(|mut w| w.steps.remove(0))
+}
+
+#[test]
+fn a_url_is_enough() {
+    let step = step("http = \"https://crm.example/hook\"").unwrap();
+    let http = step.http.unwrap();
+    assert_eq!((step.agent.as_str(), http.method.as_str(), http.headers.len()), ("http", "POST", 0));
+    assert_eq!(
+        (http.meaning(204), http.meaning(503), http.meaning(400)),
+        (Meaning::Done, Meaning::Transient, Meaning::Permanent)
+    );
+    assert_eq!(serde_json::to_string(&http).unwrap(), r#"{"url":"https://crm.example/hook","method":"POST"}"#);
+}
+
+#[test]
+fn everything_can_be_said() {
+    let workflow = read(FULL).unwrap();
+    assert_eq!(workflow.agents(), ["http"]);
+    let step = &workflow.steps[0];
+    let (http, undo) = (step.http.as_ref().unwrap(), step.undo.as_ref().unwrap().http.as_ref().unwrap());
+    assert_eq!(http.url_for("ord_1", "notify"), "https://crm.example/orders/ord_1?step=notify");
+    assert_eq!(http.headers["authorization"], "Bearer {secret:crm-token}");
+    assert_eq!(http.secrets().collect::<Vec<_>>(), ["crm-token"]);
+    assert_eq!(
+        (http.meaning(409), http.meaning(429), http.meaning(404)),
+        (Meaning::Done, Meaning::Transient, Meaning::Permanent)
+    );
+    // The undo is the same service: its headers and statuses count there too, the rest is its own.
+    assert_eq!((undo.method.as_str(), &undo.headers, &undo.output), ("DELETE", &http.headers, &None));
+    assert_eq!(undo.meaning(404), Meaning::Permanent, "the file says so");
+    let json = serde_json::to_string(&workflow).unwrap();
+    assert_eq!(serde_json::from_str::<Workflow>(&json).unwrap(), workflow, "a task finds its definition again");
+}
+
+// A secret goes to no other place than the one it was written for.
+#[test]
+fn the_headers_of_a_step_do_not_go_to_another_host() {
+    for (url, wanted) in [
+        ("https://crm.example/undo", 2),
+        ("https://crm.example:443/undo", 2),
+        ("https://crm.example:8443/undo", 0),
+        ("https://other.example/undo", 0),
+    ] {
+        let text = with("https://crm.example/orders/{order_id}\"\nmethod = \"DELETE\"", &format!("{url}\""));
+        let undo = read(&text).unwrap().steps.remove(0).undo.unwrap().http.unwrap();
+        assert_eq!(undo.headers.len(), wanted, "{url}");
+    }
+    let own = with("method = \"DELETE\"", "headers = { accept = \"text/plain\" }");
+    let undo = read(&own).unwrap().steps.remove(0).undo.unwrap().http.unwrap();
+    assert_eq!(undo.headers.keys().collect::<Vec<_>>(), ["accept"]);
+}
+
+// B3: every setting is part of the definition that a task is pinned to.
+#[test]
+fn every_setting_changes_the_hash() {
+    let changes = [
+        ("step={step}", "s={step}"),
+        ("\"PUT\"", "\"PATCH\""),
+        ("crm-token", "crm-token-2"),
+        ("/id", "/key"),
+        ("[409]", "[410]"),
+        ("425, ", ""),
+        ("[\"4xx\"]", "[\"3xx\"]"),
+        ("\"DELETE\"", "\"POST\""),
+    ];
+    let mut hashes = std::collections::BTreeSet::from([read(FULL).unwrap().hash()]);
+    for (old, new) in changes {
+        assert!(hashes.insert(read(&with(old, new)).unwrap().hash()), "{old} -> {new}");
+    }
+    let turned = with("[408, 425, 429, \"5xx\"]", "[\"5xx\", 429, 425, 408]");
+    assert_eq!(read(&turned).unwrap().hash(), read(FULL).unwrap().hash(), "the order of a list does not matter");
+}
+
+#[test]
+fn every_refusal_names_its_line_and_says_what_to_write_instead() {
+    let long = with("application/json", &"x".repeat(MAX_BYTES));
+    // (file, line, what the message has to hold)
+    let cases: Vec<(String, usize, &[&str])> = vec![
+        (with("timeout = \"10s\"", "timeout = \"10s\"\nagent = \"inventory\""), 5, &["`agent` and `http`", "keep one"]),
+        (with("url = \"https://crm.example/orders/{order_id}?", "uri = \"?"), 6, &["unknown field `uri`", "`url`"]),
+        (with("\"PUT\"", "\"put\""), 7, &["unknown method `put`", "`PUT`"]),
+        (with("?step={step}", "?step={stp}"), 6, &["cannot hold `{stp}`", "{order_id} or {step}"]),
+        (with("?step={step}", "?key={secret:crm}"), 6, &["cannot hold `{secret:crm}`", "belongs in a header"]),
+        (with("?step={step}", "?step={step"), 6, &["a brace without the other", "%7B"]),
+        (
+            with("crm.example/orders", "{step}.example/orders"),
+            6,
+            &["the host", "must be written out", "https://crm.example"],
+        ),
+        (with("crm.example/orders/{order_id}", "crm.example:{order_id}/"), 6, &["the host", "must be written out"]),
+        (with("crm.example/orders/{order_id}", "crm.example{order_id}"), 6, &["the host", "must be written out"]),
+        (with("https://crm", "http://crm"), 6, &["neither https nor http to this machine"]),
+        (with("https://crm", "ftp://crm"), 6, &["neither https nor http to this machine"]),
+        (with("https://crm.example/orders/", "https:///"), 6, &["the host", "must be written out"]),
+        (with("https://crm.example", "https:"), 6, &["the host", "must be written out"]),
+        (with("https://crm.example", "https://crm.example:99999"), 6, &["is no URL", "write, for instance"]),
+        (with("https://crm", "https://user:pass@crm"), 6, &["a password in it", "{secret:NAME}"]),
+        (with("https://crm.example", "https://169.254.169.254"), 6, &["the machine's own link"]),
+        (with("https://crm.example", "https://2852039166"), 6, &["the machine's own link"]),
+        (with("https://crm.example", "https://[fe80::1]"), 6, &["the machine's own link"]),
+        (with("orders/", "or ders/"), 6, &["holds what no URL does"]),
+        (with("Bearer {secret:crm-token}", "Bearer abc"), 8, &["would hold a secret", "{secret:crm-token}"]),
+        (with("secret:crm-token", "secret:CRM"), 8, &["names no secret", "a lower-case letter"]),
+        (with("secret:crm-token", "crm-token"), 8, &["cannot hold `{crm-token}`", "{secret:NAME}"]),
+        (with("accept =", "\"idempotency-key\" ="), 8, &["set by the call itself", "leave it out"]),
+        (with("accept =", "\"a b\" ="), 8, &["cannot name a header"]),
+        (with("accept =", "authorization ="), 8, &["a secret"]),
+        (with("accept = \"application/json\"", "Accept = \"a\", accept = \"b\""), 8, &["twice"]),
+        (with("application/json", "a\\nb"), 8, &["not printable ASCII"]),
+        (with("\"/id\"", "\"id\""), 9, &["points at nothing", "\"/id\""]),
+        (with("[409]", "[409, 408]"), 11, &["408 is named twice"]),
+        (with("[409]", "[42]"), 10, &["`42` is no status", "\"5xx\""]),
+        (with("[409]", "[\"6xx\"]"), 10, &["`6xx` is no status", "\"5xx\""]),
+        (with("[409]", "[true]"), 10, &["write a status such as 429"]),
+        (long, 5, &["at most 2048", "fewer headers"]),
+        (
+            FULL.replace(
+                "[step.undo.http]\nurl = \"https://crm.example/orders/{order_id}\"\nmethod = \"DELETE\"",
+                "[step.undo]",
+            ),
+            13,
+            &["the undo of step `notify` has no agent", "http = \"URL\""],
+        ),
+    ];
+    for (text, line, words) in cases {
+        let error = read(&text).unwrap_err();
+        assert!(error.starts_with(&format!("w.toml:{line}: ")), "expected line {line}: {error}\n{text}");
+        assert!(!error.contains('\n'), "{error}");
+        for word in words {
+            assert!(error.contains(word), "`{word}` is missing: {error}");
+        }
+    }
+    for (line, word) in [
+        ("http = 5", "a URL, or a table"),
+        ("http = {}", "missing field `url`"),
+        ("agent = \"http\"", "write `http = \"URL\"`"),
+        ("agent = \"inventory\"\nundo = { agent = \"http\" }", "write `http = \"URL\"`"),
+    ] {
+        let error = step(line).unwrap_err();
+        assert!(error.contains(word), "{line}: {error}");
+    }
+    let nobody = parse("w.toml", FULL, Known { agents: &["inventory"], inputs: &[] }).unwrap_err().to_string();
+    assert!(nobody.contains("nothing here calls URLs"), "{nobody}");
+}
+
+#[test]
+fn plain_http_is_for_this_machine_only() {
+    for url in ["http://localhost:9/x", "http://127.0.0.1/x", "http://[::1]:9/{order_id}", "https://10.0.0.1/x"] {
+        assert!(step(&format!("http = \"{url}\"")).is_ok(), "{url}");
+    }
+    for url in ["http://10.0.0.1/x", "http://localhost.example/x", "http://crm/x"] {
+        assert!(step(&format!("http = \"{url}\"")).is_err(), "{url}");
+    }
+}
+
+#[test]
+fn no_cut_of_a_good_file_makes_the_parser_panic() {
+    for end in 0..FULL.len() {
+        let _ = read(&FULL[..end]);
+        let _ = read(&FULL[end..]);
+        let _ = read(&format!("{}\u{e9}{}", &FULL[..end], &FULL[end..]));
+        let _ = read(&format!("{}{{{}", &FULL[..end], &FULL[end..]));
+    }
+}

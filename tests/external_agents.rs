@@ -1,0 +1,175 @@
+//! Goal: the contract of docs/agents.md holds for whoever keeps to it with nothing but SQS and JSON. Method: the whole system
+//! in one process, and an agent that is this test: it takes requests from their queue as plain text and sends replies so.
+
+mod support;
+
+use aws_sdk_sqs::types::Message;
+use serde_json::{Value, json};
+use shared::history::Kind;
+use shared::order::Id;
+use shared::task::ProcessState;
+use std::time::Duration;
+use support::{EXTERNAL, Whole, count, until};
+
+/// Position of the step that the test does.
+const WRAP: usize = 1;
+
+fn gift(timeout: &str, more: &str) -> String {
+    format!(
+        "name = \"gift\"\n[[step]]\nname = \"pick\"\nagent = \"noop\"\ntimeout = \"5s\"\n[[step]]\nname = \"wrap\"\n\
+         agent = \"{EXTERNAL}\"\nafter = [\"pick\"]\ntimeout = \"{timeout}\"\nundo = {{ agent = \"{EXTERNAL}\" }}\n\
+         retry = {{ max = 3, backoff = [\"20ms\"] }}\n{more}\n"
+    )
+}
+
+async fn start(timeout: &str) -> (Whole, Id) {
+    let whole = Whole::start(&[gift(timeout, "")]).await;
+    let body = json!({"workflow": "gift", "input": {"paper": "red"}, "priority": "high"});
+    let id = whole.submit("gift-1", &body).await;
+    (whole, id)
+}
+
+/// The next request, and the message that it came in.
+async fn request(whole: &Whole) -> (Value, Message) {
+    let url = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
+    until("a request", async || {
+        let received = whole.clients.sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
+        let message = received.messages.unwrap_or_default().pop()?;
+        Some((serde_json::from_str(message.body().unwrap()).unwrap(), message))
+    })
+    .await
+}
+
+/// A reply that says `more` beside what it has to repeat.
+fn reply(request: &Value, more: Value) -> Value {
+    let mut reply = json!({
+        "type": "reply", "task_id": request["task_id"], "step": request["step"], "attempt": request["attempt"],
+    });
+    reply.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    reply
+}
+
+async fn send(whole: &Whole, body: &str) {
+    let url = whole.config().queue_url("replies");
+    whole.clients.sqs.send_message().queue_url(&url).message_body(body).send().await.unwrap();
+}
+
+async fn answer(whole: &Whole, more: Value) -> Value {
+    let (request, message) = request(whole).await;
+    send(whole, &reply(&request, more).to_string()).await;
+    let url = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
+    whole
+        .clients
+        .sqs
+        .delete_message()
+        .queue_url(&url)
+        .receipt_handle(message.receipt_handle.unwrap())
+        .send()
+        .await
+        .unwrap();
+    request
+}
+
+async fn replies_are_read(whole: &Whole) {
+    until("the replies are read", async || (whole.queued("replies") == 0).then_some(())).await;
+}
+
+// A1, A5: what a request holds, and what a reply has to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_of_plain_json_moves_the_order_on() {
+    let (whole, id) = start("30s").await;
+    let asked = answer(&whole, json!({"outcome": "done", "output": {"paper": "red"}, "of_a_later_version": [1]})).await;
+    let wanted = json!({
+        "task_id": id, "step": "wrap", "agent": EXTERNAL, "direction": "do", "attempt": 1, "tenant": asked["tenant"],
+        "idempotency_key": format!("{id}:wrap:do"), "complete_by": asked["complete_by"], "priority": "high",
+        "calls": {"attempts": 5, "base": "PT0.1S", "cap": "PT5S"}, "input": {"paper": "red"},
+    });
+    assert_eq!(asked, wanted);
+    let task = whole.ended(&[id]).await.remove(0);
+    assert_eq!(
+        (task.process_state(), &task.steps[WRAP].output),
+        (ProcessState::Processed, &Some(json!({"paper": "red"})))
+    );
+    assert_eq!(whole.set_aside(), 0);
+}
+
+// A2: the four outcomes.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_outcome_means_what_the_page_says() {
+    // The undo begins when the last deadline has passed.
+    let (whole, id) = start("10s").await;
+    answer(&whole, json!({"outcome": "deferred", "error": "closed for lunch", "retry_after_ms": 0})).await;
+    let second = answer(&whole, json!({"outcome": "unavailable", "error": "no paper"})).await;
+    let third = answer(&whole, json!({"outcome": "failed", "error": "too large to wrap"})).await;
+    assert_eq!((&second["attempt"], &third["attempt"]), (&json!(2), &json!(3)));
+    assert_eq!(second["idempotency_key"], third["idempotency_key"], "the same for all attempts");
+    let undo = answer(&whole, json!({"outcome": "done"})).await;
+    assert_eq!(
+        (&undo["direction"], &undo["undoes"], &undo["attempt"]),
+        (&json!("undo"), &third["idempotency_key"], &json!(4))
+    );
+    assert_ne!(undo["idempotency_key"], undo["undoes"]);
+    let task = whole.ended(&[id]).await.remove(0);
+    assert_eq!(
+        (task.process_state(), task.steps[WRAP].failures),
+        (ProcessState::Undone, 1),
+        "a deferral is no failure"
+    );
+    assert_eq!(task.reason.as_deref(), Some("`wrap` failed: too large to wrap"));
+}
+
+// A3, D3: silence, and what comes after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_late_or_doubled_changes_nothing() {
+    let (whole, id) = start("1s").await;
+    // Silent: the supervisor gives the step back, and the next attempt has the same key.
+    let (late, _) = request(&whole).await;
+    let (current, _) = request(&whole).await;
+    assert_eq!((&current["attempt"], &current["idempotency_key"]), (&json!(2), &late["idempotency_key"]));
+    send(&whole, &reply(&late, json!({"outcome": "failed", "error": "late"})).to_string()).await;
+    replies_are_read(&whole).await;
+    let done = reply(&current, json!({"outcome": "done"})).to_string();
+    send(&whole, &done).await;
+    let task = whole.ended(&[id.clone()]).await.remove(0);
+    assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
+    for again in [done, reply(&current, json!({"outcome": "failed", "error": "no"})).to_string()] {
+        send(&whole, &again).await;
+    }
+    replies_are_read(&whole).await;
+    assert_eq!(whole.task(&id).await.version, task.version);
+    assert_eq!((count(&task, Kind::Expired, WRAP), whole.set_aside()), (1, 0));
+}
+
+// C5: what is no reply is kept for a person and holds up nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_reply_is_set_aside() {
+    let (whole, id) = start("30s").await;
+    let (asked, _) = request(&whole).await;
+    let bad = [
+        "wrapped!".to_owned(),
+        reply(&asked, json!({"outcome": "wrapped"})).to_string(),
+        reply(&asked, json!({})).to_string(),
+        reply(&asked, json!({"outcome": "done"})).to_string().replace("\"reply\"", "\"answer\""),
+    ];
+    for body in &bad {
+        send(&whole, body).await;
+    }
+    until("all are set aside", async || (whole.set_aside() == bad.len()).then_some(())).await;
+    // An output that is too long is a permanent failure that says so.
+    send(&whole, &reply(&asked, json!({"outcome": "done", "output": "x".repeat(4095)})).to_string()).await;
+    let task = whole.task_once(&id, "failed", |task| task.reason.is_some()).await;
+    assert!(task.reason.as_deref().unwrap().contains("at most 4096 are kept"), "{:?}", task.reason);
+}
+
+// An agent that is not there: nothing is taken from its queue by anybody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_takes_an_external_agents_requests() {
+    let (whole, id) = start("30s").await;
+    let seen = whole.task_once(&id, "asked", |task| count(task, Kind::Claimed, WRAP) == 1).await;
+    until("the request is there", async || (whole.queued(&format!("agent-{EXTERNAL}")) == 1).then_some(())).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(whole.task(&id).await.version, seen.version);
+    let agents = whole.get("/agents").await;
+    let own = agents["agents"].as_array().unwrap().iter().find(|a| a["agent"] == EXTERNAL || a["name"] == EXTERNAL);
+    assert!(own.is_some(), "an operator sees it like any other: {agents}");
+}
