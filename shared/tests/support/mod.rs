@@ -161,7 +161,7 @@ impl Bench {
 
     pub fn reply(&self, step: &str, attempt: u32, outcome: Outcome) -> Event {
         let (task_id, tenant) = (self.task.id.clone(), self.task.tenant.clone());
-        Event::Reply(Reply { task_id, step: step.into(), attempt, tenant, queued_ms: None, outcome })
+        Event::Reply(Reply { task_id, step: step.into(), attempt, tenant, queued_ms: None, traceparent: None, outcome })
     }
 
     /// The answer of the attempt that is current now.
