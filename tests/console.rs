@@ -172,6 +172,12 @@ async fn the_overview_says_what_waits_and_why() {
 
     let act = |path: String| whole.http.post(format!("{}{path}", whole.system.url));
     let why = json!({"by": "ann", "reason": "ticket 7"});
+    // Also while its next attempt is under way.
+    whole.system.pause_agent("payment", true);
+    let retry = act(format!("/orders/{stuck}/actions/retry-now")).json(&why).send().await.unwrap();
+    assert_eq!(retry.status(), 200);
+    whole.task_once(&stuck, "is processing", |task| task.process_state() == ProcessState::Processing).await;
+    assert_eq!(whole.get("/overview").await["retrying"]["why"][0]["order_id"], json!(stuck));
     for path in [format!("/orders/{stuck}/actions/pause"), "/agents/payment/pause".into()] {
         assert_eq!(act(path).json(&why).send().await.unwrap().status(), 200);
     }

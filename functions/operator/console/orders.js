@@ -153,9 +153,10 @@ export function orders(app, parameters) {
 
   function row(one) {
     const first = one.trouble[0];
-    const isRetrying = first && one.state !== "Error";
+    const isOpen = ["Pending", "Processing", "Undoing"].includes(one.state);
+    const isRetrying = isOpen && (first || one.failure_count > 0);
     const more = one.trouble.length > 1 ? ` (+${one.trouble.length - 1})` : "";
-    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : one.reason && prose(one.reason);
+    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : isOpen && one.failure_count ? "another attempt is under way" : one.reason && prose(one.reason);
     return h(
       "li",
       { "data-key": one.order_id },

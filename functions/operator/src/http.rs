@@ -1,10 +1,10 @@
 //! The operator routes of the HTTP API, as API Gateway hands them over (payload format 2.0).
 
-use crate::act::{self, Body, Done, Why};
+use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
 use crate::queues::{Leases, Queues};
 use crate::{Operator, console, list};
-use aws_lambda_events::encodings::Body as LambdaBody;
+use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use serde::de::DeserializeOwned;
 use shared::operator::{Act, Outcome};
@@ -41,7 +41,7 @@ pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> Api
 
 /// The answer with an `ETag`, or 304 if the client has it already.
 fn unless_known(event: &ApiGatewayV2httpRequest, mut answer: ApiGatewayV2httpResponse) -> ApiGatewayV2httpResponse {
-    let Some(LambdaBody::Text(text)) = &answer.body else { return answer };
+    let Some(Body::Text(text)) = &answer.body else { return answer };
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     let etag = format!("\"{:016x}\"", hasher.finish());

@@ -144,12 +144,19 @@ pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), 
 /// The steps of `task` that failed, or wait after a failure.
 #[must_use]
 pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
+    failures(task, workflow, false)
+}
+
+/// The same, with the steps whose next attempt is under way: a service that hangs keeps its orders there most of the time.
+pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
     let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
         let direction = match step.state {
             State::Failed => Direction::Do,
             State::Pending { .. } if step.failures > 0 => Direction::Do,
+            State::Processing { .. } if under_way && step.failures > 0 => Direction::Do,
             State::UndoFailed => Direction::Undo,
             State::UndoPending { .. } if step.undo_failures > 0 => Direction::Undo,
+            State::UndoProcessing { .. } if under_way && step.undo_failures > 0 => Direction::Undo,
             State::Pending { .. }
             | State::Processing { .. }
             | State::Processed

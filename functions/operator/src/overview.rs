@@ -1,7 +1,7 @@
 //! What a person looks at first: what waits for them, what is stuck, and why. A bounded number of reads, whatever there is.
 
 use crate::agents::{Paused, Strained};
-use crate::list::{Row, row};
+use crate::list::{Row, failures, row};
 use crate::{Operator, act};
 use futures::future::try_join_all;
 use schemars::JsonSchema;
@@ -27,7 +27,7 @@ pub struct Overview {
     pub waiting: Group,
     /// Orders that an operator paused.
     pub paused: Group,
-    /// Open orders with a step that waits after a failure, among those looked at.
+    /// Open orders with a step that failed and waits for, or has, another attempt; among those looked at.
     pub retrying: Group,
     /// Open orders, about: those in the due index.
     pub open: Count,
@@ -121,13 +121,14 @@ impl Operator {
     async fn group(&self, filter: &Filter) -> Result<Group, Error> {
         let page = self.engine.store.list(filter, self.engine.now(), MAX_PAGE, None).await?;
         let count = Count { count: page.tasks.len(), more: page.next.is_some() };
-        Ok(Group { count, why: why(&self.rows(page.tasks).await?) })
+        Ok(Group { count, why: why(&self.rows(page.tasks, false).await?) })
     }
 
-    async fn rows(&self, tasks: Vec<shared::task::Task>) -> Result<Vec<Row>, Error> {
+    async fn rows(&self, tasks: Vec<shared::task::Task>, under_way: bool) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::with_capacity(tasks.len());
         for task in &tasks {
-            rows.push(row(task, &*self.engine.workflow(&task.workflow_hash).await?));
+            let workflow = self.engine.workflow(&task.workflow_hash).await?;
+            rows.push(Row { trouble: failures(task, &workflow, under_way), ..row(task, &workflow) });
         }
         Ok(rows)
     }
@@ -151,7 +152,7 @@ impl Operator {
         let is_exact = moved.len() <= LOOKED_AT && !open.more;
         let ids: Vec<Id> = first.into_iter().chain(moved).take(LOOKED_AT).collect();
         // An order in Error or at its end is in the index too while it owes an alert or a notice.
-        let mut rows = self.rows(self.engine.store.tasks(&ids).await?).await?;
+        let mut rows = self.rows(self.engine.store.tasks(&ids).await?, true).await?;
         rows.retain(|row| !row.state.is_final());
         let oldest = rows.iter().min_by_key(|row| row.created_at);
         let oldest = oldest.map(|row| Oldest { order_id: row.order_id.clone(), created_at: row.created_at, is_exact });
