@@ -130,7 +130,7 @@ async fn what_is_late_or_doubled_changes_nothing() {
     replies_are_read(&whole).await;
     let done = reply(&current, json!({"outcome": "done"})).to_string();
     send(&whole, &done).await;
-    let task = whole.ended(&[id.clone()]).await.remove(0);
+    let task = whole.ended(std::slice::from_ref(&id)).await.remove(0);
     assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
     for again in [done, reply(&current, json!({"outcome": "failed", "error": "no"})).to_string()] {
         send(&whole, &again).await;

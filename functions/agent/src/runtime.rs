@@ -47,7 +47,10 @@ impl Runtime {
     pub fn new(agents: Vec<Arc<dyn Agent>>, settings: Settings, clock: Clock) -> Self {
         let remotes = Mutex::new(LruCache::new(MAX_REMOTES));
         let none = Self { agents: HashMap::new(), remotes, settings, clock };
-        agents.into_iter().fold(none, |all, agent| all.with_pool(&agent.name().to_owned(), agent))
+        agents.into_iter().fold(none, |all, agent| {
+            let name = agent.name().to_owned();
+            all.with_pool(&name, agent)
+        })
     }
 
     /// The same, where requests for the pool called `pool` are done by `agent`, behind a breaker of its own.

@@ -20,7 +20,7 @@ const MAX_SECRET: usize = 40;
 
 pub(super) enum RawHttp {
     Url(String),
-    Table(Table),
+    Table(Box<Table>),
 }
 
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for RawHttp {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawHttp, A::Error> {
-                Table::deserialize(MapAccessDeserializer::new(map)).map(RawHttp::Table)
+                Table::deserialize(MapAccessDeserializer::new(map)).map(|table| RawHttp::Table(Box::new(table)))
             }
         }
         deserializer.deserialize_any(Either)
