@@ -180,7 +180,7 @@ fn a_data_directory_in_use_is_said_in_one_line() {
     let up = Up::start(dir.path(), &["--port", "0", "--data", "data"]);
     assert!(up.url.starts_with("http://127.0.0.1:"), "{}", up.url);
     let output = run(dir.path(), &["up", "--port", "0", "--data", "data"]);
-    is_refused("in use", &output, &["data", "in use", &up.child.id().to_string()]);
+    is_refused("in use", &output, &["data", "in use", &up.process.0.id().to_string()]);
 }
 
 #[test]
