@@ -10,7 +10,8 @@
 
 mod common;
 
-use common::record::{Checked, Record, keep_saves, waiting};
+use common::client::{is_final, rest, state};
+use common::record::{Checked, Record, keep_saves};
 use common::{NORTHWIND, QUICK, Running, Up, run, start_remotes};
 use serde_json::{Value, json};
 use shared::time::{SignedDuration, Timestamp};
@@ -147,30 +148,6 @@ impl<'a> World<'a> {
         let put = self.http.put(format!("{}/faults", self.remotes_url)).json(&faults);
         assert!(put.send().await.unwrap().status().is_success());
     }
-
-    /// Until every accepted order has ended and no message is left; how many letters are dead.
-    async fn rest(&self, record: &Record) -> u64 {
-        let begin = Instant::now();
-        let mut open: BTreeSet<String> = record.ids().into_iter().collect();
-        let url = format!("{}/orders", self.system.url);
-        loop {
-            let mut still = BTreeSet::new();
-            for id in open {
-                if !state(&self.http, &url, &id).await.is_some_and(|state| is_final(&state)) {
-                    still.insert(id);
-                }
-            }
-            open = still;
-            record.take_notices(&self.http, &self.system.aws_url).await.unwrap();
-            let (left, dead) = waiting(&self.http, &self.system.aws_url).await.unwrap();
-            if open.is_empty() && left == 0 {
-                return dead;
-            }
-            let seed = self.seed;
-            assert!(begin.elapsed() < PATIENCE, "{} orders and {left} messages are left; SEED={seed}", open.len());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
 }
 
 /// A port that is free with the three after it, below those that the system hands out.
@@ -182,18 +159,6 @@ fn free_ports() -> u16 {
             return port;
         }
     }
-}
-
-/// How an order stands; `None` while nobody answers.
-async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String> {
-    let answer = http.get(format!("{url}/{id}")).send().await.ok()?;
-    assert_ne!(answer.status(), 404, "accepted order {id} is gone");
-    let order = answer.error_for_status().ok()?.json::<Value>().await.ok()?;
-    order["state"].as_str().map(str::to_owned)
-}
-
-fn is_final(state: &str) -> bool {
-    ["Processed", "Undone", "Error"].contains(&state)
 }
 
 /// Submits orders until it is told to stop: each under its key until it is accepted, the next one when it has ended.
@@ -271,7 +236,7 @@ async fn accepted_orders_survive_kills_and_are_done_once() {
     for client in clients {
         client.await.unwrap();
     }
-    let dead = world.rest(&record).await;
+    let dead = rest(&world.http, &world.system, &record, PATIENCE).await;
     record.take_ledger(&world.http, &world.remotes_url).await;
     world.system.kill();
     record.take_files(&dir.path().join("data"));

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::record::{Record, keep_saves, waiting};
+use common::client::{is_final, rest, state};
+use common::record::{Record, keep_saves};
 use common::{NORTHWIND, QUICK, Up};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,13 +24,10 @@ async fn submit(http: &reqwest::Client, up: &Up, record: &Record, workflow: &str
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < PATIENCE, "{id} does not end");
-        let order = http.get(format!("{}/orders/{id}", up.url)).send().await.unwrap();
-        let order: Value = order.json().await.unwrap();
-        let state = order["state"].as_str().unwrap();
-        if ["Processed", "Undone", "Error"].contains(&state) {
-            return state.to_owned();
+        match state(http, &format!("{}/orders", up.url), id).await {
+            Some(state) if is_final(&state) => return state,
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -50,13 +48,7 @@ async fn run(dir: &Path) -> Record {
     http.put(format!("{}/faults", up.remotes_url)).json(&faults).send().await.unwrap().error_for_status().unwrap();
     assert_eq!(submit(&http, &up, &record, "order", "undone").await, "Undone");
     assert_eq!(submit(&http, &up, &record, "stop", "error").await, "Error");
-    let begin = Instant::now();
-    while record.take_notices(&http, &up.aws_url).await.unwrap() > 0
-        || waiting(&http, &up.aws_url).await.unwrap() != (0, 0)
-    {
-        assert!(begin.elapsed() < PATIENCE, "messages are left");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    assert_eq!(rest(&http, &up, &record, PATIENCE).await, 0);
     record.take_ledger(&http, &up.remotes_url).await;
     up.kill();
     record.take_files(&dir.join("data"));

@@ -1,6 +1,7 @@
 //! The real binary with short workflows.
 #![allow(dead_code)]
 
+pub mod client;
 pub mod record;
 
 use std::io::{BufRead, BufReader};

@@ -7,9 +7,10 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
+use shared::history::Kind;
 use shared::message::{AlertEvent, Notice};
 use shared::order::Id;
-use shared::task::{ProcessState, Task};
+use shared::task::Task;
 use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, HashMap};
@@ -33,6 +34,10 @@ const TABLES: &str = "
     -- What the state table holds at the end.
     CREATE TABLE tasks (order_id TEXT PRIMARY KEY, item TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE workflows (hash TEXT PRIMARY KEY, workflow TEXT NOT NULL) WITHOUT ROWID;
+";
+
+/// Made when all is there: that is faster.
+const INDEXES: &str = "
     CREATE INDEX saves_by_order ON saves (order_id, number);
     CREATE INDEX effects_by_order ON effects (order_id);
     CREATE INDEX notices_by_order ON notices (order_id);
@@ -52,20 +57,26 @@ pub async fn keep_saves(http: &reqwest::Client, aws_url: &str) {
     call(http, aws_url, "DynamoDB_20120810.UpdateTable", &update).await.unwrap();
 }
 
+/// Messages in a queue: to be received, in somebody's hands, or delayed.
+pub async fn depth(http: &reqwest::Client, aws_url: &str, queue: &str) -> reqwest::Result<u64> {
+    let all = json!({"QueueUrl": format!("{aws_url}/000000000000/{queue}"), "AttributeNames": ["All"]});
+    let answer = call(http, aws_url, "AmazonSQS.GetQueueAttributes", &all).await?;
+    let number = |name: &str| answer["Attributes"][name].as_str().unwrap().parse::<u64>().unwrap();
+    Ok(["", "NotVisible", "Delayed"].iter().map(|part| number(&format!("ApproximateNumberOfMessages{part}"))).sum())
+}
+
 /// Messages that are still to be handled, and dead letters and messages set aside.
 pub async fn waiting(http: &reqwest::Client, aws_url: &str) -> reqwest::Result<(u64, u64)> {
     let list = call(http, aws_url, "AmazonSQS.ListQueues", &json!({"QueueNamePrefix": "stepwarden-"})).await?;
     let (mut waiting, mut dead) = (0, 0);
     for url in list["QueueUrls"].as_array().unwrap().iter().filter_map(Value::as_str) {
-        let all = json!({"QueueUrl": url, "AttributeNames": ["All"]});
-        let answer = call(http, aws_url, "AmazonSQS.GetQueueAttributes", &all).await?;
-        let number = |name: &str| answer["Attributes"][name].as_str().unwrap().parse::<u64>().unwrap();
-        let parts = ["", "NotVisible", "Delayed"];
-        let messages: u64 = parts.iter().map(|part| number(&format!("ApproximateNumberOfMessages{part}"))).sum();
-        match url {
-            url if url.ends_with(NOTICES) => {}
-            url if url.ends_with("-dead") || url.ends_with("set-aside") => dead += messages,
-            _ => waiting += messages,
+        let queue = url.rsplit('/').next().unwrap();
+        match queue {
+            NOTICES => {}
+            _ if queue.ends_with("-dead") || queue.ends_with("-set-aside") => {
+                dead += depth(http, aws_url, queue).await?
+            }
+            _ => waiting += depth(http, aws_url, queue).await?,
         }
     }
     Ok((waiting, dead))
@@ -85,6 +96,8 @@ pub struct Checked {
     /// Orders by their last state.
     pub states: BTreeMap<&'static str, usize>,
     pub spans: Vec<Span>,
+    /// Attempts that were given up because their CompleteBy passed.
+    pub expired: usize,
     pub saves: usize,
     pub effects: usize,
     pub notices: usize,
@@ -212,6 +225,7 @@ impl Record {
         );
         db.execute_batch(&take).unwrap();
         db.execute_batch("DETACH tables; DETACH queues;").unwrap();
+        db.execute_batch(INDEXES).unwrap();
     }
 
     /// Everything that is wrong, and what there was.
@@ -285,7 +299,8 @@ fn check_order(db: &Connection, id: &Id, workflows: &HashMap<Hash, Arc<Workflow>
     if !last.process_state().is_final() || last.due.is_some() {
         wrong(Rule::Ends, &format!("at the end it is {} and due {:?}", last.process_state().name(), last.due));
     }
-    *checked.states.entry(ProcessState::name(last.process_state())).or_default() += 1;
+    *checked.states.entry(last.process_state().name()).or_default() += 1;
+    checked.expired += last.log.iter().filter(|entry| entry.1 == Kind::Expired).count();
     let ended = history.first_end(id).map(|task| task.updated_at);
     checked.spans.push(Span { created: last.created_at, ended });
 }
