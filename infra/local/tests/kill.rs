@@ -104,7 +104,8 @@ impl<'a> World<'a> {
 
     fn start_system(dir: &Path, port: u16, remotes_url: &str) -> Up {
         let (port, remotes) = (port.to_string(), Self::args(remotes_url));
-        let mut args = vec!["--port", &port, "--data", "data", "--workflows", "quick"];
+        // The least that outlives a kill.
+        let mut args = vec!["--port", &port, "--data", "data", "--durability", "process", "--workflows", "quick"];
         args.extend(remotes.iter().map(String::as_str));
         Up::start(dir, &args)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::message::{AlertEvent, Notice};
 use shared::order::Id;
-use shared::task::Task;
+use shared::task::{ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, HashMap};
@@ -96,6 +96,8 @@ pub struct Checked {
     /// Orders by their last state.
     pub states: BTreeMap<&'static str, usize>,
     pub spans: Vec<Span>,
+    /// Why orders are not Processed, and how often.
+    pub reasons: BTreeMap<String, usize>,
     /// Attempts that were given up because their CompleteBy passed.
     pub expired: usize,
     pub saves: usize,
@@ -300,6 +302,9 @@ fn check_order(db: &Connection, id: &Id, workflows: &HashMap<Hash, Arc<Workflow>
         wrong(Rule::Ends, &format!("at the end it is {} and due {:?}", last.process_state().name(), last.due));
     }
     *checked.states.entry(last.process_state().name()).or_default() += 1;
+    if let Some(reason) = last.reason.clone().filter(|_| last.process_state() != ProcessState::Processed) {
+        *checked.reasons.entry(reason).or_default() += 1;
+    }
     checked.expired += last.log.iter().filter(|entry| entry.1 == Kind::Expired).count();
     let ended = history.first_end(id).map(|task| task.updated_at);
     checked.spans.push(Span { created: last.created_at, ended });
