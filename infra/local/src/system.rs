@@ -35,9 +35,9 @@ const VISIBILITY_TIMEOUT_S: u32 = 180;
 /// Clocks in one process do not differ; this leaves room for a slow poll.
 const SKEW: SignedDuration = SignedDuration::from_millis(50);
 /// How often the supervisor sweeps.
-const SWEEP_EVERY: Duration = Duration::from_millis(250);
+pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
-const LEASE_LIFE: Duration = Duration::from_secs(2);
+pub const LEASE_LIFE: Duration = Duration::from_secs(2);
 /// As template.yaml has it.
 const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// Batches under way at once, for each consumer whose messages only meet the store: SQLite writes one thing at a time, so more

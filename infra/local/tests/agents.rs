@@ -52,7 +52,9 @@ fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     let all: Vec<&str> = ["up"].iter().chain(&up).copied().collect();
     refused(dir.path(), &all, &["step `charge`", "secret `shop-token`", "set STEPWARDEN_SECRET_SHOP_TOKEN"]);
 
-    let system = Up::from(program(dir.path(), &all).env("STEPWARDEN_SECRET_SHOP_TOKEN", "s3cret-7"));
+    let mut command = program(dir.path(), &all);
+    command.env("STEPWARDEN_SECRET_SHOP_TOKEN", "s3cret-7");
+    let system = Up::of(command);
     let verb = |args: &[&str], input: &str| {
         let mut command = program(dir.path(), args);
         command.env("STEPWARDEN_URL", &system.url);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub enum Rule {
     /// The saves of a task form one chain of versions from 0, each made by who read the one before.
     OneChain,
-    /// What a process believes it saved is in that chain.
+    /// What a process believes it saved, or told anybody of, is in that chain.
     Observed,
     /// What only rises never falls: attempts, tokens, times; what has ended stays ended unless a person acts.
     OnlyRises,
@@ -214,6 +214,12 @@ impl History {
             self.check_effects(last, &workflow, &mut wrong);
             self.check_told(saves, &mut wrong);
         }
+        for (id, version) in self.told() {
+            if self.last(id).is_none_or(|last| last.version < version) {
+                let words = format!("somebody was told of version {version}, which was never saved");
+                found.push(Violation { rule: Rule::Observed, order: Some(id.clone()), words });
+            }
+        }
         for (id, version, token, newest) in &self.overruled {
             let words = format!("version {version} was written under token {token} after {newest}");
             found.push(Violation { rule: Rule::OnlyRises, order: Some(id.clone()), words });
@@ -225,6 +231,13 @@ impl History {
             }
         }
         found
+    }
+
+    /// Of which versions somebody was told.
+    fn told(&self) -> impl Iterator<Item = (&Id, u64)> {
+        let notices = self.notices.iter().filter_map(|(id, all)| Some((id, all.iter().map(|(seq, _, _)| *seq).max()?)));
+        let alerts = self.alerts.iter().filter_map(|(id, all)| Some((id, *all.last()?)));
+        notices.chain(alerts)
     }
 
     fn check_chain(&self, id: &Id, saves: &[Save], wrong: &mut impl FnMut(Rule, String)) {
@@ -412,6 +425,7 @@ fn check_failures(task: &Task, workflow: &Workflow, wrong: &mut impl FnMut(Rule,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared::message::Effect;
     use shared::task::{Priority, Submission};
     use shared::time::Timestamp;
 
@@ -495,5 +509,18 @@ mod tests {
         let mut history = History::default();
         history.stored(&stopped, None);
         assert_eq!(rules(&history), [Rule::Alert, Rule::Notice, Rule::Notice]);
+    }
+
+    #[test]
+    fn a_notice_of_what_was_never_saved_is_found() {
+        let mut history = History::default();
+        let told = Task { reply_queue: Some("q".into()), ..task() };
+        history.stored(&told, None);
+        let Some(Effect::Notice(mut notice)) = shared::view::received(&told, &workflow()) else { unreachable!() };
+        history.notice(&notice);
+        assert_eq!(rules(&history), []);
+        notice.seq = 1;
+        history.notice(&notice);
+        assert_eq!(rules(&history), [Rule::Observed]);
     }
 }

@@ -1,6 +1,9 @@
 //! The real binary with short workflows.
 #![allow(dead_code)]
 
+pub mod client;
+pub mod record;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -45,9 +48,14 @@ pub const TOKEN: &str = "0123456789abcdef";
 
 /// A client that sends it.
 pub fn http() -> reqwest::Client {
+    client().timeout(Duration::from_secs(5)).build().unwrap()
+}
+
+/// The beginning of one.
+pub fn client() -> reqwest::ClientBuilder {
     let bearer = reqwest::header::HeaderValue::from_str(&format!("Bearer {TOKEN}")).unwrap();
     let headers = [(reqwest::header::AUTHORIZATION, bearer)].into_iter().collect();
-    reqwest::Client::builder().timeout(Duration::from_secs(5)).default_headers(headers).build().unwrap()
+    reqwest::Client::builder().default_headers(headers)
 }
 
 /// 830 real orders, one JSON object a line.
@@ -79,39 +87,84 @@ pub fn run(dir: &Path, args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// `stepwarden up`, killed when dropped.
+/// A program under test, killed when dropped.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it, and reads the first lines of its output, up to one that holds `until`.
+    fn start(mut command: Command, until: &str) -> (Self, Vec<String>) {
+        let mut child = Self(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = Vec::new();
+        for line in BufReader::new(child.0.stdout.take().unwrap()).lines() {
+            lines.push(line.unwrap());
+            if lines.last().is_some_and(|line| line.contains(until)) {
+                // The pipe is closed here.
+                return (child, lines);
+            }
+        }
+        panic!("it ended without `{until}`: {lines:?}, {:?}", child.0.wait());
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn url_in(line: &str) -> String {
+    line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned()
+}
+
+/// `stepwarden up`.
 pub struct Up {
-    pub child: Child,
+    pub process: Running,
     pub url: String,
     pub remotes_url: String,
+    /// Its own endpoints, or those that it was told to use.
+    pub aws_url: String,
 }
 
 impl Up {
     pub fn start(dir: &Path, args: &[&str]) -> Self {
         let all: Vec<&str> = ["up"].iter().chain(args).copied().collect();
-        Self::from(&mut program(dir, &all))
+        Self::of(program(dir, &all))
     }
 
     /// The same, of a command that says `up`.
-    pub fn from(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let url = lines.next().expect("its first line is the URL");
-        let line = lines.find(|line| line.contains("remote services")).expect("it says where they listen");
-        let remotes_url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
-        // The pipe is closed here.
-        Self { child, url, remotes_url }
+    pub fn of(command: Command) -> Self {
+        let (process, lines) = Running::start(command, "AWS endpoints");
+        let url = |of: &str| url_in(lines.iter().find(|line| line.contains(of)).expect(of));
+        Self { process, url: lines[0].clone(), remotes_url: url("remote services"), aws_url: url("AWS endpoints") }
+    }
+
+    /// One more instance of all functions, on the tables and queues of another one.
+    pub fn start_on(aws_url: &str, dir: &Path, args: &[&str]) -> Self {
+        let all: Vec<&str> = ["up"].iter().chain(args).copied().collect();
+        let mut command = program(dir, &all);
+        command.env("AWS_ENDPOINT_URL", aws_url).env("AWS_REGION", "local");
+        command.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "any");
+        // Its errors while the other one is dead are no news.
+        command.stderr(Stdio::null());
+        let (process, lines) = Running::start(command, "remote services");
+        Self { process, url: lines[0].clone(), remotes_url: url_in(lines.last().unwrap()), aws_url: aws_url.to_owned() }
     }
 
     /// SIGKILL.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
     }
 }
 
-impl Drop for Up {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// `stepwarden remotes`, and where it listens.
+pub fn start_remotes(dir: &Path, args: &[&str]) -> (Running, String) {
+    let all: Vec<&str> = ["remotes"].iter().chain(args).copied().collect();
+    let (process, lines) = Running::start(program(dir, &all), "http://");
+    (process, lines[0].clone())
 }

@@ -1,0 +1,46 @@
+//! What a client sees of orders.
+
+use super::Up;
+use super::record::{Record, waiting};
+use futures::{StreamExt, stream};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Looks at orders under way at once.
+const LOOKS: usize = 16;
+
+/// How an order stands; `None` while nobody answers. `url` is that of all orders.
+pub async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String> {
+    let answer = http.get(format!("{url}/{id}")).send().await.ok()?;
+    assert_ne!(answer.status(), 404, "accepted order {id} is gone");
+    let order = answer.error_for_status().ok()?.json::<Value>().await.ok()?;
+    order["state"].as_str().map(str::to_owned)
+}
+
+pub fn is_final(state: &str) -> bool {
+    ["Processed", "Undone", "Error"].contains(&state)
+}
+
+/// Until every accepted order has ended and no message is left; the notices are taken. How many letters are dead.
+pub async fn rest(http: &reqwest::Client, up: &Up, record: &Record, patience: Duration) -> u64 {
+    let (begin, url) = (Instant::now(), format!("{}/orders", up.url));
+    let mut open = record.ids();
+    loop {
+        record.take_notices(http, &up.aws_url).await.unwrap();
+        let (left, dead) = waiting(http, &up.aws_url).await.unwrap();
+        if left == 0 {
+            let url = &url;
+            let look = |id: String| async move {
+                let has_ended = state(http, url, &id).await.is_some_and(|state| is_final(&state));
+                (!has_ended).then_some(id)
+            };
+            let still = stream::iter(open).map(look).buffer_unordered(LOOKS);
+            open = still.filter_map(|id| async { id }).collect().await;
+            if open.is_empty() {
+                return dead;
+            }
+        }
+        assert!(begin.elapsed() < patience, "{} orders and {left} messages are left", open.len());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
