@@ -123,6 +123,7 @@ fn request(direction: Direction) -> Request {
         outputs: BTreeMap::from([("reserve".into(), json!(1))]),
         output: is_undo.then(|| json!({"id": 7})),
         undoes: is_undo.then(|| "ord_1:charge:do".into()),
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
     }
 }
 
@@ -139,6 +140,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
     let small = Request {
         pool: None,
         http: None,
+        traceparent: None,
         outputs: BTreeMap::new(),
         priority: Priority::Low,
         agent: "payment".into(),
@@ -163,6 +165,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         state: ProcessState::Undoing,
         step: Some("charge".into()),
         reason: Some(error()),
+        traceparent: request(Direction::Do).traceparent,
         history: vec![entry.clone(), HistoryEntry { step: None, attempt: None, detail: None, ..entry }],
     };
     let alert = AlertEvent {
@@ -211,7 +214,14 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
             "notice",
             vec![
                 value(&notice),
-                value(&Notice { reference: None, step: None, reason: None, history: vec![], ..notice }),
+                value(&Notice {
+                    reference: None,
+                    step: None,
+                    reason: None,
+                    traceparent: None,
+                    history: vec![],
+                    ..notice
+                }),
             ],
         ),
         ("alert-order", vec![value(&alert), value(&AlertEvent { step: None, last_error: None, ..alert })]),

@@ -250,7 +250,8 @@ fn wake(task: &str) -> (Id, Event) {
 
 fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
     let (tenant, outcome) = (String::new(), done(json!({"of": step})));
-    let reply = Reply { task_id: id(task), step: step.into(), attempt, tenant, queued_ms: None, traceparent: None, outcome };
+    let reply =
+        Reply { task_id: id(task), step: step.into(), attempt, tenant, queued_ms: None, traceparent: None, outcome };
     (id(task), Event::Reply(reply))
 }
 

@@ -259,8 +259,11 @@ pub fn routes() -> Vec<Route> {
         .refuses(&["no_such_route"]),
     ];
     let known = (304, "It is still the version that `If-None-Match` names.", None, vec!["traceparent", "ETag"]);
-    let if_none_match = || parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"}));
-    for route in all.iter_mut().filter(|route| route.method == "get" && (route.id == "getOrder" || route.tag == "operator")) {
+    let if_none_match =
+        || parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"}));
+    for route in
+        all.iter_mut().filter(|route| route.method == "get" && (route.id == "getOrder" || route.tag == "operator"))
+    {
         route.answers[0].3.push("ETag");
         route.answers.push(known.clone());
         route.parameters.push(if_none_match());

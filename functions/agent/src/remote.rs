@@ -1,10 +1,12 @@
 //! Calls to a remote service over HTTP, and what its answers mean.
 
 use crate::{AgentError, Call};
-use reqwest::{Client, ClientBuilder, Response};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
+use shared::message::Request;
 use shared::step::Direction;
 use shared::time::{SignedDuration, Timestamp};
+use shared::trace::traceparent;
 use shared::workflow::http::{Meaning, usual};
 use std::time::Duration;
 
@@ -37,6 +39,17 @@ pub(crate) fn builder() -> ClientBuilder {
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
 }
 
+/// `asked` with what every call tells: its idempotency key, its deadline, and the trace it belongs to.
+pub(crate) fn told(asked: RequestBuilder, request: &Request) -> RequestBuilder {
+    let asked = asked
+        .header("idempotency-key", &request.idempotency_key)
+        .header("complete-by", request.complete_by.to_string());
+    match request.traceparent.as_deref().and_then(traceparent) {
+        Some(trace) => asked.header("traceparent", trace),
+        None => asked,
+    }
+}
+
 impl Remote {
     /// The service below `url`, without a slash at its end.
     #[must_use]
@@ -56,16 +69,8 @@ impl Remote {
                 ("undo", json!({"order_id": request.task_id, "undoes": request.undoes, "output": request.output}))
             }
         };
-        let answer = self
-            .http
-            .post(format!("{}/{path}", self.url))
-            .header("idempotency-key", &request.idempotency_key)
-            .header("complete-by", request.complete_by.to_string())
-            .timeout(call.time_left)
-            .json(&body)
-            .send()
-            .await
-            .map_err(|e| transient(e.without_url().to_string()))?;
+        let asked = told(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
+        let answer = asked.json(&body).send().await.map_err(|e| transient(e.without_url().to_string()))?;
         let meaning = usual("POST", answer.status().as_u16());
         let body = read(answer, meaning).await?;
         serde_json::from_slice(&body)

@@ -69,12 +69,14 @@ impl Server {
     }
 }
 
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 fn request(http: &Value) -> Request {
     serde_json::from_value(json!({
         "task_id": "ord_1", "step": "notify", "agent": "http", "http": http, "direction": "do", "attempt": 1,
         "idempotency_key": "ord_1:notify:do", "complete_by": Timestamp::now() + SignedDuration::from_secs(5),
         "tenant": "acme", "calls": {"attempts": 1, "base": "PT0.01S", "cap": "PT0.01S"},
-        "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}},
+        "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}}, "traceparent": TRACE,
     }))
     .unwrap()
 }
@@ -120,6 +122,7 @@ async fn a_call_is_what_the_file_says() {
         ("idempotency-key", "ord_1:notify:do"),
         ("complete-by", &request.complete_by.to_string()),
         ("content-type", "application/json"),
+        ("traceparent", TRACE),
     ] {
         assert_eq!(done.2[name], value, "{name}");
     }

@@ -70,7 +70,8 @@ impl Load {
         std::fs::write(dir.path().join("workflows/order.toml"), workflow).unwrap();
         let http = common::client().timeout(PATIENCE).pool_max_idle_per_host(CONNECTIONS).build().unwrap();
         let durability = if is_quick { "process" } else { "power" };
-        let up = Up::start(dir.path(), &["--port", "0", "--data", "data", "--durability", durability]);
+        let up =
+            Up::start(dir.path(), &["--port", "0", "--data", "data", "--durability", durability, "--rate-limit", "0"]);
         keep_saves(&http, &up.aws_url).await;
         let record = Record::create(dir.path().join("record.db"));
         Self { http, up, record, inputs: NORTHWIND.lines().collect(), dir }

@@ -1,6 +1,6 @@
 //! Calls the URL that a step's workflow file names.
 
-use crate::remote::{builder, read, transient};
+use crate::remote::{builder, read, told, transient};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -49,13 +49,8 @@ impl Http {
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| permanent(format!("`{}` is no method", call.method)))?;
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
-        let mut asked = self
-            .client()
-            .request(method, url)
-            .headers(headers(call, request, &secrets)?)
-            .header("idempotency-key", &request.idempotency_key)
-            .header("complete-by", request.complete_by.to_string())
-            .timeout(time_left);
+        let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
+        let mut asked = told(asked, request).timeout(time_left);
         if has_body {
             asked = asked.body(body(request).to_string());
         }
