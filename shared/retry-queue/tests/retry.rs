@@ -14,6 +14,7 @@ use shared::ports::{AttentionIndex, Created, DuePage, Saved, StateStore};
 use shared::step::State;
 use shared::task::{ProcessState, Task};
 use shared::workflow::{Hash, Workflow};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
