@@ -140,12 +140,20 @@ impl Class {
             Bulk, Cancel, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit, ResubmitEdited, RetryNow,
             Skip, UndoAsked,
         };
-        match self {
-            Cancel | UndoAsked | RetryNow | PauseOrder | PauseAgent | Bulk => true,
-            Resubmit | ResubmitEdited | Skip | MarkDone => true,
-            Poison | MoreOrders => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Bulk | Cancel
+                | MarkDone
+                | MoreOrders
+                | PauseAgent
+                | PauseOrder
+                | Poison
+                | Resubmit
+                | ResubmitEdited
+                | RetryNow
+                | Skip
+                | UndoAsked
+        )
     }
 }
 
