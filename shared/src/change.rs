@@ -567,6 +567,13 @@ pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
     notice_of(task, 0, workflow, NoticeKind::Received, None)
 }
 
+/// The same for an order that nobody has begun: whoever stored it may have died before that notice, or its queue refused it,
+/// and once it has begun or ended nobody looks back.
+pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
+    let is_begun = task.steps.iter().any(|step| step.attempt > 0);
+    received(task, workflow).filter(|_| !is_begun)
+}
+
 fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
     let queue = task.reply_queue.clone()?;
     Some(Effect::Notice(Box::new(Notice {
@@ -585,8 +592,9 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
     })))
 }
 
-/// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end.
-pub(crate) fn turn_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
+/// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end. Before it the first
+/// one, if the order never began (simulation, seed 115: refused with the act that ended it, it was not told again).
+pub(crate) fn turn_notices(task: &Task, workflow: &Workflow) -> Vec<Effect> {
     let (kind, step) = match task.phase {
         Phase::Processed => (NoticeKind::Completed, None),
         Phase::Undone => (NoticeKind::Undone, None),
@@ -594,9 +602,10 @@ pub(crate) fn turn_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
             (NoticeKind::AttentionNeeded, task.alert.as_ref().and_then(|a| a.step).map(usize::from))
         }
         Phase::Undoing if task.turned_at > 0 => (NoticeKind::Failed, None),
-        Phase::Forward | Phase::Undoing => return None,
+        Phase::Forward | Phase::Undoing => return Vec::new(),
     };
-    notice_of(task, task.turned_at, workflow, kind, step)
+    let turn = notice_of(task, task.turned_at, workflow, kind, step);
+    first_notice(task, workflow).into_iter().chain(turn).collect()
 }
 
 /// The alert a task owes, if it owes one.

@@ -313,7 +313,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         // A repeated one: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => {
             let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
-            let effects = change::turn_notice(task, turn.workflow).into_iter().chain(wake).collect();
+            let effects = change::turn_notices(task, turn.workflow).into_iter().chain(wake).collect();
             return Err(Box::new(Decision::Keep { why: Kept::Repeated, effects }));
         }
         Phase::Processed => return refuse(Refusal::Ended),

@@ -114,15 +114,17 @@ pub enum Kept {
     Refused(Refusal),
 }
 
-/// A person was faster than the first Wake: nobody will look at version 0 again, so its notice goes once more, in case whoever
-/// stored the order died before.
+/// A person was faster than the first Wake: the first notice goes once more, with the act and whenever it is repeated, because
+/// nobody looks at version 0 again.
 fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
+    let told = change::first_notice(task, turn.workflow);
     match decision {
-        Decision::Save { task: next, mut effects } if task.version == 0 => {
-            effects.splice(0..0, change::received(task, turn.workflow));
-            Decision::Save { task: next, effects }
+        Decision::Save { task, effects } => Decision::Save { task, effects: told.into_iter().chain(effects).collect() },
+        // A repeated pause; a repeated end has it among the notices of its turn.
+        Decision::Keep { why: Kept::Repeated, effects } if effects.is_empty() => {
+            Decision::Keep { why: Kept::Repeated, effects: told.into_iter().collect() }
         }
-        other => other,
+        kept @ Decision::Keep { .. } => kept,
     }
 }
 
@@ -175,7 +177,7 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
     if task.turned_at > seen {
-        again.extend(change::turn_notice(task, turn.workflow));
+        again.extend(change::turn_notices(task, turn.workflow));
     }
     if change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {
@@ -261,7 +263,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     };
     // Once the undo has begun the record no longer tells which reply turned the task to it.
     if task.turned_at == settled_at || task.phase == Phase::Undoing {
-        effects.extend(change::turn_notice(task, turn.workflow));
+        effects.extend(change::turn_notices(task, turn.workflow));
     }
     if !is_latest {
         return Decision::Keep { why: Kept::Stale, effects };

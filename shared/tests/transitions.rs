@@ -241,7 +241,7 @@ fn a_cancel_delivered_again_sends_its_wake_or_its_notice_again() {
     bench.cancel().keeps(Kept::Repeated, "notice Failed, wake+11000");
     let mut bench = Bench::new(ONE);
     bench.cancel().is("Undone a=Pending", "notice Received, notice Undone");
-    bench.cancel().keeps(Kept::Repeated, "notice Undone");
+    bench.cancel().keeps(Kept::Repeated, "notice Received, notice Undone");
 }
 
 // D9: a wait of nothing claims the same step in the save that settles it; the reply is then of an older attempt.
@@ -264,21 +264,32 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
 }
 
-fn pause() -> Event {
-    Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "a look".into(), seen: None })
+fn act(what: What) -> Event {
+    Event::Act(Act { what, by: "ann".into(), reason: "a look".into(), seen: None })
 }
 
-// F1, F3: a person may act before the order has begun; nobody looks at version 0 again, so its notice goes once more.
+// F1, F3: a person may act before the order has begun; nobody looks at version 0 again, so its notice goes once more, with the
+// act and whenever it is repeated (simulation, seed 115).
 #[test]
 fn an_act_before_the_first_wake_tells_that_the_order_was_received() {
-    let mut bench = Bench::new(ONE);
-    bench.on(&pause());
-    assert!(
+    let received = |bench: &Bench| {
         bench.effects.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == NoticeKind::Received && n.seq == 0))
-    );
-    let mut bench = Bench::claimed(ONE);
-    bench.on(&pause());
-    assert!(!bench.effects.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == NoticeKind::Received)));
+    };
+    let mut bench = Bench::new(ONE);
+    assert!(received(bench.on(&act(What::Pause))));
+    bench.on(&act(What::Pause)).keeps(Kept::Repeated, "notice Received");
+    assert!(received(bench.on(&act(What::Resume))));
+    let due = bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond();
+    assert!(received(bench.at(due + 1000).supervise()), "{}", bench.effects());
+    bench.wake(0);
+    assert!(!received(bench.on(&act(What::Pause))), "it has begun");
+
+    // An end that owes its notice owes the first one too.
+    let mut bench = Bench::new(ONE);
+    bench.on(&act(What::Pause)).on(&act(What::Cancel)).is("Undone a=Pending", "notice Received, notice Undone");
+    bench.on(&act(What::Cancel)).keeps(Kept::Repeated, "notice Received, notice Undone");
+    bench.at(60_000).supervise();
+    assert_eq!(bench.effects(), "notice Received, notice Undone");
 }
 
 // F1, F3: a supervisor has no trigger that is delivered again; its next look sends what may have died with it.

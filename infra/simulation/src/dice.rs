@@ -119,9 +119,9 @@ classes! {
     /// Somebody resubmits an order that is in Error with another input for the failed step.
     ResubmitEdited = "resubmit-edited", 0.2;
     /// Somebody leaves out what failed of an order in Error, a step or an undo.
-    Skip = "skip", 0.15;
+    Skip = "skip", 0.3;
     /// Somebody does by hand what failed of an order in Error, a step or an undo, and marks it done.
-    MarkDone = "mark-done", 0.15;
+    MarkDone = "mark-done", 0.3;
     /// Somebody pauses an agent and resumes it later.
     PauseAgent = "pause-agent", 0.05;
     /// Somebody acts on all orders at once, each at the version they saw.
@@ -140,12 +140,20 @@ impl Class {
             Bulk, Cancel, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit, ResubmitEdited, RetryNow,
             Skip, UndoAsked,
         };
-        match self {
-            Cancel | UndoAsked | RetryNow | PauseOrder | PauseAgent | Bulk => true,
-            Resubmit | ResubmitEdited | Skip | MarkDone => true,
-            Poison | MoreOrders => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Bulk | Cancel
+                | MarkDone
+                | MoreOrders
+                | PauseAgent
+                | PauseOrder
+                | Poison
+                | Resubmit
+                | ResubmitEdited
+                | RetryNow
+                | Skip
+                | UndoAsked
+        )
     }
 }
 

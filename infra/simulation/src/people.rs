@@ -209,11 +209,27 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
                 ask(&world, &id, What::Undo, None).await;
             }
             Class::RetryNow => {
+                // A person sees a wait and ends it.
+                for _ in 0..draw.between(1, 100) {
+                    if world.history().last(&id).is_some_and(|task| waits(task)) {
+                        break;
+                    }
+                    wait_ms(200).await;
+                }
                 ask(&world, &id, What::RetryNow { step: None }, None).await;
             }
             _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
         }
     }
+}
+
+/// Something of the task waits for its next attempt.
+fn waits(task: &Task) -> bool {
+    let is_wait = |state: &State| match state {
+        State::Pending { not_before } | State::UndoPending { not_before } => not_before.is_some(),
+        _ => false,
+    };
+    task.steps.iter().any(|step| is_wait(&step.state))
 }
 
 async fn pause_for(world: &World, id: &Id, ms: u64) {

@@ -185,9 +185,9 @@ pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
     store.save(&later, 0).await.unwrap();
     until("both are found", async || (found().await == [task.id.clone(), second.id.clone()]).then_some(())).await;
     let page = store.attention(1, None).await.unwrap();
-    assert_eq!(page.ids, [task.id.clone()]);
+    assert_eq!(page.ids, std::slice::from_ref(&task.id));
     let page = store.attention(1, page.next.as_deref()).await.unwrap();
-    assert_eq!(page.ids, [second.id.clone()]);
+    assert_eq!(page.ids, std::slice::from_ref(&second.id));
     let resumed = Task { phase: Phase::Forward, due: Some(at(0)), ..next(&stopped, "resumed") };
     store.save(&resumed, 1).await.unwrap();
     until("only the second is left", async || (found().await == [second.id.clone()]).then_some(())).await;
