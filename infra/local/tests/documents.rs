@@ -1,0 +1,243 @@
+//! Goal: what the documents tell a person to type works. Method: every verb and option of `stepwarden` that a page names is one
+//! that the program knows; every local command of a block is run, as it stands, against a system that is up.
+//!
+//! What talks to AWS, builds, or needs Python is left to others: `tests/documents.rs` looks after names, `tests/template` after
+//! the template's commands, `make python-agent` after the agent in Python.
+
+mod common;
+
+use common::{Up, run};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn pages() -> Vec<(String, String)> {
+    let docs = std::fs::read_dir(format!("{ROOT}/docs")).unwrap().map(|file| file.unwrap().path());
+    let mut all: Vec<PathBuf> = docs.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    all.extend(["README.md", "CONTRIBUTING.md"].map(|name| Path::new(ROOT).join(name)));
+    all.sort();
+    let name = |path: &Path| path.strip_prefix(ROOT).unwrap().display().to_string();
+    all.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The blocks of commands of a page, each with its lines joined where they go on, without comments.
+fn blocks(text: &str) -> Vec<Vec<String>> {
+    let mut blocks: Vec<Vec<String>> = Vec::new();
+    let mut fence: Option<String> = None;
+    let (mut block, mut line) = (Vec::new(), String::new());
+    for raw in text.lines().chain([""]) {
+        let is_fence = raw.trim_start().starts_with("```");
+        if is_fence {
+            let language = raw.trim_start().trim_start_matches('`').to_owned();
+            fence = fence.is_none().then_some(language);
+        }
+        let is_code = !is_fence && fence.as_deref().map_or(raw.starts_with("    "), |f| ["", "sh"].contains(&f));
+        if is_code {
+            // A comment begins after blanks; `#` within a word is not one.
+            let code = raw.split("  #").next().unwrap().trim();
+            line += code.trim_end_matches('\\');
+            if !code.ends_with(['\\', '|']) && !code.is_empty() {
+                block.push(std::mem::take(&mut line));
+            }
+        } else if !block.is_empty() {
+            blocks.push(std::mem::take(&mut block));
+        }
+    }
+    blocks
+}
+
+fn as_typed(command: &str) -> String {
+    command.replace("target/release/stepwarden ", "stepwarden ").replace("cargo run --release -- ", "stepwarden ")
+}
+
+/// What follows `stepwarden` in a command, up to a pipe or its end.
+fn arguments(command: &str) -> Option<Vec<&str>> {
+    let mut words = command.split_whitespace().skip_while(|word| *word != "stepwarden").skip(1);
+    let rest: Vec<&str> = words.by_ref().take_while(|word| !["|", ">", "&&", ";"].contains(word)).collect();
+    (!rest.is_empty()).then_some(rest)
+}
+
+// Point 6: no page names what the program does not know.
+#[test]
+fn every_verb_and_option_that_a_page_names_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut helps: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        let inline =
+            text.split('`').skip(1).step_by(2).filter(|code| code.starts_with("stepwarden ")).map(str::to_owned);
+        for command in blocks(&text).concat().into_iter().chain(inline) {
+            let command = as_typed(&command);
+            let Some(words) = arguments(&command) else { continue };
+            // In a sentence or a table a name may stand for any.
+            let verb = words[0];
+            if !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
+                continue;
+            }
+            let help = helps.entry(verb.to_owned()).or_insert_with(|| {
+                let output = run(dir.path(), &[verb, "--help"]);
+                output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+            });
+            let Some(help) = help else {
+                wrong.push(format!("{page}: `{command}`: there is no verb `{verb}`"));
+                continue;
+            };
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let name = option.split('=').next().unwrap().trim_end_matches([',', ']', ')']);
+                let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == name);
+                if !is_known {
+                    wrong.push(format!("{page}: `{command}`: `{verb}` knows no {name}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(helps.len() > 10, "only {:?} were named", helps.keys());
+}
+
+/// A system that has what the pages speak of, and a folder like the repository's root.
+struct Scene {
+    dir: tempfile::TempDir,
+    up: Up,
+    /// An order that ended well, and one in Error.
+    orders: [String; 2],
+}
+
+const STOP: &str =
+    "name = \"stop\"\non_failure = \"error\"\n[[step]]\nname = \"charge\"\nagent = \"payment\"\ntimeout = \"2s\"\n";
+
+impl Scene {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["tests/data", "workflows", "my-workflows", ".stepwarden", "bin"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let copy = |name: &str| std::fs::copy(format!("{ROOT}/{name}"), dir.path().join(name)).unwrap();
+        copy("tests/data/northwind-orders.jsonl");
+        copy("workflows/order.toml");
+        let agents = std::fs::read_to_string(format!("{ROOT}/docs/agents.md")).unwrap();
+        let gift = agents.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        for folder in ["workflows", "my-workflows"] {
+            std::fs::write(dir.path().join(folder).join("gift.toml"), gift).unwrap();
+        }
+        std::fs::write(dir.path().join("workflows/stop.toml"), STOP).unwrap();
+        std::fs::write(dir.path().join(".stepwarden/token"), common::TOKEN).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_stepwarden"), dir.path().join("bin/stepwarden")).unwrap();
+        let up = Up::start(dir.path(), &["--port", "0", "--memory", "--external-agent", "gift-wrap"]);
+        let mut scene = Self { dir, up, orders: Default::default() };
+        scene.orders[0] = scene.order("order", "Processed", json!({})).await;
+        scene.orders[1] = scene.order("stop", "Error", json!({"permanent": 1.0})).await;
+        scene
+    }
+
+    /// An order that has come to `state` while the payment service has `faults`.
+    async fn order(&self, workflow: &str, state: &str, faults: Value) -> String {
+        let http = common::http();
+        let service = format!("{}/faults/payment", self.up.remotes_url);
+        http.put(&service).json(&faults).send().await.unwrap().error_for_status().unwrap();
+        let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
+        let post = http.post(format!("{}/orders", self.up.url)).header("idempotency-key", workflow);
+        let answer = post.json(&json!({"workflow": workflow, "input": input})).send().await.unwrap();
+        let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
+        for _ in 0..20 {
+            let url = format!("{}/orders/{id}?wait=4", self.up.url);
+            let order: Value = http.get(url).send().await.unwrap().json().await.unwrap();
+            if order["state"] == state {
+                http.put(&service).json(&json!({})).send().await.unwrap().error_for_status().unwrap();
+                return id;
+            }
+        }
+        panic!("{id} did not come to {state}");
+    }
+
+    /// The command with this system's addresses and orders.
+    fn fitted(&self, command: &str) -> String {
+        let place = |url: &str| url.trim_start_matches("http://").to_owned();
+        let is_act = ["resubmit", "skip", "mark-done", "retry-now"].iter().any(|act| command.contains(act));
+        let order = &self.orders[usize::from(is_act)];
+        command
+            .replace("localhost:8080", &place(&self.up.url))
+            .replace("localhost:8081", &place(&self.up.aws_url))
+            .replace("localhost:8082", &place(&self.up.remotes_url))
+            .replace("ORDER_ID", order)
+    }
+
+    fn shell(&self, command: &str) -> Command {
+        let mut shell = Command::new("bash");
+        let path = format!("{}:{}", self.dir.path().join("bin").display(), std::env::var("PATH").unwrap());
+        shell.args(["-euo", "pipefail", "-c", command]).current_dir(self.dir.path()).env("PATH", path);
+        shell
+            .env("STEPWARDEN_URL", &self.up.url)
+            .env("USER", "ann")
+            .env_remove("AWS_ENDPOINT_URL")
+            .stdin(Stdio::null());
+        shell
+    }
+
+    /// A program that stays up: it has to say where it listens, with ports of its own.
+    fn starts(&self, command: &str) {
+        let command =
+            format!("exec {command} --port 0{}", if command.contains("--memory") { "" } else { " --data own" });
+        let mut child = self.shell(&command).stdout(Stdio::piped()).spawn().unwrap();
+        let first = BufReader::new(child.stdout.take().unwrap()).lines().next();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(
+            first.is_some_and(|line| line.unwrap().starts_with("http://127.0.0.1:")),
+            "`{command}` did not come up"
+        );
+    }
+
+    fn works(&self, command: &str) {
+        let output = self.shell(command).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "`{command}`: {:?}\n{out}{err}", output.status.code());
+        // curl takes a refusal for an answer.
+        assert!(!out.contains("\"code\":"), "`{command}`: {out}");
+    }
+}
+
+/// Simulated for a moment only: how long it runs is not what is asked here.
+fn shortened(command: &str) -> String {
+    let mut words: Vec<&str> = command.split_whitespace().collect();
+    match words.iter().position(|word| *word == "--seeds") {
+        Some(at) => words[at + 1] = "20",
+        None => words.extend(["--seeds", "20"]),
+    }
+    words.join(" ")
+}
+
+// Point 6: every command of a page is run.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_the_documents_work() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("no curl here: its commands are not run");
+        return;
+    }
+    let scene = Scene::new().await;
+    let mut ran = 0;
+    for (page, text) in pages() {
+        for command in blocks(&text).concat() {
+            let command = scene.fitted(&as_typed(&command));
+            let words: Vec<&str> = command.split_whitespace().collect();
+            match words.as_slice() {
+                ["stepwarden", "up" | "remotes", ..] => scene.starts(&command),
+                ["stepwarden", "simulate", ..] => scene.works(&shortened(&command)),
+                // They take minutes, and have tests of their own.
+                ["stepwarden", "demo" | "bench", ..] => continue,
+                ["stepwarden", ..] => scene.works(&command),
+                ["head" | "echo" | "curl", ..] if !command.contains("$AWS") && !command.contains("--queue") => {
+                    scene.works(&command);
+                }
+                _ => continue,
+            }
+            println!("{page}: {command}");
+            ran += 1;
+        }
+    }
+    assert!(ran >= 12, "only {ran} commands were found");
+}

@@ -1,0 +1,182 @@
+//! Goal: the documents say what is so. Method: links lead somewhere, files, tests and constants that a page names are there, and
+//! so are the targets, packages and tests of its commands. The commands themselves are run by `infra/local/tests/documents.rs`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Every page for people: its path from the root, and its text.
+fn pages() -> Vec<(String, String)> {
+    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().file_name());
+    let docs = docs.filter_map(|name| name.to_str().filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")));
+    let top = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(str::to_owned);
+    let mut all: Vec<String> = docs.chain(top).collect();
+    all.sort();
+    all.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// What stands between two marks.
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(begin) {
+        let Some((inner, next)) = after.split_once(end) else { break };
+        found.push(inner);
+        rest = next;
+    }
+    found
+}
+
+/// The pieces of code within a line, outside of blocks.
+fn code(text: &str) -> Vec<String> {
+    let mut is_block = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_block = !is_block;
+        } else if !is_block && !line.starts_with("    ") {
+            found.extend(between(line, "`", "`").into_iter().map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// The anchors of a page's headings, as they are made on the usual hosts.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let titles = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let anchor = |title: &str| {
+        let kept = title.to_lowercase().replace(' ', "-");
+        kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect::<String>()
+    };
+    titles.map(anchor).collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        for target in between(&text, "](", ")") {
+            if target.contains("://") || target.starts_with("mailto:") || target.contains('\n') {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let place = if file.is_empty() { PathBuf::from(&page) } else { Path::new(&page).with_file_name(file) };
+            let full = root().join(&place);
+            if !full.exists() {
+                wrong.push(format!("{page}: {target} is not there"));
+            } else if !anchor.is_empty() && full.extension().is_some_and(|e| e == "md") {
+                let there = std::fs::read_to_string(&full).unwrap();
+                if !anchors(&there).contains(anchor) {
+                    wrong.push(format!("{page}: {target} has no such heading"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// `FILE: NAME`, where the file is one of this repository.
+fn cited(code: &str) -> Option<(&str, &str)> {
+    let (file, name) = code.split_once(": ")?;
+    let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (file.ends_with(".rs") && file.contains('/') && is_name).then_some((file, name))
+}
+
+// A6: what a page cites exists.
+#[test]
+fn every_file_test_and_constant_that_a_page_names_is_there() {
+    let mut wrong = Vec::new();
+    let mut names = 0;
+    for (page, text) in pages() {
+        for code in code(&text) {
+            if let Some((file, name)) = cited(&code) {
+                names += 1;
+                let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+                let is_there = [format!("fn {name}("), format!("fn {name}<"), format!("const {name}:")];
+                if !is_there.iter().any(|text| source.contains(text)) {
+                    wrong.push(format!("{page}: {file} has no `{name}`"));
+                }
+            } else if let Some((folder, _)) = code.split_once('/')
+                && ["shared", "functions", "infra", "tests", "workflows", "examples", "docs"].contains(&folder)
+                && !code.contains(['*', ' ', '{', '<'])
+                && !root().join(&code).exists()
+            {
+                wrong.push(format!("{page}: there is no `{code}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(names > 100, "only {names} names were looked at");
+}
+
+/// The lines of commands: of blocks for a shell, and of code within a line.
+fn commands(text: &str) -> Vec<String> {
+    let mut found = code(text);
+    let mut block = None;
+    for line in text.lines() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            block = block.is_none().then(|| language.to_owned());
+        } else if block.as_deref().is_some_and(|b| b.is_empty() || b == "sh")
+            || block.is_none() && line.starts_with("    ")
+        {
+            found.push(line.trim().to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_names_a_target_a_package_and_a_test_that_there_is() {
+    let makefile = read("Makefile");
+    let phony = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).expect("the list of targets");
+    let targets: BTreeSet<&str> = phony.split_whitespace().collect();
+    let manifests = std::process::Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--format-version", "1"]);
+    let metadata = { manifests }.current_dir(root()).output().unwrap().stdout;
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let mut wrong = Vec::new();
+    let mut looked_at = 0;
+    for (page, text) in pages() {
+        for command in commands(&text) {
+            let words: Vec<&str> = command.split('#').next().unwrap().split_whitespace().collect();
+            let words: Vec<&str> = words.into_iter().skip_while(|word| word.contains('=')).collect();
+            match words.as_slice() {
+                ["make", target, ..] if target.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') => {
+                    looked_at += 1;
+                    if !targets.contains(target) {
+                        wrong.push(format!("{page}: `{command}`: no such target"));
+                    }
+                }
+                ["cargo", "test" | "run", rest @ ..] => {
+                    looked_at += 1;
+                    let after =
+                        |flag: &str| rest.iter().position(|w| *w == flag).and_then(|at| rest.get(at + 1)).copied();
+                    let Some(name) = after("-p").or(after("--package")) else { continue };
+                    let Some(package) = packages.iter().find(|p| p["name"] == name) else {
+                        wrong.push(format!("{page}: `{command}`: no such package"));
+                        continue;
+                    };
+                    for flag in ["--test", "--example"] {
+                        let target = after(flag);
+                        let has = |t: &&str| {
+                            package["targets"].as_array().unwrap().iter().any(|target| target["name"] == **t)
+                        };
+                        if target.is_some_and(|t| !has(&t)) {
+                            wrong.push(format!("{page}: `{command}`: no such {flag}"));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(looked_at > 15, "only {looked_at} commands were looked at");
+}
