@@ -502,6 +502,58 @@ async fn a_long_poll_waits_for_a_change_and_no_longer_than_it_was_told() {
     assert_eq!(poll("wait=20", Some(&etag)).await, (304, 0), "nothing more will come");
 }
 
+// Each poll that waits occupies an instance of a function: a deployment bounds that, and answers a longer wish earlier.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_answers_a_long_poll_earlier_than_asked() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    let id = world.accept("noops", "key", json!({})).await;
+    for (longest, query, status, ms) in
+        [(5, "wait=20", 200, 5000), (5, "wait=3", 200, 3000), (0, "wait=20", 200, 0), (5, "wait=21", 400, 0)]
+    {
+        let begin = tokio::time::Instant::now();
+        let longest = std::time::Duration::from_secs(longest);
+        let event = get(&format!("/orders/{id}"), query, json!({}));
+        let answer = submit::http::handler_within(&*world.submit, event, longest).await;
+        assert_eq!((answer.status_code, begin.elapsed().as_millis()), (status, ms), "{query}, at most {longest:?}");
+    }
+}
+
+// A token that does not say whose its orders are is refused: its orders would be those of every other such token.
+#[tokio::test]
+async fn a_token_without_a_tenant_is_refused() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    let ask = async |path: &str, claims: Value| {
+        let is_post = path == "/orders";
+        let http = json!({"method": if is_post { "POST" } else { "GET" }, "path": path});
+        let event = json!({
+            "rawPath": path,
+            "headers": {"content-type": "application/json", "idempotency-key": "key"},
+            "requestContext": {"http": http, "authorizer": {"jwt": {"claims": claims}}},
+            "body": is_post.then(|| json!({"workflow": "noops", "input": {}}).to_string()),
+            "isBase64Encoded": false,
+        });
+        let answer = submit::http::handler(&*world.submit, serde_json::from_value(event).unwrap()).await;
+        let answer = serde_json::to_value(answer).unwrap();
+        let body: Value = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
+        (answer["statusCode"].as_i64().unwrap(), body)
+    };
+    let scope = "stepwarden/orders";
+    let (status, body) = ask("/orders", json!({"scope": scope, "tenant": "acme"})).await;
+    assert_eq!(status, 202, "{body}");
+    let path = body["status_url"].as_str().unwrap();
+    assert_eq!(ask(path, json!({"scope": scope, "tenant": "acme"})).await.1["tenant"], "acme");
+    for claims in [json!({"scope": scope}), json!({"scope": scope, "tenant": ""})] {
+        for path in ["/orders", path, &format!("{path}/history")] {
+            let (status, body) = ask(path, claims.clone()).await;
+            assert_eq!((status, &body["code"]), (403, &json!("forbidden")), "{path} {claims}: {body}");
+            assert!(body["detail"].as_str().unwrap().contains("claim `tenant`"), "{body}");
+        }
+    }
+    // An operator looks up the orders of all tenants, and needs none of its own for that.
+    let operator = json!({"scope": format!("{scope} stepwarden/operator")});
+    assert_eq!(ask(path, operator).await.0, 200);
+}
+
 // Point 1: the trace of a request is kept with its order, goes with every message about it, and comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_goes_with_the_order() {

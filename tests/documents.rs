@@ -137,8 +137,9 @@ fn every_command_names_a_target_a_package_and_a_test_that_there_is() {
     let makefile = read("Makefile");
     let phony = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).expect("the list of targets");
     let targets: BTreeSet<&str> = phony.split_whitespace().collect();
-    let manifests = std::process::Command::new(env!("CARGO")).args(["metadata", "--no-deps", "--format-version", "1"]);
-    let metadata = { manifests }.current_dir(root()).output().unwrap().stdout;
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root());
+    let metadata = cargo.output().unwrap().stdout;
     let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let mut wrong = Vec::new();

@@ -126,7 +126,7 @@ impl With for reqwest::RequestBuilder {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_opens_the_routes_of_its_scopes() {
     let folder = std::env::temp_dir().join(format!("stepwarden-openapi-{}", std::process::id()));
-    let Scopes { orders, operator } = Scopes::default();
+    let Scopes { orders, operator, .. } = Scopes::default();
     let entry = |n: usize, tenant: &str, scope: &str| {
         format!(
             "[[token]]\ntoken = \"token-number-{n}-0\"\nsub = \"s{n}\"\ntenant = \"{tenant}\"\nscopes = [{scope:?}]\n"

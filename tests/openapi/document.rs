@@ -118,7 +118,8 @@ pub fn routes() -> Vec<Route> {
         "example": "order-10248"});
     let wait = format!(
         "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. The answer \
-         comes at once when that holds, and at the latest when the time is over."
+         comes at once when that holds, and at the latest when the time is over. A deployment may answer earlier than \
+         asked."
     );
     let whole = |least: usize, most: usize| json!({"type": "integer", "minimum": least, "maximum": most});
     let text = || json!({"type": "string", "minLength": 1});

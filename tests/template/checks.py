@@ -563,6 +563,29 @@ def the_api_logs_and_throttles(stack):
             yield f"{name}: takes any number of requests"
 
 
+# A long poll occupies a concurrent execution while it waits, and 1,000 are what an account has for all its functions.
+@check
+def long_polls_leave_room_for_the_rest(stack):
+    routes = {p["RouteKey"]: name for name, p in stack.of_type("AWS::ApiGatewayV2::Route").items()}
+    for name, p in stack.of_type("AWS::ApiGatewayV2::Stage").items():
+        settings = p.get("RouteSettings", {})
+        if unknown := set(settings) - set(routes):
+            yield f"{name}: settings for no route: {sorted(unknown)}"
+        needs = stack.resources[name].get("DependsOn", [])
+        needs = [needs] if isinstance(needs, str) else needs
+        if late := {key for key in settings if key in routes and routes[key] not in needs}:
+            yield f"{name}: may be made before its routes {sorted(late)}"
+        own = settings.get("GET /orders/{id}", {})
+        rate, burst = own.get("ThrottlingRateLimit"), own.get("ThrottlingBurstLimit")
+        if not rate or not burst:
+            yield f"{name}: any number of requests may wait for an order"
+            continue
+        wait = stack.properties("Submit")["Environment"]["Variables"]["LONGEST_WAIT_S"]
+        occupied = int(rate) * int(wait) + int(burst)
+        if occupied > 500:
+            yield f"{name}: long polls may occupy {occupied} executions at once"
+
+
 # ------------------------------------------------------------------ targets and alarms
 
 

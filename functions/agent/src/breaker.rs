@@ -95,6 +95,14 @@ impl Breaker {
         };
     }
 
+    /// It was not called after all: a probe that never began leaves its turn to the next call.
+    pub fn withdrawn(&self, now: Timestamp) {
+        let mut state = self.state();
+        if let State::Probing { open_for, .. } = *state {
+            *state = State::Open { until: now, open_for };
+        }
+    }
+
     /// How long it still stays open, if it does.
     #[must_use]
     pub fn open_for(&self, now: Timestamp) -> Option<SignedDuration> {
@@ -138,6 +146,27 @@ mod tests {
         breaker.succeeded();
         assert_eq!(breaker.enter(at(5)), Ok(()));
         assert_eq!(breaker.open_for(at(5)), None);
+    }
+
+    // E4: a call that was not made counts neither way, and takes nobody's turn.
+    #[test]
+    fn a_call_that_was_not_made_changes_nothing() {
+        let breaker = Breaker::new(Settings { failures: 2, open_for: secs(2), longest: secs(9) });
+        breaker.failed(at(0));
+        for _ in 0..3 {
+            breaker.withdrawn(at(0));
+        }
+        assert_eq!(breaker.enter(at(0)), Ok(()), "it is no failure");
+        breaker.failed(at(0));
+        assert_eq!(breaker.enter(at(1)), Err(secs(1)), "nor is it an answer");
+        breaker.withdrawn(at(1));
+        assert_eq!(breaker.enter(at(1)), Err(secs(1)));
+        assert_eq!(breaker.enter(at(2)), Ok(()), "the probe");
+        breaker.withdrawn(at(2));
+        assert_eq!(breaker.enter(at(2)), Ok(()), "the next one probes");
+        assert_eq!(breaker.enter(at(2)), Err(secs(2)));
+        breaker.failed(at(2));
+        assert_eq!(breaker.enter(at(5)), Err(secs(1)), "doubled, as after any probe");
     }
 
     // E4: a probe that never comes back does not keep the breaker shut for ever.

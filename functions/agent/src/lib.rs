@@ -6,6 +6,7 @@
 
 pub mod agents;
 pub mod breaker;
+mod mask;
 pub mod remote;
 mod runtime;
 pub mod secrets;
@@ -46,6 +47,14 @@ pub enum AgentError {
     Permanent {
         /// What happened, in words.
         error: String,
+    },
+    /// The remote service was not called, for want of something on this side: it says nothing about that service.
+    #[error("{error}")]
+    NotCalled {
+        /// What happened, in words.
+        error: String,
+        /// No later attempt can call it either.
+        is_permanent: bool,
     },
 }
 

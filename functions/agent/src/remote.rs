@@ -1,5 +1,6 @@
 //! Calls to a remote service over HTTP, and what its answers mean.
 
+use crate::mask::Mask;
 use crate::{AgentError, Call};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -31,11 +32,13 @@ pub fn client() -> Client {
 }
 
 /// What all of them have in common. Redirects are not followed: a call with an idempotency key and secrets goes to where it
-/// was meant to go, or nowhere.
+/// was meant to go, or nowhere. Nor is a proxy of the environment asked: it would resolve names itself, past the check of the
+/// addresses that they lead to.
 pub(crate) fn builder() -> ClientBuilder {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
 }
 
@@ -70,16 +73,16 @@ impl Remote {
             }
         };
         let asked = told(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
-        let answer = asked.json(&body).send().await.map_err(|e| transient(e.without_url().to_string()))?;
+        let answer = asked.json(&body).send().await.map_err(unanswered)?;
         let meaning = usual("POST", answer.status().as_u16());
-        let body = read(answer, meaning).await?;
+        let body = read(answer, meaning, &Mask::default()).await?;
         serde_json::from_slice(&body)
             .map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") })
     }
 }
 
-/// The body of an answer that means that the call is done.
-pub(crate) async fn read(mut answer: Response, meaning: Meaning) -> Result<Vec<u8>, AgentError> {
+/// The body of an answer that means that the call is done. What any other says is kept with the order, so it is masked.
+pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
     let retry_after = retry_after(answer.headers().get("retry-after").and_then(|v| v.to_str().ok()));
     let mut body = Vec::new();
@@ -95,7 +98,7 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning) -> Result<Vec<u
     let detail = serde_json::from_slice::<Value>(&body).ok();
     let detail = detail.as_ref().and_then(|v| v.get("detail").or(v.get("code"))).and_then(Value::as_str);
     let error = match detail {
-        Some(detail) => format!("{} {}", status.as_u16(), shared::history::shorten(detail, 200)),
+        Some(detail) => format!("{} {}", status.as_u16(), shared::history::shorten(&mask.text(detail), 200)),
         None => status.to_string(),
     };
     match meaning {
@@ -106,6 +109,23 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning) -> Result<Vec<u
 
 pub(crate) fn transient(error: String) -> AgentError {
     AgentError::Transient { error, retry_after: None }
+}
+
+pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
+    AgentError::NotCalled { error, is_permanent }
+}
+
+/// A call without an answer. `without_url`: the error is kept with the order, and its host is in the workflow file.
+pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
+    let is_unsent = error.is_builder();
+    let error = chain(&error.without_url());
+    if is_unsent { not_called(error, false) } else { transient(error) }
+}
+
+/// The error with its causes: that of a name that is not resolved says why at its end only.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// `Retry-After` in whole seconds or as a date (RFC 9110, section 10.2.3).

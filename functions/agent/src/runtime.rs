@@ -137,6 +137,15 @@ impl Runtime {
                     breaker.succeeded();
                     return Some(Outcome::Failed { error });
                 }
+                // Another call in this attempt would want for the same.
+                Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
+                    breaker.withdrawn(self.now());
+                    return Some(if is_permanent {
+                        Outcome::Failed { error }
+                    } else {
+                        Outcome::Unavailable { error, retry_after_ms: None }
+                    });
+                }
                 Ok(Err(AgentError::Transient { error, retry_after })) => (error, retry_after),
                 Err(_) => {
                     breaker.failed(self.now());

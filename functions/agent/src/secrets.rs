@@ -9,8 +9,10 @@ use tokio::sync::Mutex;
 
 /// A secret that was changed is used after this at the latest.
 const KEPT_FOR: Duration = Duration::from_secs(300);
-/// A name that is missing is looked for again after this at the earliest.
+/// A name that is missing is looked for again after this at the earliest, as is a secret that could not be read.
 const MISSED_FOR: Duration = Duration::from_secs(10);
+/// Longest wait for Secrets Manager: calls of the whole process wait for it.
+const READ_WITHIN: Duration = Duration::from_secs(3);
 
 /// Where secrets are.
 pub enum Secrets {
@@ -27,7 +29,15 @@ pub enum Secrets {
 pub struct Manager {
     client: Client,
     id: String,
-    read: Mutex<Option<(Instant, BTreeMap<String, String>)>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The last good read, and when it began.
+    read: Option<(Instant, BTreeMap<String, String>)>,
+    /// The failed try after it, if there was one: when it began, and why it failed.
+    failed: Option<(Instant, String)>,
 }
 
 impl Default for Secrets {
@@ -46,7 +56,7 @@ impl Secrets {
     /// In the secret whose name or ARN is `id`. It is read when it is needed first.
     #[must_use]
     pub fn manager(client: Client, id: String) -> Self {
-        Self::Manager(Box::new(Manager { client, id, read: Mutex::new(None) }))
+        Self::Manager(Box::new(Manager { client, id, known: Mutex::default() }))
     }
 
     /// They are on this machine, so this is the local system.
@@ -98,26 +108,46 @@ fn here(folder: Option<&PathBuf>, name: &str) -> Result<String, String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
+impl Known {
+    /// Whether it is too early at `now` to read the secret again for `name`.
+    fn is_fresh(&self, name: &str, now: Instant) -> bool {
+        let within = |began: Instant, span: Duration| now.saturating_duration_since(began) < span;
+        let span = |all: &BTreeMap<String, String>| if all.contains_key(name) { KEPT_FOR } else { MISSED_FOR };
+        self.read.as_ref().is_some_and(|(began, all)| within(*began, span(all)))
+            || self.failed.as_ref().is_some_and(|(began, _)| within(*began, MISSED_FOR))
+    }
+
+    /// The value of `name`, or why it is not known. What was good a while ago is better than nothing.
+    fn value(&self, name: &str) -> Result<Option<&str>, &str> {
+        let value = self.read.as_ref().and_then(|(_, all)| all.get(name)).map(String::as_str);
+        match &self.failed {
+            Some((_, why)) if value.is_none() => Err(why.as_str()),
+            _ => Ok(value),
+        }
+    }
+}
+
 impl Manager {
     async fn get(&self, name: &str) -> Result<String, String> {
-        let mut read = self.read.lock().await;
-        if let Some((at, all)) = &*read {
-            let value = all.get(name);
-            if at.elapsed() < if value.is_some() { KEPT_FOR } else { MISSED_FOR } {
-                return value.cloned().ok_or_else(|| self.no_such(name));
-            }
-        }
         if self.id.is_empty() {
             return Err("this deployment has no secrets; set its parameter HttpSecretArn".into());
         }
-        match self.fetch().await {
-            Ok(all) => {
-                let value = all.get(name).cloned().ok_or_else(|| self.no_such(name));
-                *read = Some((Instant::now(), all));
-                value
+        let mut known = self.known.lock().await;
+        let now = Instant::now();
+        if !known.is_fresh(name, now) {
+            let why = format!("reading {} from Secrets Manager took longer than {} s", self.id, READ_WITHIN.as_secs());
+            // Before the wait: a caller that gives up on it has tried as well.
+            known.failed = Some((now, why));
+            match tokio::time::timeout(READ_WITHIN, self.fetch()).await {
+                Ok(Ok(all)) => *known = Known { read: Some((now, all)), failed: None },
+                Ok(Err(why)) => known.failed = Some((now, why)),
+                Err(_) => {}
             }
-            // What was good a while ago is better than nothing.
-            Err(why) => read.as_ref().and_then(|(_, all)| all.get(name).cloned()).ok_or(why),
+        }
+        match known.value(name) {
+            Ok(Some(value)) => Ok(value.to_owned()),
+            Ok(None) => Err(format!("add `{name}` to the JSON object in {}", self.id)),
+            Err(why) => Err(why.to_owned()),
         }
     }
 
@@ -130,8 +160,49 @@ impl Manager {
         serde_json::from_str(answer.secret_string().unwrap_or_default())
             .map_err(|_| format!("{} is no JSON object of names and texts", self.id))
     }
+}
 
-    fn no_such(&self, name: &str) -> String {
-        format!("add `{name}` to the JSON object in {}", self.id)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_sdk_secretsmanager::Config;
+    use aws_sdk_secretsmanager::config::{BehaviorVersion, Region};
+
+    // A failed try is not repeated at once, and what was read before it still counts.
+    #[test]
+    fn what_is_known_is_used_for_a_while() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut known = Known::default();
+        assert!(!known.is_fresh("crm", start));
+        known.read = Some((start, BTreeMap::from([("crm".into(), "s3cret".into())])));
+        assert!(known.is_fresh("crm", after(299)) && !known.is_fresh("crm", after(300)));
+        assert!(known.is_fresh("new", after(9)) && !known.is_fresh("new", after(10)));
+        assert_eq!(known.value("new"), Ok(None));
+        known.failed = Some((after(300), "down".into()));
+        for name in ["crm", "new"] {
+            assert!(known.is_fresh(name, after(309)) && !known.is_fresh(name, after(310)), "{name}");
+        }
+        assert_eq!(known.value("crm"), Ok(Some("s3cret")));
+        assert_eq!(known.value("new"), Err("down"));
+    }
+
+    // While Secrets Manager is silent, one call waits for it, and not for long; those after it do not.
+    #[tokio::test]
+    async fn a_silent_secrets_manager_is_waited_for_once() {
+        // Takes connections, and never answers.
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let config = Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new("local"))
+            .endpoint_url(format!("http://{}", listener.local_addr().unwrap()))
+            .allow_no_auth()
+            .build();
+        let secrets = Secrets::manager(Client::from_conf(config), "shop-http".into());
+        let bound = Duration::from_secs(20);
+        let first = tokio::time::timeout(bound, secrets.get("crm")).await.expect("the wait is bounded").unwrap_err();
+        assert!(first.contains("shop-http") && first.contains("longer than 3 s"), "{first}");
+        let next = tokio::time::timeout(Duration::from_secs(1), secrets.get("crm")).await;
+        assert_eq!(next.expect("it is not asked again"), Err(first));
     }
 }

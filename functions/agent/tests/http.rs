@@ -43,6 +43,14 @@ async fn answer(State(server): State<Server>, Path(what): Path<String>, asked: A
         ("echo", _) => {
             (StatusCode::BAD_REQUEST, json, json!({"detail": format!("no {said}")}).to_string()).into_response()
         }
+        ("far", bytes) => {
+            let detail = "x".repeat(bytes.parse().unwrap()) + &said;
+            (StatusCode::BAD_REQUEST, json, json!({"detail": detail}).to_string()).into_response()
+        }
+        ("repeat", _) => {
+            let name = said.as_str();
+            (json, json!({"id": 7, "sent": [name], name: "name"}).to_string()).into_response()
+        }
         ("hang", _) => std::future::pending().await,
         other => panic!("{other:?}"),
     }
@@ -81,10 +89,11 @@ fn request(http: &Value) -> Request {
     .unwrap()
 }
 
-/// An agent whose secret `crm-token` is `s3cret`.
+/// An agent whose secret `crm-token` is `s3cret`, which its secret `longer` begins with.
 fn agent() -> (Http, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("crm-token"), "s3cret\n").unwrap();
+    std::fs::write(folder.path().join("longer"), "s3cret-more\n").unwrap();
     std::fs::write(folder.path().join("bad"), "two\nlines").unwrap();
     (Http::new(Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) })), folder)
 }
@@ -92,6 +101,14 @@ fn agent() -> (Http, tempfile::TempDir) {
 async fn act(request: &Request) -> Result<Value, AgentError> {
     let (agent, _folder) = agent();
     agent.act(Call { request, time_left: Duration::from_secs(5) }).await
+}
+
+/// The error, if nothing was called, and whether that is for ever.
+fn not_called(result: Result<Value, AgentError>) -> (String, bool) {
+    match result {
+        Err(AgentError::NotCalled { error, is_permanent }) => (error, is_permanent),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn is_transient(result: &Result<Value, AgentError>) -> bool {
@@ -188,13 +205,35 @@ async fn a_secret_is_looked_up_and_never_repeated() {
     let Err(AgentError::Permanent { error }) = act(&with("crm-token")).await else { panic!("it is a 400") };
     assert!(error.contains("no ***") && !error.contains("s3cret"), "{error}");
     assert_eq!(server.heard().len(), 1);
-    let result = act(&with("nobody-set-it")).await;
-    let Err(AgentError::Transient { error, .. }) = &result else { panic!("{result:?}") };
+    let (error, is_permanent) = not_called(act(&with("nobody-set-it")).await);
     assert!(error.contains("`nobody-set-it`") && error.contains("STEPWARDEN_SECRET_NOBODY_SET_IT"), "{error}");
-    let result = act(&with("bad")).await;
-    let Err(AgentError::Transient { error, .. }) = &result else { panic!("{result:?}") };
+    assert!(!is_permanent, "it may be set");
+    let (error, is_permanent) = not_called(act(&with("bad")).await);
     assert!(error.contains("`authorization`") && !error.contains("lines"), "{error}");
+    assert!(!is_permanent, "it may be mended");
     assert_eq!(server.heard().len(), 1, "nothing is called without its secret");
+}
+
+// Security: a remote service that repeats what it was sent puts no secret on record, in no part of its answer.
+#[tokio::test]
+async fn a_secret_that_an_answer_repeats_is_masked() {
+    let server = Server::start().await;
+    let ask =
+        async |path: &str, value: &str| act(&server.request(path, json!({"headers": {"authorization": value}}))).await;
+    assert_eq!(
+        ask("/repeat/1", "{secret:crm-token}").await,
+        Ok(json!({"id": 7, "sent": ["***"], "***": "name"})),
+        "in the output"
+    );
+    // The end of what is kept falls into the secret.
+    let Err(AgentError::Permanent { error }) = ask("/far/194", "{secret:crm-token}").await else {
+        panic!("it is a 400")
+    };
+    assert!(error.ends_with("x***"), "{error}");
+    let Err(AgentError::Permanent { error }) = ask("/echo/1", "{secret:crm-token} {secret:longer}").await else {
+        panic!("it is a 400")
+    };
+    assert!(error.ends_with("no *** ***"), "{error}");
 }
 
 // Security: a name leads where the network says. On AWS that is never the machine itself.
@@ -207,9 +246,14 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
         let request = request(&json!({"url": url, "method": "POST"}));
         agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await
     };
-    let result = ask(&format!("{}/json/1", server.url)).await;
-    assert!(matches!(&result, Err(AgentError::Permanent { error }) if error.contains("not https")), "{result:?}");
+    let (error, is_permanent) = not_called(ask(&format!("{}/json/1", server.url)).await);
+    assert!(error.contains("not https") && is_permanent, "{error}");
     let port = server.url.rsplit(':').next().unwrap();
+    // No name is resolved here.
+    for host in ["127.0.0.1", "127.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "[fd00:ec2::23]"] {
+        let (error, is_permanent) = not_called(ask(&format!("https://{host}:{port}/json/1")).await);
+        assert!(error.contains("no agent may call") && is_permanent, "{host}: {error}");
+    }
     let result = ask(&format!("https://localhost:{port}/json/1")).await;
     let words = "no address that an agent may call";
     assert!(matches!(&result, Err(AgentError::Transient { error, .. }) if error.contains(words)), "{result:?}");
@@ -217,11 +261,28 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
     let missing =
         json!({"url": "https://crm.example/", "method": "POST", "headers": {"authorization": "{secret:crm}"}});
     let request = request(&missing);
-    let result = agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await;
-    assert!(
-        matches!(&result, Err(AgentError::Transient { error, .. }) if error.contains("HttpSecretArn")),
-        "{result:?}"
-    );
+    let (error, _) = not_called(agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await);
+    assert!(error.contains("HttpSecretArn"), "{error}");
+}
+
+// Security: on this machine, loopback is called and its own link is not.
+#[tokio::test]
+async fn an_address_on_the_link_is_called_nowhere() {
+    for host in ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "0.0.0.0"] {
+        let (error, _) = not_called(act(&request(&json!({"url": format!("http://{host}/"), "method": "GET"}))).await);
+        assert!(error.contains("no agent may call"), "{host}: {error}");
+    }
+}
+
+// Security: a proxy would resolve names itself, past the check of addresses. A test from above once more, where the
+// environment names a proxy, which nobody runs.
+#[test]
+fn no_proxy_is_asked() {
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "a_call_is_what_the_file_says"]);
+    again.env("HTTP_PROXY", "http://127.0.0.1:9").env_remove("NO_PROXY").env_remove("no_proxy");
+    let said = String::from_utf8(again.output().unwrap().stdout).unwrap();
+    assert!(said.contains("1 passed"), "{said}");
 }
 
 // An upgrade: a scheduler of before sends no URL along, because it reads none in the definition.
@@ -230,7 +291,35 @@ async fn a_request_without_its_url_is_tried_again() {
     let server = Server::start().await;
     let mut request = server.request("/json/1", json!({}));
     request.http = None;
-    assert!(is_transient(&act(&request).await));
+    let (_, is_permanent) = not_called(act(&request).await);
+    assert!(!is_permanent);
+}
+
+// A4, E4: what is missing on this side says nothing about the host: its breaker neither opens nor closes.
+#[tokio::test]
+async fn what_was_not_called_is_not_held_against_the_host() {
+    let server = Server::start().await;
+    let breaker = breaker::Settings { failures: 3, ..breaker::Settings::default() };
+    let settings = Settings { skew: SignedDuration::ZERO, breaker };
+    let (agent, _folder) = agent();
+    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    let perform = async |request: &Request| {
+        let agent = runtime.agent_of(request).expect("it is the http agent's");
+        runtime.perform(agent, request).await.map(|reply| reply.outcome)
+    };
+    let unset = server.request("/json/1", json!({"headers": {"authorization": "{secret:nobody-set-it}"}}));
+    for _ in 0..5 {
+        let outcome = perform(&unset).await;
+        assert!(matches!(outcome, Some(Outcome::Unavailable { retry_after_ms: None, .. })), "{outcome:?}");
+    }
+    assert_eq!((runtime.open_breakers(), server.heard().len()), (Vec::new(), 0));
+    let failing = server.request("/status/500", json!({}));
+    let wrong = server.request("/json/1", json!({"method": "NO METHOD"}));
+    for request in [&failing, &failing, &wrong, &failing] {
+        let outcome = perform(request).await;
+        assert!(matches!(outcome, Some(Outcome::Unavailable { .. } | Outcome::Failed { .. })), "{outcome:?}");
+    }
+    assert_eq!(runtime.open_breakers().len(), 1, "three failures in a row, and no answer between them");
 }
 
 // A4, E4: one host that is down does not hold up the others, and silence is what a hanging call becomes.

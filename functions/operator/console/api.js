@@ -25,12 +25,22 @@ export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (text) => sessionStorage.setItem(TOKEN, text),
   drop: () => sessionStorage.removeItem(TOKEN),
-  /** Takes a token out of the address, so that it is in no bookmark and no history. */
+  /** Takes a token out of the address, so that it is in no bookmark and no history. One in use stays, unless the person says so. */
   fromAddress() {
-    const match = /^#token=([^&]+)&?(.*)$/.exec(location.hash);
+    const match = /^#token=([^&]*)&?(.*)$/.exec(location.hash);
     if (!match) return;
-    token.set(decodeURIComponent(match[1]));
     history.replaceState(null, "", location.pathname + location.search + (match[2] ? `#${match[2]}` : ""));
+    let given;
+    try {
+      given = decodeURIComponent(match[1]).trim();
+    } catch {
+      // A cut or mistyped address brings none; the page asks for one if it has none.
+      return;
+    }
+    const used = token.get();
+    if (!given || given === used) return;
+    if (used && !confirm("This address brings another token than the one you are signed in with. Take it? From then on you act as whoever it names.")) return;
+    token.set(given);
   },
 };
 

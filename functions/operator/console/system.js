@@ -17,6 +17,8 @@ export function troubles(app) {
   for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-offs are ${strain.stretch} times as long` });
   const dead = queues.filter((queue) => queue.dead_letters);
   for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
+  const unknown = queues.filter((queue) => queue.why);
+  if (unknown.length) found.push({ looks: "warn", what: `${unknown.length === 1 ? unknown[0].name : many(unknown.length, "queue")} cannot be counted`, why: unknown[0].why });
   const aside = queues.find((queue) => queue.name === ASIDE)?.waiting;
   if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; «Move back» shows why before it moves any" });
   return found;
@@ -73,11 +75,11 @@ function queuesTable(queues, app) {
     const aside = queue.name === ASIDE;
     const poison = aside ? queue.waiting : queue.dead_letters;
     return h("tr", { "data-key": queue.name },
-      h("th", { scope: "row" }, queue.name),
+      h("th", { scope: "row" }, queue.name, queue.why && h("p", { class: "wrong" }, queue.why)),
       number(queue.waiting, aside ? "bad" : ""), number(queue.in_flight), number(queue.delayed), number(queue.dead_letters, "bad"),
       h("td", { class: "do" }, poison ? h("button", { onclick: () => redrive(queue, app), "aria-label": `Move back, ${queue.name}` }, "Move back") : null));
   };
-  const isIdle = (queue) => !queue.waiting && !queue.in_flight && !queue.delayed && !queue.dead_letters;
+  const isIdle = (queue) => !queue.why && !queue.waiting && !queue.in_flight && !queue.delayed && !queue.dead_letters;
   const busy = queues.filter((queue) => !isIdle(queue));
   const idle = queues.filter(isIdle);
   const table = (rows) => h("table", {}, heads("Queue", ["Waiting"], ["In flight"], ["Delayed"], ["Dead letters"], h("span", { class: "hidden" }, "Action")), h("tbody", {}, rows.map(row)));
@@ -90,8 +92,9 @@ function agentsTable(agents, app) {
     const state = agent.paused ? [h("strong", { class: "pause" }, "Paused"), ` by ${agent.paused.by}, ${age(new Date(agent.paused.since).toISOString())} ago: ${agent.paused.reason}`]
       : agent.strained ? [h("strong", { class: "warn" }, "Strained"), `: back-offs are ${agent.strained.stretch} times as long`]
       : h("span", { class: "good" }, "Takes work");
-    const pools = agent.pools.length > 1 && h("ul", { class: "pools" }, agent.pools.map((pool) => h("li", {}, h("span", {}, pool.name), ` ${pool.queues.reduce((sum, queue) => sum + queue.waiting, 0)} waiting${pool.dead ? `, ${pool.dead} dead` : ""}`)));
-    return h("tr", { "data-key": agent.name }, h("th", { scope: "row" }, agent.name, pools), h("td", {}, state), number(agent.waiting), number(agent.dead, "bad"),
+    const waits = (pool) => (pool.queues.some((queue) => queue.waiting === undefined) ? "unknown" : pool.queues.reduce((sum, queue) => sum + queue.waiting, 0));
+    const pools = agent.pools.length > 1 && h("ul", { class: "pools" }, agent.pools.map((pool) => h("li", {}, h("span", {}, pool.name), ` ${waits(pool)} waiting${pool.dead ? `, ${pool.dead} dead` : ""}`)));
+    return h("tr", { "data-key": agent.name }, h("th", { scope: "row" }, agent.name, pools, agent.why && h("p", { class: "wrong" }, agent.why)), h("td", {}, state), number(agent.waiting), number(agent.dead, "bad"),
       h("td", { class: "do" }, h("button", { onclick: () => setAgent(agent, app), "aria-label": `${agent.paused ? "Resume" : "Pause"} ${agent.name}` }, agent.paused ? "Resume" : "Pause")));
   };
   return h("div", { class: "scroll" }, h("table", {}, heads("Agent", "State", ["Waiting"], ["Dead letters"], h("span", { class: "hidden" }, "Action")), h("tbody", {}, agents.map(row))));

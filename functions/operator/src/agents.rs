@@ -1,11 +1,11 @@
 //! Agents: which there are, how much waits for them, and pausing them.
 
+use crate::queues::known;
 use crate::{Operator, act};
-use futures::future::try_join_all;
+use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::Serialize;
 use shared::agents::{Agents, Pause};
-use shared::ports::Error;
 use shared::strain::Strain;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
@@ -22,10 +22,15 @@ pub struct Agent {
     /// Since when it holds up a large part of the work, and what its back-offs are multiplied by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strained: Option<Strained>,
-    /// Requests that wait in all its queues, about.
-    pub waiting: u64,
-    /// Requests that were received too often, about.
-    pub dead: u64,
+    /// Requests that wait in all its queues, about. Absent where SQS did not say of each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+    /// Requests that were received too often, about. Absent where SQS did not say of each pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead: Option<u64>,
+    /// Why SQS did not say: a queue is missing, may not be looked at, or SQS is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// Its pools, the most preferred first.
     pub pools: Vec<Pool>,
 }
@@ -97,8 +102,9 @@ pub struct Pool {
     pub name: String,
     /// Its queues, the most urgent first.
     pub queues: Vec<Queue>,
-    /// Its requests that were received too often, about.
-    pub dead: u64,
+    /// Its requests that were received too often, about. Absent where SQS did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead: Option<u64>,
 }
 
 /// A queue of a pool.
@@ -107,15 +113,16 @@ pub struct Pool {
 pub struct Queue {
     /// Its name.
     pub name: String,
-    /// Requests that wait in it, about.
-    pub waiting: u64,
+    /// Requests that wait in it, about. Absent where SQS did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
 }
 
 impl Operator {
-    /// All agents.
+    /// All agents. A queue that SQS says nothing of hides no other.
     ///
     /// # Errors
-    /// The store's or SQS's.
+    /// The store's.
     pub async fn agents(&self) -> Result<Vec<Agent>, Problem> {
         let Agents { mut paused, mut strained, .. } =
             self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?;
@@ -125,23 +132,28 @@ impl Operator {
             let name = name.clone();
             async move {
                 let pools = self.config.pools_of(&name);
-                let pools = try_join_all(pools.into_iter().map(|pool| self.pool(pool))).await?;
+                let pools = join_all(pools.into_iter().map(|pool| self.pool(pool))).await;
+                let (pools, reasons): (Vec<Pool>, Vec<Option<String>>) = pools.into_iter().unzip();
                 let waiting = pools.iter().flat_map(|pool| &pool.queues).map(|queue| queue.waiting).sum();
                 let dead = pools.iter().map(|pool| pool.dead).sum();
-                Ok(Agent { name, paused, strained, waiting, dead, pools })
+                let why = reasons.into_iter().flatten().next();
+                Agent { name, paused, strained, waiting, dead, why, pools }
             }
         };
-        try_join_all(self.config.agents.iter().map(one)).await.map_err(|e| act::unavailable(&e))
+        Ok(join_all(self.config.agents.iter().map(one)).await)
     }
 
-    async fn pool(&self, name: &str) -> Result<Pool, Error> {
+    /// A pool, and why not all of its counts are known.
+    async fn pool(&self, name: &str) -> (Pool, Option<String>) {
         let waits = |name: String| async move {
-            let waiting = self.redriver.waiting(&name).await?;
-            Ok::<_, Error>(Queue { name, waiting })
+            let (waiting, why) = known(self.redriver.waiting(&name).await);
+            (Queue { name, waiting }, why)
         };
-        let queues = try_join_all(self.config.pool_queues(name).into_iter().map(waits)).await?;
-        let dead = self.redriver.waiting(&queue::dead(&queue::agent(name))).await?;
-        Ok(Pool { name: name.to_owned(), queues, dead })
+        let queues = join_all(self.config.pool_queues(name).into_iter().map(waits)).await;
+        let (queues, reasons): (Vec<Queue>, Vec<Option<String>>) = queues.into_iter().unzip();
+        let (dead, why_dead) = known(self.redriver.waiting(&queue::dead(&queue::agent(name))).await);
+        let why = reasons.into_iter().flatten().next().or(why_dead);
+        (Pool { name: name.to_owned(), queues, dead }, why)
     }
 
     /// Pauses the agent called `name`, or resumes it. Schedulers follow within [`shared::engine::AGENTS_FOR`].

@@ -80,7 +80,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
         ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
-        ("GET", ["queues"]) => Ok(json_answer(200, &Queues { queues: operator.queues().await? }, &[])),
+        ("GET", ["queues"]) => Ok(json_answer(200, &Queues { queues: operator.queues().await }, &[])),
         ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
         ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
             let body: Why = parse(event)?;

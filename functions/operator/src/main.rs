@@ -15,7 +15,7 @@ async fn main() -> Result<(), Error> {
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
     let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
-    let scopes = Scopes::named(None, std::env::var("OPERATOR_SCOPE").ok());
+    let scopes = Scopes::named(None, std::env::var("OPERATOR_SCOPE").ok(), None);
     let operator = Operator { scopes, ..Operator::new(engine, &clients, &config, leases) };
     let operator = &operator;
     run(service_fn(move |event: LambdaEvent<_>| async move {

@@ -2,8 +2,9 @@
 
 use crate::agents::{Paused, Strained};
 use crate::list::{Row, failures, row};
+use crate::queues::AT_ONCE;
 use crate::{Operator, act};
-use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use shared::agents::Agents;
@@ -134,14 +135,15 @@ impl Operator {
     }
 
     /// Open orders: how many, the oldest, and those that are being retried. Whatever failed has been moved to the last parts
-    /// of the due index, so these come first; in the others the first order is the oldest one.
+    /// of the due index, so these are looked at first; in the others the first order is the oldest one.
     async fn open(&self) -> Result<(Count, Option<Oldest>, Group), Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
-        let pages = try_join_all(parts.map(|(part, shard)| async move {
+        let parts: Vec<_> = parts.collect();
+        let count = |(part, shard): (u16, u16)| async move {
             let page = self.engine.store.due(part + shard, Timestamp::MAX, MAX_COUNTED, None).await?;
             Ok::<_, Error>((part, page))
-        }))
-        .await?;
+        };
+        let pages: Vec<_> = stream::iter(parts).map(count).buffered(AT_ONCE).try_collect().await?;
         let mut open = Count::default();
         let (mut moved, mut first) = (Vec::new(), Vec::new());
         for (part, page) in pages {
@@ -149,8 +151,8 @@ impl Operator {
             open.more |= page.next.is_some();
             if part == MOVED { moved.extend(page.ids) } else { first.extend(page.ids.into_iter().take(2)) }
         }
-        let is_exact = moved.len() <= LOOKED_AT && !open.more;
-        let ids: Vec<Id> = first.into_iter().chain(moved).take(LOOKED_AT).collect();
+        let (ids, are_all) = looked_at(moved, first);
+        let is_exact = are_all && !open.more;
         // An order in Error or at its end is in the index too while it owes an alert or a notice.
         let mut rows = self.rows(self.engine.store.tasks(&ids).await?, true).await?;
         rows.retain(|row| !row.state.is_final());
@@ -160,6 +162,12 @@ impl Operator {
         let count = Count { count: rows.len(), more: !is_exact };
         Ok((open, oldest, Group { count, why: why(&rows) }))
     }
+}
+
+/// What is looked at, what was moved first, and whether that is all of it.
+fn looked_at<T>(moved: Vec<T>, first: Vec<T>) -> (Vec<T>, bool) {
+    let are_all = moved.len() + first.len() <= LOOKED_AT;
+    (moved.into_iter().chain(first).take(LOOKED_AT).collect(), are_all)
 }
 
 /// The rows by what is wrong with them.
@@ -188,4 +196,23 @@ fn why(rows: &[Row]) -> Vec<Why> {
     }
     all.sort_by_key(|why| std::cmp::Reverse(why.count));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // However many shards there are, orders in trouble are not pushed out by those that only wait their turn.
+    #[test]
+    fn what_was_moved_is_looked_at_first() {
+        let first = vec!['f'; 2 * LOOKED_AT];
+        let (ids, are_all) = looked_at(vec!['m'; 3], first.clone());
+        assert_eq!((ids.len(), &ids[..4], are_all), (LOOKED_AT, &['m', 'm', 'm', 'f'][..], false));
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT], first);
+        assert!(ids.iter().all(|one| *one == 'm') && !are_all, "the others were left out");
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f']);
+        assert_eq!((ids.len(), are_all), (LOOKED_AT, true));
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f'; 2]);
+        assert_eq!((ids.len(), are_all), (LOOKED_AT, false));
+    }
 }

@@ -1,9 +1,10 @@
 //! Queues, poison messages and leases.
 
 use crate::{Operator, act};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use shared::history::shorten;
 use shared::lease::LeaseStore;
 use shared::ports::Error;
 use shared::time::Timestamp;
@@ -11,12 +12,15 @@ use stepwarden_aws::config::queue;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::redrive::{Counts, MAX_MOVED, MAX_RATE, Moved, Wish};
 use stepwarden_aws::schema::consumed;
+use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::whole;
 
 /// Messages moved where no limit is given.
 const LIMIT: usize = 100;
-/// Queues asked for their counts at once.
-const AT_ONCE: usize = 8;
+/// Queues, or parts of the due index, that one request asks for their counts at once.
+pub(crate) const AT_ONCE: usize = 8;
+/// Longest reason why a queue's counts are not known, in bytes.
+const MAX_WHY: usize = 300;
 
 /// A queue as an operator sees it. All numbers are SQS's own, which are approximate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -24,13 +28,16 @@ const AT_ONCE: usize = 8;
 pub struct QueueRow {
     /// Its name, as [`Operator::redrive`] takes it.
     pub name: String,
-    /// Messages that wait, are with a consumer, or are not yet to be seen.
+    /// Messages that wait, are with a consumer, or are not yet to be seen. Absent where SQS did not say.
     #[serde(flatten)]
-    pub counts: Counts,
-    /// Messages that were received too often. Absent where that cannot be, and where the queue of the ordinary class counts
-    /// them.
+    pub counts: Option<Counts>,
+    /// Messages that were received too often. Absent where that cannot be, where the queue of the ordinary class counts
+    /// them, and where SQS did not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
+    /// Why SQS did not say: the queue is missing, may not be looked at, or SQS is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// The body of a redrive.
@@ -113,21 +120,22 @@ impl Operator {
         self.redriver.redrive(name, wish).await.map_err(|e| act::unavailable(&e))
     }
 
-    /// All queues: those that functions consume, notices, and messages set aside.
-    ///
-    /// # Errors
-    /// SQS's.
-    pub async fn queues(&self) -> Result<Vec<QueueRow>, Problem> {
+    /// All queues: those that functions consume, notices, and messages set aside. One that SQS says nothing of hides no
+    /// other.
+    pub async fn queues(&self) -> Vec<QueueRow> {
         // The classes of a queue share its dead letters.
         let mut all: Vec<_> = consumed(&self.config).into_iter().map(|q| (q.name == q.of, q.name)).collect();
         all.extend(self.config.reply_queues.iter().map(|name| (false, queue::notices(name))));
         all.push((false, queue::SET_ASIDE.to_owned()));
         let one = |(has_dead, name): (bool, String)| async move {
-            let counts = self.redriver.counts(&name).await?;
-            let dead_letters = if has_dead { Some(self.redriver.waiting(&queue::dead(&name)).await?) } else { None };
-            Ok::<_, Error>(QueueRow { name, counts, dead_letters })
+            let (counts, why) = known(self.redriver.counts(&name).await);
+            let (dead_letters, why_dead) = match has_dead {
+                true => known(self.redriver.waiting(&queue::dead(&name)).await),
+                false => (None, None),
+            };
+            QueueRow { name, counts, dead_letters, why: why.or(why_dead) }
         };
-        stream::iter(all).map(one).buffered(AT_ONCE).try_collect().await.map_err(|e| act::unavailable(&e))
+        stream::iter(all).map(one).buffered(AT_ONCE).collect().await
     }
 
     /// The leases as they stand; one that was never taken is left out.
@@ -147,5 +155,16 @@ impl Operator {
             }));
         }
         Ok(rows)
+    }
+}
+
+/// What SQS said, or why it did not.
+pub(crate) fn known<T>(answer: Result<T, Error>) -> (Option<T>, Option<String>) {
+    match answer {
+        Ok(count) => (Some(count), None),
+        Err(error) => {
+            tracing::warn!(error = %Chain(&error), "a queue's counts are not known");
+            (None, Some(shorten(&Chain(&error).to_string(), MAX_WHY)))
+        }
     }
 }

@@ -556,6 +556,41 @@ async fn dead_letters_go_back_some_or_all() {
     panic!("{moved} of 3 were moved");
 }
 
+// A queue that was deleted, or is not there yet, hides none of the others.
+#[tokio::test]
+async fn a_queue_that_is_missing_hides_no_other() {
+    let mut world = World::new().await;
+    for list in [&mut world.operator.config.agents, &mut world.operator.config.reply_queues] {
+        list.push("gone".into());
+    }
+    world.send(&queue::agent("x"), "{}").await;
+    let find =
+        |all: &Value, name: &str| all.as_array().unwrap().iter().find(|row| row["name"] == name).cloned().unwrap();
+    let is_unknown = |row: &Value| {
+        let why = row["why"].as_str().unwrap_or_default();
+        why.contains("gone") && row.get("waiting").is_none()
+    };
+    let queues = world.get("/queues").await["queues"].clone();
+    let x = find(&queues, "agent-x");
+    assert_eq!((&x["waiting"], &x["dead_letters"], x.get("why")), (&json!(1), &json!(0), None), "{x}");
+    for name in ["agent-gone", "notices-gone"] {
+        let row = find(&queues, name);
+        assert!(is_unknown(&row) && row.get("dead_letters").is_none(), "{row}");
+    }
+    let agents = world.get("/agents").await["agents"].clone();
+    let x = find(&agents, "x");
+    assert_eq!((&x["waiting"], &x["dead"], x.get("why")), (&json!(1), &json!(0), None), "{x}");
+    let gone = find(&agents, "gone");
+    assert!(is_unknown(&gone) && gone.get("dead").is_none(), "{gone}");
+    assert_eq!(gone["pools"][0]["name"], "gone");
+    // One that is there beside one that is not: what is known of it stays.
+    let dead = world.config.queue_url(&queue::dead(&queue::agent("x")));
+    world.clients.sqs.delete_queue().queue_url(dead).send().await.unwrap();
+    let row = find(&world.get("/queues").await["queues"], "agent-x");
+    assert_eq!((&row["waiting"], row.get("dead_letters")), (&json!(1), None), "{row}");
+    assert!(row["why"].as_str().unwrap().contains("agent-x-dead"), "{row}");
+}
+
 // I1: who leads, as the store has it.
 #[tokio::test]
 async fn leases_show_who_leads_and_that_nobody_does() {

@@ -22,7 +22,7 @@ pub use stepwarden_aws::auth::DEFAULT_TENANT;
 
 /// The OpenAPI document of the whole API.
 pub const OPENAPI: &str = include_str!("../../../docs/openapi.json");
-/// Longest `?wait=`, in seconds: well below API Gateway's 30 s.
+/// Longest `?wait=` that is taken, in seconds: well below API Gateway's 30 s.
 pub const MAX_WAIT_S: usize = 20;
 /// The first time between two looks of a long poll, and the longest. In between it grows by half: a wait of 20 s costs 17
 /// reads.
@@ -51,13 +51,24 @@ pub async fn handler<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: ApiGatewayV2httpRequest,
 ) -> ApiGatewayV2httpResponse {
-    let answer = route(submit, &event).await.unwrap_or_else(|problem| refuse(&problem));
+    handler_within(submit, event, Duration::from_secs(MAX_WAIT_S as u64)).await
+}
+
+/// Answers one request, and a long poll after `longest` even if it wished to wait longer: on Lambda each one that waits
+/// occupies an instance.
+pub async fn handler_within<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: ApiGatewayV2httpRequest,
+    longest: Duration,
+) -> ApiGatewayV2httpResponse {
+    let answer = route(submit, &event, longest).await.unwrap_or_else(|problem| refuse(&problem));
     traced(answer, traceparent(&event))
 }
 
 async fn route<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
+    longest: Duration,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     let path = event.raw_path.as_deref().unwrap_or("/");
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
@@ -66,7 +77,7 @@ async fn route<S: StateStore, M: Messenger>(
         || problem::no_such_route(None, format!("{method} {path} is not a route; POST /orders submits an order"));
     match (method, parts.as_slice()) {
         ("POST", ["orders"]) => post_order(submit, event).await,
-        ("GET", ["orders", id]) => get_order(submit, event, id).await,
+        ("GET", ["orders", id]) => get_order(submit, event, id, longest).await,
         ("GET", ["orders", id, "history"]) => {
             auth::check(event, &submit.scopes.orders)?;
             query::read(event, &[])?;
@@ -102,25 +113,27 @@ async fn post_order<S: StateStore, M: Messenger>(
     // What is no text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
-    let order_id = submit.accept(tenant(event), key, submission).await?;
+    let tenant = tenant(event, &submit.scopes.tenant_claim)?;
+    let order_id = submit.accept(tenant, key, submission).await?;
     let status_url = format!("/orders/{order_id}");
     let accepted = Accepted { order_id, status_url };
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
 /// How an order stands; with `?wait=` not before it has ended, or is another version than the one that is known, or the time
-/// is over.
+/// is over, at most `longest`.
 async fn get_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
     id: &str,
+    longest: Duration,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     auth::check(event, &submit.scopes.orders)?;
     let query = query::read(event, &["wait"])?;
     let wait = query.get("wait").map_or(Ok(0), |text| query::number("wait", text, 0, MAX_WAIT_S))?;
-    let until = Instant::now() + Duration::from_secs(wait as u64);
+    let until = Instant::now() + Duration::from_secs(wait as u64).min(longest);
     let has_known = event.headers.contains_key("if-none-match");
-    let [mut pause, longest] = LOOK;
+    let [mut pause, longest_pause] = LOOK;
     loop {
         let (task, workflow) = find(submit, event, id).await?;
         let etag = format!("\"{}\"", task.version);
@@ -134,7 +147,7 @@ async fn get_order<S: StateStore, M: Messenger>(
             });
         }
         sleep(pause.min(left)).await;
-        pause = (pause * 3 / 2).min(longest);
+        pause = (pause * 3 / 2).min(longest_pause);
     }
 }
 
@@ -147,7 +160,9 @@ async fn find<S: StateStore, M: Messenger>(
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
     // Somebody else's order is as good as none, but for operators, who list and act on the orders of all tenants.
-    let may_see = |task: &Task| task.tenant == tenant(event) || auth::has_scope(event, &submit.scopes.operator);
+    let is_operator = auth::has_scope(event, &submit.scopes.operator);
+    let own = if is_operator { None } else { Some(tenant(event, &submit.scopes.tenant_claim)?) };
+    let may_see = |task: &Task| own.is_none_or(|own| task.tenant == own);
     let task = task.filter(may_see).ok_or_else(none)?;
     let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| submission::unavailable(&e))?;
     Ok((task, workflow))

@@ -3,7 +3,9 @@
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 use stepwarden_aws::auth::Scopes;
+use stepwarden_aws::config::number;
 use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
 
@@ -11,13 +13,20 @@ use submit::{Submit, http, queue_handler, workflows};
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    // At most `http::MAX_WAIT_S`: the rate of the route times this is how many instances its callers can occupy.
+    let longest_s: u64 = number(|name: &str| std::env::var(name).ok(), "LONGEST_WAIT_S", 5, 0, 20)?;
+    let longest = Duration::from_secs(longest_s);
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
     let submit = Submit {
         engine: Arc::new(engine(&config, &Clients::from_env().await, wall_clock())),
         workflows: workflows::built_in(&agents)?,
         reply_queues: config.reply_queues.clone(),
         shards: config.shards,
-        scopes: Scopes::named(std::env::var("ORDER_SCOPE").ok(), std::env::var("OPERATOR_SCOPE").ok()),
+        scopes: Scopes::named(
+            std::env::var("ORDER_SCOPE").ok(),
+            std::env::var("OPERATOR_SCOPE").ok(),
+            std::env::var("TENANT_CLAIM").ok(),
+        ),
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
     };
     let submit = &submit;
@@ -26,7 +35,7 @@ async fn main() -> Result<(), Error> {
             let response = Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await;
             return Ok::<_, Error>(serde_json::to_value(response)?);
         }
-        let response = Box::pin(http::handler(submit, serde_json::from_value(event.payload)?)).await;
+        let response = Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await;
         Ok(serde_json::to_value(response)?)
     }))
     .await

@@ -6,29 +6,41 @@ use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 
 /// Whose order it is where no token says so: calls that IAM authorised, and open ones.
 pub const DEFAULT_TENANT: &str = "default";
+/// The claim that says whose an order is, where the deployment names no other.
+pub const TENANT_CLAIM: &str = "tenant";
 
-/// The scopes that routes ask for.
+/// What the routes ask of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scopes {
     /// `ORDER_SCOPE`: to submit and to look up orders.
     pub orders: String,
     /// `OPERATOR_SCOPE`: for the operator's routes, and for orders of every tenant.
     pub operator: String,
+    /// `TENANT_CLAIM`: the claim that says whose the caller's orders are.
+    pub tenant_claim: String,
 }
 
 impl Default for Scopes {
     fn default() -> Self {
-        Self { orders: "stepwarden/orders".into(), operator: "stepwarden/operator".into() }
+        Self {
+            orders: "stepwarden/orders".into(),
+            operator: "stepwarden/operator".into(),
+            tenant_claim: TENANT_CLAIM.into(),
+        }
     }
 }
 
 impl Scopes {
-    /// The scopes under these names, or under the default ones.
+    /// Scopes and claim under these names, or under the default ones.
     #[must_use]
-    pub fn named(orders: Option<String>, operator: Option<String>) -> Self {
+    pub fn named(orders: Option<String>, operator: Option<String>, tenant_claim: Option<String>) -> Self {
         let default = Self::default();
         let given = |name: Option<String>| name.filter(|name| !name.is_empty());
-        Self { orders: given(orders).unwrap_or(default.orders), operator: given(operator).unwrap_or(default.operator) }
+        Self {
+            orders: given(orders).unwrap_or(default.orders),
+            operator: given(operator).unwrap_or(default.operator),
+            tenant_claim: given(tenant_claim).unwrap_or(default.tenant_claim),
+        }
     }
 }
 
@@ -52,10 +64,22 @@ pub fn has_scope(event: &ApiGatewayV2httpRequest, scope: &str) -> bool {
     claims.flat_map(|all| all.split([' ', ',', '[', ']'])).any(|one| one == scope)
 }
 
-/// From the token that the authoriser checked, never from the body.
-#[must_use]
-pub fn tenant(event: &ApiGatewayV2httpRequest) -> &str {
-    claim(event, "tenant").unwrap_or(DEFAULT_TENANT)
+/// Whose the caller's orders are, by the claim called `name` of the token that the authoriser checked, never by the body.
+/// Without a token [`DEFAULT_TENANT`].
+///
+/// # Errors
+/// `forbidden` for a token that does not have the claim, or has it empty: its orders would mix with those of others.
+pub fn tenant<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Result<&'a str, Problem> {
+    if !has_token(event) {
+        return Ok(DEFAULT_TENANT);
+    }
+    claim(event, name).filter(|tenant| !tenant.trim().is_empty()).ok_or_else(|| {
+        let detail = format!(
+            "the token lacks the claim `{name}`, which says whose its orders are; have the issuer put it into access \
+             tokens, or have the deployment take the tenant from a claim that the token has"
+        );
+        problem::forbidden(None, detail)
+    })
 }
 
 fn has_token(event: &ApiGatewayV2httpRequest) -> bool {
@@ -94,7 +118,23 @@ mod tests {
 
     #[test]
     fn the_tenant_comes_from_the_token() {
-        assert_eq!(tenant(&event(json!({"jwt": {"claims": {"tenant": "acme"}}}))), "acme");
-        assert_eq!(tenant(&event(json!({"iam": {}}))), DEFAULT_TENANT);
+        let token = |claims| event(json!({"jwt": {"claims": claims}}));
+        assert_eq!(tenant(&token(json!({"tenant": "acme"})), TENANT_CLAIM), Ok("acme"));
+        assert_eq!(tenant(&token(json!({"tenant": "acme", "client_id": "shop"})), "client_id"), Ok("shop"));
+        for open in [json!(null), json!({"iam": {}})] {
+            assert_eq!(tenant(&event(open), TENANT_CLAIM), Ok(DEFAULT_TENANT));
+        }
+        for claims in [json!({}), json!({"tenant": ""}), json!({"tenant": "  "}), json!({"client_id": "shop"})] {
+            let problem = tenant(&token(claims.clone()), TENANT_CLAIM).unwrap_err();
+            assert_eq!((problem.code, problem.status), ("forbidden", 403), "{claims}");
+            assert!(problem.detail.contains("`tenant`"), "{}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_given_are_the_default_ones() {
+        assert_eq!(Scopes::named(None, Some(String::new()), None), Scopes::default());
+        let given = Scopes::named(None, None, Some("sub".into()));
+        assert_eq!((given.orders, given.tenant_claim.as_str()), (Scopes::default().orders, "sub"));
     }
 }

@@ -90,6 +90,10 @@ impl DynamoDb {
         let database = Database::new(&path.to_string_lossy())?;
         // Sets synchronous=NORMAL: SQLite then syncs around checkpoints only, and a commit survives the end of the process.
         database.disable_bulk_loading()?;
+        if !log_of(path).exists() {
+            let reason = "its file system cannot keep SQLite's write-ahead log; put the data on a local disk";
+            return Err(DynoxideError::InternalServerError(reason.into()));
+        }
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
@@ -263,12 +267,16 @@ impl DynamoDb {
     }
 }
 
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
 /// Syncs the write-ahead log of the database at `path`, where every commit is until a checkpoint, which syncs by itself. The
 /// log's file stays the same for as long as the database is open (SQLite, Write-Ahead Logging, section 2.2).
 fn sync_log(path: &Path, counters: Arc<Counters>) -> lane::Sync {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let log = PathBuf::from(log);
+    let log = log_of(path);
     let file = OnceLock::new();
     Box::new(move || {
         let file = match file.get() {
@@ -277,10 +285,7 @@ fn sync_log(path: &Path, counters: Arc<Counters>) -> lane::Sync {
             None => file.get_or_init(|| OpenOptions::new().write(true).open(&log)),
         };
         match file {
-            Ok(file) => {
-                counters.synced();
-                file.sync_data()
-            }
+            Ok(file) => file.sync_data().inspect(|()| counters.synced()),
             Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", log.display()))),
         }
     })
@@ -318,4 +323,28 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Outcome<T> {
 /// Without serde_json's ` at line 1 column 2`.
 fn without_position(text: &str) -> &str {
     text.rfind(" at line ").map_or(text, |at| &text[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What the disk did not take was not written, whatever the engine says.
+    #[tokio::test]
+    async fn a_write_that_the_disk_does_not_keep_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+        let (clock, counters) = (Arc::new(Clock::start()), Arc::new(Counters::default()));
+        let tables = dir.path().join("tables.db");
+        let mut dynamodb = DynamoDb::file(&tables, Durability::Full, lock, clock, counters).unwrap();
+        let create = br#"{"TableName": "t", "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}], "BillingMode": "PAY_PER_REQUEST"}"#;
+        assert_eq!(dynamodb.call("CreateTable", create).await.status, 200);
+        let put = br#"{"TableName": "t", "Item": {"k": {"S": "a"}}}"#;
+        assert_eq!(dynamodb.call("PutItem", put).await.status, 200);
+        dynamodb.lane = Some(Lane::new(Box::new(|| Err(io::Error::other("no space left")))));
+        let refused = dynamodb.call("PutItem", put).await;
+        assert_eq!(refused.status, 500);
+        assert!(String::from_utf8(refused.body).unwrap().contains("no space left"));
+    }
 }

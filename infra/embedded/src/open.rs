@@ -49,7 +49,13 @@ const CHECKED_MAX_BYTES: u64 = 256 * 1024 * 1024;
 /// Creates the directory if need be and takes it for this process, until the file is dropped.
 pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
     let unusable = |source| OpenError::Directory { dir: dir.into(), source };
+    let is_new = !dir.exists();
     std::fs::create_dir_all(dir).map_err(unusable)?;
+    // SQLite syncs what is in the directory, and nobody its own entry. Only Unix can open one.
+    if is_new && cfg!(unix) {
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
+    }
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)

@@ -15,7 +15,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes, tenant};
+use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes, TENANT_CLAIM, tenant};
 use stepwarden_aws::http::header;
 use stepwarden_aws::problem::{self, Problem};
 use subtle::ConstantTimeEq;
@@ -84,13 +84,13 @@ impl Access {
             (None, Some(folder)) => kept(folder)?,
             (None, None) => random()?,
         };
-        let Scopes { orders, operator } = Scopes::default();
+        let Scopes { orders, operator, .. } = Scopes::default();
         // No `sub`: it stands for whoever sits at this machine, so an act is by whom its body names.
-        let claims = [("tenant", DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
+        let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
         access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
         for Entry { token, sub, tenant, scopes } in options.file.as_deref().map_or(Ok(Vec::new()), read)? {
-            let claims = [("sub", sub), ("tenant", tenant), ("scope", scopes.join(" "))];
+            let claims = [("sub", sub), (TENANT_CLAIM, tenant), ("scope", scopes.join(" "))];
             access.add(&token, claims.map(|(name, value)| (name.to_owned(), value)).into());
         }
         Ok((access, first))
@@ -105,7 +105,8 @@ impl Access {
     /// # Errors
     /// `misdirected`, `unauthorized` or `rate_limited`.
     pub fn admit(&self, event: &mut ApiGatewayV2httpRequest) -> Result<(), Problem> {
-        let host = header(event, "host").unwrap_or("localhost");
+        // HTTP/1.1 has one always: a request without one, or with one that is no text, was not meant for this system.
+        let host = header(event, "host").unwrap_or_default();
         if !stepwarden_embedded::is_loopback(host) {
             let detail = "this system answers to localhost and 127.0.0.1 only";
             return Err(problem::misdirected("Host", detail));
@@ -122,7 +123,7 @@ impl Access {
         let mut authorizer = ApiGatewayRequestAuthorizer::default();
         authorizer.jwt = Some(jwt);
         event.request_context.authorizer = Some(authorizer);
-        if is_submission { self.count(tenant(event)) } else { Ok(()) }
+        if is_submission { self.count(tenant(event, TENANT_CLAIM)?) } else { Ok(()) }
     }
 
     fn claims(&self, authorization: Option<&str>) -> Result<&Claims, Problem> {
@@ -227,7 +228,7 @@ mod tests {
     use serde_json::json;
 
     fn event(method: &str, path: &str, headers: &[(&str, &str)]) -> ApiGatewayV2httpRequest {
-        let headers: HashMap<_, _> = headers.iter().copied().collect();
+        let headers: HashMap<_, _> = [("host", "localhost")].iter().chain(headers).copied().collect();
         let http = json!({"method": method, "path": path});
         serde_json::from_value(json!({"rawPath": path, "headers": headers, "requestContext": {"http": http}})).unwrap()
     }
@@ -248,7 +249,7 @@ mod tests {
         for good in [bearer.clone(), format!("bearer {token}"), format!("Bearer  {token} ")] {
             let mut event = event("GET", "/orders", &[("authorization", &good)]);
             access.admit(&mut event).unwrap();
-            assert_eq!(tenant(&event), "default");
+            assert_eq!(tenant(&event, TENANT_CLAIM), Ok("default"));
             assert!(stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
             assert_eq!(stepwarden_aws::http::claim(&event, "sub"), None);
         }
@@ -289,6 +290,13 @@ mod tests {
         ] {
             assert_eq!(at(host), "misdirected", "{host}");
         }
+        let mut without = event("GET", "/orders", &[("authorization", &bearer)]);
+        without.headers.remove("host");
+        assert_eq!(refused(&access, without.clone()), "misdirected");
+        // The look-alike of `localhost` in other letters is no text of a header.
+        let other = axum::http::HeaderValue::from_bytes("l\u{43e}calhost".as_bytes()).unwrap();
+        without.headers.insert("host", other);
+        assert_eq!(refused(&access, without), "misdirected");
     }
 
     #[test]
@@ -323,7 +331,8 @@ mod tests {
         let (access, _) = Access::open(&options).unwrap();
         let mut event = event("GET", "/orders", &[("authorization", "Bearer acme-0123456789ab")]);
         access.admit(&mut event).unwrap();
-        assert_eq!((tenant(&event), stepwarden_aws::http::claim(&event, "sub")), ("acme", Some("ann")));
+        let sub = stepwarden_aws::http::claim(&event, "sub");
+        assert_eq!((tenant(&event, TENANT_CLAIM), sub), (Ok("acme"), Some("ann")));
         assert!(!stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
         for (bad, word) in [
             (good.replace("sub", "user"), "user"),

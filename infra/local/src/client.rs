@@ -28,7 +28,10 @@ impl Api {
     /// # Errors
     /// The HTTP client cannot be made.
     pub fn new(url: &str, token: Option<String>, json: bool) -> Result<Self> {
-        let http = Client::builder().timeout(TIMEOUT).build().context("making the HTTP client")?;
+        let http = Client::builder().timeout(TIMEOUT);
+        // A proxy is another machine: it would be told the token that is kept here, and call itself.
+        let http = if is_here(url) { http.no_proxy() } else { http };
+        let http = http.build().context("making the HTTP client")?;
         let token = token.filter(|token| !token.is_empty()).or_else(|| kept(url));
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, json })
     }
@@ -205,10 +208,13 @@ impl Api {
 
 /// The token of the local system that keeps its data in this folder. It is sent to no other machine.
 fn kept(url: &str) -> Option<String> {
-    let url = Url::parse(url).ok()?;
-    let is_here = url.host_str().is_some_and(stepwarden_embedded::is_loopback);
-    let token = is_here.then(|| std::fs::read_to_string(Path::new(DATA).join(crate::access::FILE)).ok()).flatten()?;
+    let token =
+        is_here(url).then(|| std::fs::read_to_string(Path::new(DATA).join(crate::access::FILE)).ok()).flatten()?;
     Some(token.trim().to_owned())
+}
+
+fn is_here(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(stepwarden_embedded::is_loopback))
 }
 
 fn read(file: &Path) -> Result<String> {
@@ -262,4 +268,29 @@ fn status(order: &Value) -> String {
         out.push('\n');
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_on_this_machine_is_asked() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = axum::Router::new().route("/orders", axum::routing::get(|| async { "[]" }));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let api = Api::new(&url, Some("token".into()), true).unwrap();
+        assert_eq!(api.send(api.request(Method::GET, "/orders")).await.unwrap(), json!([]));
+    }
+
+    // Security: the test above once more, where the environment names a proxy, which nobody runs.
+    #[test]
+    fn the_system_on_this_machine_is_asked_without_a_proxy() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "client::tests::the_system_on_this_machine_is_asked"]);
+        again.env("HTTP_PROXY", "http://127.0.0.1:9").env_remove("NO_PROXY").env_remove("no_proxy");
+        let said = String::from_utf8(again.output().unwrap().stdout).unwrap();
+        assert!(said.contains("1 passed"), "{said}");
+    }
 }

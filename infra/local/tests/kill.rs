@@ -285,7 +285,8 @@ fn report_recovery(kills: &[Kill], checked: &Checked, seed: u64) {
     // What was under way waits for its CompleteBy, while the dead supervisor's lease runs out; two sweeps, because an undo
     // waits for the CompleteBy of what else was under way.
     let bound = TIMEOUT + LEASE_LIFE + SWEEP_EVERY * 2;
-    let last = recovery(kills.last().expect("there is one kill at least")).unwrap_or_default();
+    let last = recovery(kills.last().expect("there is one kill at least"));
+    let last = last.unwrap_or_else(|| panic!("the last kill interrupted no order; SEED={seed}"));
     println!("  after the last kill {last:.1?}; two sweeps of it are {bound:?}");
     assert!(last < bound * GENEROUS, "{last:?} after the last kill; SEED={seed}");
 }

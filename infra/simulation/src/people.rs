@@ -259,10 +259,21 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
             // What is done by hand is done about the order as they looked at it; to go on is right whatever it is by now.
             let is_by_hand = matches!(way, Class::Skip | Class::MarkDone);
             let seen = (is_by_hand || draw.chance(0.5)).then_some(task.version);
-            ask(&world, &id, what, seen).await;
+            let outcome = ask(&world, &id, what, seen).await;
+            let is_done = matches!(outcome, Outcome::Applied(_) | Outcome::Repeated(_));
+            if let Some(name) = undo_that_failed(&world, &task).filter(|_| is_done && way == Class::Skip) {
+                world.history().undo_left_out(&id, name);
+            }
         }
         left.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// The step whose undo a person would leave out: the first one that failed, if that is an undo.
+fn undo_that_failed<'a>(world: &'a World, task: &Task) -> Option<&'a str> {
+    let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
+    let is_undo = task.steps[failed].state == State::UndoFailed;
+    is_undo.then_some(world.plan.workflow.steps[failed].name.as_str())
 }
 
 /// What a person does about an order in Error: about its first step that failed, or all of them.
@@ -273,12 +284,7 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
     let is_undo = task.steps[failed].state == State::UndoFailed;
     match way {
         Class::ResubmitEdited => Some(What::Resubmit { step, input: Some(json!({ "edited": number })) }),
-        Class::Skip => {
-            if is_undo {
-                world.history().undo_left_out(&task.id, name);
-            }
-            Some(What::Skip { step })
-        }
+        Class::Skip => Some(What::Skip { step }),
         Class::MarkDone => {
             let direction = if is_undo { Direction::Undo } else { Direction::Do };
             world.by_hand(&task.id, name, direction).map(|output| What::MarkDone { step, output })
@@ -306,16 +312,18 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
         let history = world.history();
         ids.iter().filter_map(|id| history.last(id).cloned()).collect()
     };
-    for task in seen.iter().filter(|_| matches!(what, What::Skip { .. })) {
+    let acts = || seen.iter().map(|task| (task.id.clone(), act(&what, Some(task.version)))).collect();
+    let outcomes = operate(&world, |answer| Knock::Act(acts(), answer)).await;
+    world.trace(format_args!("somebody asks for {what:?} of all: {outcomes:?}"));
+    for (task, outcome) in seen.iter().zip(&outcomes).filter(|_| matches!(what, What::Skip { .. })) {
+        // Of an answer that is missing nobody knows whether it was done.
+        let may_be_done = matches!(outcome, Err(_) | Ok(Outcome::Applied(_) | Outcome::Repeated(_)));
         for (step, spec) in task.steps.iter().zip(&world.plan.workflow.steps) {
-            if step.is_undo_begun() {
+            if may_be_done && step.is_undo_begun() {
                 world.history().undo_left_out(&task.id, &spec.name);
             }
         }
     }
-    let acts = || seen.iter().map(|task| (task.id.clone(), act(&what, Some(task.version)))).collect();
-    let outcomes = operate(&world, |answer| Knock::Act(acts(), answer)).await;
-    world.trace(format_args!("somebody asks for {what:?} of all: {outcomes:?}"));
     if outcomes.iter().any(|outcome| matches!(outcome, Ok(Outcome::Applied(_)))) {
         world.count_act("in bulk");
     }

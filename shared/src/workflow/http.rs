@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Name of the agent that makes these calls.
 pub const AGENT: &str = "http";
@@ -142,12 +142,15 @@ fn encoded(value: &str) -> String {
 /// hands out the credentials of its role. `loopback` allows this machine itself.
 #[must_use]
 pub fn may_call(address: IpAddr, loopback: bool) -> bool {
-    /// Instance metadata over IPv6 (AWS, EC2 user guide).
-    const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+    /// Begin of the addresses of a machine's own services over IPv6: metadata, credentials, names, time (AWS, EC2 user guide).
+    const OWN_SERVICES: [u16; 2] = [0xfd00, 0xec2];
     let v4 = |ip: Ipv4Addr| !ip.is_link_local() && !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast();
     let is_callable = match address.to_canonical() {
         IpAddr::V4(ip) => v4(ip),
-        IpAddr::V6(ip) => !ip.is_unicast_link_local() && !ip.is_unspecified() && !ip.is_multicast() && ip != METADATA,
+        IpAddr::V6(ip) => {
+            let is_own = ip.segments().starts_with(&OWN_SERVICES);
+            !ip.is_unicast_link_local() && !ip.is_unspecified() && !ip.is_multicast() && !is_own
+        }
     };
     is_callable && (loopback || !address.to_canonical().is_loopback())
 }
@@ -279,6 +282,9 @@ mod tests {
             ("::ffff:169.254.169.254", false, false),
             ("fe80::1", false, false),
             ("fd00:ec2::254", false, false),
+            ("fd00:ec2::23", false, false),
+            ("fd00:ec2:ffff::1", false, false),
+            ("fd00:ec3::254", true, true),
             ("0.0.0.0", false, false),
             ("::", false, false),
             ("255.255.255.255", false, false),

@@ -1,6 +1,7 @@
 //! Calls the URL that a step's workflow file names.
 
-use crate::remote::{builder, read, told, transient};
+use crate::mask::Mask;
+use crate::remote::{builder, not_called, read, told, unanswered};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -12,6 +13,7 @@ use shared::message::Request;
 use shared::step::Direction;
 use shared::workflow::http::{self, fill, may_call, secret};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 pub struct Http {
@@ -38,39 +40,50 @@ impl Http {
     async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
         let Some(call) = &request.http else {
             // Known to this version, but not to the scheduler that sent it.
-            return Err(transient("the request names no URL; its scheduler is of an earlier version".into()));
+            return Err(unready("the request names no URL; its scheduler is of an earlier version".into()));
         };
         let url = call.url_for(&request.task_id.0, &request.step);
-        let url = Url::parse(&url).map_err(|e| permanent(format!("`{}` is no URL: {e}", call.url)))?;
-        if url.scheme() != "https" && !self.secrets.is_local() {
-            return Err(permanent(format!("`{}` is not https; plain http is for the local system only", call.url)));
+        let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is no URL: {e}", call.url)))?;
+        let is_local = self.secrets.is_local();
+        let is_callable = match url.scheme() {
+            "https" => true,
+            "http" => is_local,
+            _ => false,
+        };
+        if !is_callable {
+            return Err(refused(format!("`{}` is not https; plain http is for the local system only", call.url)));
         }
-        let secrets = self.look_up(call).await?;
+        if address(&url).is_some_and(|ip| !may_call(ip, is_local)) {
+            return Err(refused(format!("`{}` is an address that no agent may call", call.url)));
+        }
         let method = Method::from_bytes(call.method.as_bytes());
-        let method = method.map_err(|_| permanent(format!("`{}` is no method", call.method)))?;
+        let method = method.map_err(|_| refused(format!("`{}` is no method", call.method)))?;
+        // Half of the time at most: past all of it, the wait would count against the host.
+        let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
+        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets were not read in time".into())))?;
+        let mask = Mask::new(secrets.values().cloned());
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
         let mut asked = told(asked, request).timeout(time_left);
         if has_body {
             asked = asked.body(body(request).to_string());
         }
-        // `without_url`: the error is kept with the order, and its host is in the workflow file.
-        let answer = asked.send().await.map_err(|e| transient(chain(&e.without_url())))?;
+        let answer = asked.send().await.map_err(unanswered)?;
         let meaning = call.meaning(answer.status().as_u16());
         let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
         if meaning == http::Meaning::Done && !is_json {
             return Ok(Value::Null);
         }
-        let body = read(answer, meaning).await.map_err(|error| masked(error, &secrets))?;
+        let body = read(answer, meaning, &mask).await?;
         let output: Value = match serde_json::from_slice(&body) {
             Ok(output) => output,
             Err(_) if body.is_empty() => Value::Null,
             Err(e) => return Err(permanent(format!("the answer says that it is JSON, and is not: {e}"))),
         };
-        Ok(match &call.output {
+        Ok(mask.value(match &call.output {
             None => output,
             Some(pointer) => output.pointer(pointer).cloned().unwrap_or_default(),
-        })
+        }))
     }
 
     /// The secrets that the call needs. One that is missing may be put there, so the order waits for it on its ladder.
@@ -81,7 +94,7 @@ impl Http {
                 Ok(value) => found.insert(name, value),
                 Err(why) => {
                     tracing::error!(alarm = "no_secret", "a step needs secret `{name}`: {why}");
-                    return Err(transient(format!("secret `{name}`: {why}")));
+                    return Err(unready(format!("secret `{name}`: {why}")));
                 }
             };
         }
@@ -107,6 +120,21 @@ impl Agent for Http {
 
 fn permanent(error: String) -> AgentError {
     AgentError::Permanent { error }
+}
+
+/// Not called, nor will any attempt at this call.
+fn refused(error: String) -> AgentError {
+    not_called(error, true)
+}
+
+/// Not called, until something on this side is mended.
+fn unready(error: String) -> AgentError {
+    not_called(error, false)
+}
+
+/// The host where it is an address and no name: no resolver is asked for that one.
+fn address(url: &Url) -> Option<IpAddr> {
+    url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -139,29 +167,12 @@ fn headers(call: &http::Http, request: &Request, secrets: &BTreeMap<&str, String
         let good = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&filled));
         let (Ok(header), Ok(mut value)) = good else {
             // The value may be a secret.
-            return Err(transient(format!("header `{name}` would hold what no header can")));
+            return Err(unready(format!("header `{name}` would hold what no header can")));
         };
         value.set_sensitive(!secrets.is_empty());
         headers.insert(header, value);
     }
     Ok(headers)
-}
-
-/// What a remote service says of a call is kept with the order: without the secrets it may repeat.
-fn masked(error: AgentError, secrets: &BTreeMap<&str, String>) -> AgentError {
-    let mask = |text: String| {
-        secrets.values().filter(|value| !value.is_empty()).fold(text, |text, value| text.replace(value.as_str(), "***"))
-    };
-    match error {
-        AgentError::Transient { error, retry_after } => AgentError::Transient { error: mask(error), retry_after },
-        AgentError::Permanent { error } => AgentError::Permanent { error: mask(error) },
-    }
-}
-
-/// The error with its causes: that of a name that is not resolved says why at its end only.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Resolves names, but not to what [`may_call`] forbids: the file that names a host does not say where it leads.

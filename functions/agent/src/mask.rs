@@ -1,0 +1,55 @@
+//! Keeps secrets out of what is recorded of an answer.
+
+use serde_json::Value;
+use std::cmp::Reverse;
+
+/// Texts that a remote service may repeat and no record may hold.
+#[derive(Default)]
+pub(crate) struct Mask(Vec<String>);
+
+impl Mask {
+    pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+        let mut secrets: Vec<_> = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
+        // The longest first: of one that holds another, the rest would stay.
+        secrets.sort_unstable_by_key(|secret| Reverse(secret.len()));
+        Self(secrets)
+    }
+
+    /// `text` with `***` for each of them. To be asked before the text is cut: a part of a secret is not found.
+    pub(crate) fn text(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+    }
+
+    /// The same for every text in `value`, names of members included.
+    pub(crate) fn value(&self, value: Value) -> Value {
+        if self.0.is_empty() {
+            return value;
+        }
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(all) => Value::Array(all.into_iter().map(|one| self.value(one)).collect()),
+            Value::Object(all) => {
+                Value::Object(all.into_iter().map(|(name, one)| (self.text(&name), self.value(one))).collect())
+            }
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    // Security: whatever order the secrets come in, and wherever they stand.
+    #[test]
+    fn no_part_of_a_secret_is_left() {
+        for secrets in [["s3cret", "s3cret-more", ""], ["s3cret-more", "", "s3cret"]] {
+            let mask = Mask::new(secrets.map(str::to_owned));
+            assert_eq!(mask.text("a s3cret-more b s3cret"), "a *** b ***");
+            let value = json!({"s3cret": ["of s3cret-more", 7, null], "else": {"x": "s3cret"}});
+            assert_eq!(mask.value(value), json!({"***": ["of ***", 7, null], "else": {"x": "***"}}));
+        }
+        assert_eq!(Mask::default().value(json!({"a": "b"})), json!({"a": "b"}));
+    }
+}
