@@ -95,15 +95,15 @@ const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders:
 /// Those of `MODEL=full`.
 fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
-        ("undo retried, two leaders", UNDO_RETRY, 5_258),
-        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 727_629),
-        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 826_297),
-        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 217_722),
-        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 3_809_849),
+        ("undo retried, two leaders", UNDO_RETRY, 5_350),
+        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 761_937),
+        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 888_869),
+        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 248_198),
+        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 3_987_421),
         (
             "cancel after an error",
             Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
-            96_943,
+            101_229,
         ),
         ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 2_170_407),
         ("resubmit of two undos", TWO_UNDOS, 5_974_701),

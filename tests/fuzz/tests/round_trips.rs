@@ -234,7 +234,7 @@ impl Draw {
     }
 
     /// What goes to a scheduler; what is for the choice of the queue only is left out of the message, and so of this.
-    fn to_scheduler(&mut self) -> ToScheduler {
+    fn for_scheduler(&mut self) -> ToScheduler {
         let outcome = match self.0.u32(..4) {
             0 => Outcome::Done { output: self.value(4) },
             1 => Outcome::Failed { error: self.text() },
@@ -337,7 +337,7 @@ fn every_record_and_message_is_read_as_it_was_written() {
         through_json(&draw.value(5));
         through_json(&draw.order());
         through_json(&draw.request());
-        through_json(&draw.to_scheduler());
+        through_json(&draw.for_scheduler());
         through_json(&draw.notice());
         through_json(&draw.alert());
         through_json(&draw.strain());
