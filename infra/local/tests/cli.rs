@@ -180,7 +180,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(2), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
-    assert!(text.contains("applied") && text.contains("1 orders are as wanted; 0 not"), "{text}");
+    assert!(text.contains("applied") && text.contains("1 done, 0 not\n"), "{text}");
     assert_eq!(case.json(0, &bulk(&[]))["good"], 1);
     for id in failed.iter().chain([&open]) {
         case.says(0, &["watch", id]);

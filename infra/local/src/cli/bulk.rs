@@ -41,9 +41,8 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
             Err(error) => {
                 bar.finish_and_clear();
                 let Some(cursor) = cursor.filter(|_| good + failed > 0) else { bail!(error) };
-                return Err(error).with_context(|| {
-                    format!("{good} orders are as wanted, {failed} are not; go on with --cursor {cursor}")
-                });
+                return Err(error)
+                    .with_context(|| format!("after {good} done and {failed} not, go on with --cursor {cursor}"));
             }
         };
         good += report["good"].as_u64().unwrap_or_default();
@@ -73,11 +72,12 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         }
         crate::say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
     } else {
-        let what = if wanted.dry_run { "would be as wanted, nothing was changed" } else { "are as wanted" };
-        crate::say!(
-            "{good} orders {what}; {failed} not{}",
-            if aborted { "; ended because too many failed" } else { "" }
-        );
+        let end = if aborted { "; ended because too many failed" } else { "" };
+        if wanted.dry_run {
+            crate::say!("{good} would be done, {failed} would not{end}; nothing was changed");
+        } else {
+            crate::say!("{good} done, {failed} not{end}");
+        }
         if let Some(cursor) = cursor {
             crate::say!("more: --cursor {cursor}");
         }

@@ -17,7 +17,7 @@ use submit::workflows::{self, Workflows};
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
     match command {
         None => {
-            let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1 };
+            let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1, json: false };
             self::demo(demo, read_workflows(folder, &[])?).await
         }
         Some(Command::Demo(demo)) => self::demo(demo, read_workflows(folder, &[])?).await,
@@ -127,8 +127,8 @@ async fn wait_for_signal() -> Result<()> {
 }
 
 async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
-    let Demo { file, transient, hang, permanent, seed } = demo;
-    let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows }).await?;
+    let Demo { file, transient, hang, permanent, seed, json } = demo;
+    let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows, json }).await?;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

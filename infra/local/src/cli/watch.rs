@@ -95,7 +95,9 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
     let state = text(order, "state");
     let reason = text(order, "reason");
     let paused = if order["paused_at"].is_string() { " (paused)" } else { "" };
-    if is_new("order".into(), format!("{state}{paused}{reason}")).is_some() {
+    // An order that goes on is both by turns; its steps tell.
+    let kind = if state == "Pending" { "Processing" } else { &state };
+    if is_new("order".into(), format!("{kind}{paused}{reason}")).is_some() {
         let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(&state, 0));
         say::styled(&format!("{}\n", line.trim_end()))?;
     }

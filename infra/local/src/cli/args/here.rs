@@ -81,6 +81,9 @@ pub struct Demo {
     /// Seed of the faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Print the summary as one JSON object, and nothing else
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A measurement.

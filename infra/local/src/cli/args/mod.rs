@@ -24,7 +24,9 @@ Exit codes:
   0  done; `watch` and `submit --wait`: the order is Processed
   1  failed: no answer, refused for now, or a check that does not hold
   2  wrong use: an argument, a file, a token, or a name that nobody knows
-  3, 4, 5  `watch` and `submit --wait`: the order is Undone, is in Error, is still open after the timeout
+  3  `watch` and `submit --wait`: the order is Undone
+  4  the same: it is in Error
+  5  the same: it is still open after the timeout
   141  nobody reads the output any more
 
 Colours are for terminals only; NO_COLOR=1 turns them off.";
