@@ -62,8 +62,11 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { status, body, url } = self;
         write!(f, "{} ", status.as_u16())?;
-        if let Some(field) = body["field"].as_str() {
-            write!(f, "{field}: ")?;
+        match body["field"].as_str() {
+            // The one field that the environment gives, where it does.
+            Some("by") => f.write_str("--by: ")?,
+            Some(field) => write!(f, "{field}: ")?,
+            None => {}
         }
         match (body["detail"].as_str(), body.as_str()) {
             (Some(text), _) => f.write_str(text)?,
@@ -173,7 +176,6 @@ impl Api {
     }
 
     /// A request with the token.
-    #[must_use]
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
         match &self.token {

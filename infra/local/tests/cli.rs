@@ -28,7 +28,10 @@ impl Case {
         let quick = QUICK.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1);
         std::fs::write(dir.path().join("workflows/strict.toml"), quick).unwrap();
         std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
-        Self { up: Up::start(dir.path(), &["--memory", "--port", "0"]), dir }
+        let mut up = program(dir.path(), &["up", "--memory", "--port", "0"]);
+        // What it logs while its queues are taken away is no news.
+        up.env("RUST_LOG", "off");
+        Self { up: Up::of(up), dir }
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -153,11 +156,11 @@ fn watch_ends_with_a_code_for_each_end() {
     case.faults("payment", json!({"permanent": 1.0}));
     let undone = case.submit("order");
     assert!(case.says(3, &["watch", &undone]).contains("Undone"));
-    let failed = [case.submit("strict"), case.submit("strict")];
+    let failed = [(); 4].map(|()| case.submit("strict"));
     for id in &failed {
         assert!(case.says(4, &["watch", id]).contains("Error"));
     }
-    assert!(case.says(0, &["overview"]).contains("in Error, waiting for a person: 2"));
+    assert!(case.says(0, &["overview"]).contains("in Error, waiting for a person: 4"));
     case.faults("payment", json!({}));
 
     // An order that a person holds, because shipping is away.
@@ -177,11 +180,13 @@ fn watch_ends_with_a_code_for_each_end() {
     let filter = ["--state", "Error", "--step", "charge", "--by", "ann", "--reason", "paid in cash"];
     let bulk = |args: &[&'static str]| [&["bulk", "mark-done"], &filter[..], args].concat();
     let dry = case.json(0, &bulk(&["--dry-run"]));
-    assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(2), &json!(true)));
+    assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
     assert!(text.contains("applied") && text.contains("1 done, 0 not\n"), "{text}");
-    assert_eq!(case.json(0, &bulk(&[]))["good"], 1);
+    // Two orders a call at this rate, so in more than one.
+    let rest = case.json(0, &bulk(&["--rate", "1"]));
+    assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
     for id in failed.iter().chain([&open]) {
         case.says(0, &["watch", id]);
     }
@@ -195,6 +200,26 @@ fn watch_ends_with_a_code_for_each_end() {
     );
     let none = case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"]);
     assert!(none.contains("filter") && none.contains("narrow it down"), "{none}");
+}
+
+// A system that goes away is waited for, and no longer than was asked.
+#[test]
+fn watch_bears_with_a_system_that_is_away_for_a_while() {
+    let mut case = Case::new();
+    case.faults("payment", json!({"outage": true}));
+    let id = case.submit("order");
+    let mut command = program(case.dir.path(), &["watch", &id, "--url", &case.up.url, "--timeout", "4s"]);
+    let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    let mut first = String::new();
+    let mut reader = BufReader::new(watch.stdout.take().unwrap());
+    reader.read_line(&mut first).unwrap();
+    case.up.kill();
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    let output = watch.wait_with_output().unwrap();
+    let error = texts(&output).1;
+    assert!(output.status.code() == Some(1) && error.contains("is `stepwarden up` running?"), "{first}{error}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "it gave up after {:?}", begin.elapsed());
 }
 
 // One line each, with what to do; 2 for what the caller can mend, 1 for what may pass.

@@ -51,6 +51,8 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
             Err(error) if known.is_some() && error.is_passing() && Instant::now() < until => {
                 bar.set_message(format!("{id}: {error}"));
                 sleep(pause(&error).min(until.saturating_duration_since(Instant::now()))).await;
+                // Asked once more when the time is over: whether the order is open, nobody knows.
+                continue;
             }
             Err(error) => bail!(error),
         }
