@@ -32,13 +32,8 @@ pub struct Clients {
 impl Clients {
     /// Clients as the environment says: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
     pub async fn from_env() -> Self {
-        // One for all three: each HTTP client of its own would read the machine's root certificates once more, which is
-        // a good part of a cold start.
-        let http = aws_smithy_http_client::Builder::new()
-            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
-            .build_https();
         let config = aws_config::defaults(BehaviorVersion::latest())
-            .http_client(http)
+            .http_client(http_client())
             .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
             .timeout_config(timeouts())
             .load()
@@ -46,14 +41,24 @@ impl Clients {
         Self::new(&config)
     }
 
+    /// Clients of the endpoints embedded in another process of this machine, at `url`; nobody looks at signatures there.
+    #[must_use]
+    pub fn unsigned(url: &str) -> Self {
+        Self::without_signatures(http_client(), url)
+    }
+
     /// Clients of endpoints embedded in this process: `http` answers the calls. Nobody looks at signatures there, so none
     /// are made, which would be a tenth of the time of a call.
     #[must_use]
     pub fn embedded(http: SharedHttpClient) -> Self {
+        Self::without_signatures(http, "http://127.0.0.1")
+    }
+
+    fn without_signatures(http: SharedHttpClient, url: &str) -> Self {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::from_static("local"))
-            .endpoint_url("http://127.0.0.1")
+            .endpoint_url(url)
             .http_client(http)
             .sleep_impl(aws_smithy_async::rt::sleep::SharedAsyncSleep::new(
                 aws_smithy_async::rt::sleep::TokioSleep::new(),
@@ -81,6 +86,14 @@ impl Clients {
             sdk: config.clone(),
         }
     }
+}
+
+/// One for all three services: each HTTP client of its own would read the machine's root certificates once more, which is a
+/// good part of a cold start.
+fn http_client() -> SharedHttpClient {
+    aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
+        .build_https()
 }
 
 fn queues(config: &SdkConfig) -> aws_sdk_sqs::config::Builder {

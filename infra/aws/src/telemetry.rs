@@ -17,7 +17,8 @@ pub fn init_at(level: &str) {
     let started = if std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         builder.json().flatten_event(true).with_current_span(true).with_ansi(false).try_init()
     } else {
-        builder.with_ansi(std::io::stderr().is_terminal()).try_init()
+        let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        builder.with_ansi(std::io::stderr().is_terminal() && !wants_none).try_init()
     };
     drop(started);
 }

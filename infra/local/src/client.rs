@@ -1,168 +1,185 @@
-//! The verbs of the command line that speak to a running system over its API.
+//! The API of a running system, as the command line asks it.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use reqwest::header::{ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
-use serde_json::{Value, json};
-use std::fmt::Write as _;
-use std::io::Read;
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for one answer.
+/// Longest wait for one answer: a long poll takes 20 s, as a call of many acts does.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Where `stepwarden up` keeps its data unless it is told otherwise.
 pub const DATA: &str = ".stepwarden";
 
+/// Why there is no good answer. One line each, with what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answers.
+    #[error(
+        "no answer from {url} ({cause}): is `stepwarden up` running? If it is elsewhere, set --url or STEPWARDEN_URL"
+    )]
+    NoAnswer {
+        /// The API.
+        url: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// The API wants another token, or any.
+    #[error(
+        "401 {url} {why}: give its token with --token or in STEPWARDEN_TOKEN, or call from the folder in which `stepwarden up` \
+         keeps .stepwarden/token"
+    )]
+    Token {
+        /// The API.
+        url: String,
+        /// What is wrong with the token that was sent, if one was.
+        why: &'static str,
+    },
+    /// The API refuses.
+    #[error("{}", .0)]
+    Refused(Refusal),
+    /// What was given cannot be an id or a name.
+    #[error("`{0}` is no order id, which looks like ord_ and 26 letters and digits, and no name")]
+    Name(String),
+    /// The order's file cannot be used.
+    #[error("{0}")]
+    File(String),
+}
+
+/// A refusal of the API: a problem (RFC 9457), or whatever else stands in its place.
+#[derive(Debug)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// The body.
+    pub body: Value,
+    /// The API.
+    pub url: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { status, body, url } = self;
+        write!(f, "{} ", status.as_u16())?;
+        match body["field"].as_str() {
+            // The one field that the environment gives, where it does.
+            Some("by") => f.write_str("--by: ")?,
+            Some(field) => write!(f, "{field}: ")?,
+            None => {}
+        }
+        match (body["detail"].as_str(), body.as_str()) {
+            (Some(text), _) => f.write_str(text)?,
+            // Not this API's: a proxy's page, or another program's.
+            (None, Some(text)) => f.write_str(text.lines().next().unwrap_or_default())?,
+            (None, None) => write!(f, "{body}")?,
+        }
+        if let Some(seconds) = body["retry_after_s"].as_u64() {
+            write!(f, "; try again in {seconds} s")?;
+        }
+        match (body["code"].as_str(), body["type"].as_str()) {
+            (Some(code), Some(kind)) => write!(f, " ({code}; what to do: {url}{kind})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Error {
+    /// The same call cannot go well: the caller has to mend it.
+    #[must_use]
+    pub fn is_wrong_use(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => false,
+            Self::Token { .. } | Self::Name(_) | Self::File(_) => true,
+            Self::Refused(Refusal { status, .. }) => {
+                status.is_client_error()
+                    && ![StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT]
+                        .contains(status)
+            }
+        }
+    }
+
+    /// The same call may go well later.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => true,
+            Self::Token { .. } | Self::Name(_) | Self::File(_) => false,
+            Self::Refused(Refusal { status, .. }) => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+        }
+    }
+}
+
 /// A system to speak to.
 pub struct Api {
     http: Client,
-    url: String,
-    token: Option<String>,
-    json: bool,
+    /// Where it is.
+    pub url: String,
+    /// Sent with every call.
+    pub token: Option<String>,
+}
+
+/// A good answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body, as JSON or as text.
+    pub body: Value,
 }
 
 impl Api {
-    /// The API below `url`; `json` prints answers as they come, for programs. Without a token, and if the API is on this
-    /// machine, the one that `stepwarden up` keeps in this folder is taken.
+    /// The API below `url`. Without a token, and if the API is on this machine, the one that `stepwarden up` keeps in
+    /// `data` is taken.
     ///
     /// # Errors
     /// The HTTP client cannot be made.
-    pub fn new(url: &str, token: Option<String>, json: bool) -> Result<Self> {
+    pub fn new(url: &str, token: Option<String>, data: &Path) -> Result<Self> {
         let http = Client::builder().timeout(TIMEOUT);
         // A proxy is another machine: it would be told the token that is kept here, and call itself.
         let http = if is_here(url) { http.no_proxy() } else { http };
         let http = http.build().context("making the HTTP client")?;
-        let token = token.filter(|token| !token.is_empty()).or_else(|| kept(url));
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, json })
+        let token = token.filter(|token| !token.is_empty()).or_else(|| kept(url, data));
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token })
     }
 
-    /// Submits the order in a file, or on standard input for `-`.
+    /// What a route answers.
     ///
     /// # Errors
-    /// The file is no JSON object, the system does not answer, or it refuses the order.
-    pub async fn submit(
-        &self,
-        file: &Path,
-        workflow: &str,
-        key: Option<&str>,
-        reply_queue: Option<&str>,
-        priority: &str,
-    ) -> Result<()> {
-        let input: Value =
-            serde_json::from_str(&read(file)?).with_context(|| format!("{}: not one JSON object", file.display()))?;
-        let mut body = json!({"workflow": workflow, "input": input, "priority": priority});
-        if let Some(queue) = reply_queue {
-            body["reply_queue"] = json!(queue);
+    /// No answer, or a refusal.
+    pub async fn read(&self, path: &str) -> Result<Value, Error> {
+        Ok(self.ask(self.request(Method::GET, path)).await?.body)
+    }
+
+    /// The same with a body.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        Ok(self.ask(self.request(Method::POST, path).json(body)).await?.body)
+    }
+
+    /// How an order stands, and its ETag; with `known`, an ETag, not before it is another one or `wait_s` is over: `None`
+    /// if it is still the same.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn order(&self, id: &str, known: Option<&str>, wait_s: u64) -> Result<Option<(Value, String)>, Error> {
+        let mut request = self.request(Method::GET, &format!("/orders/{}?wait={wait_s}", segment(id)?));
+        if let Some(known) = known {
+            request = request.header(IF_NONE_MATCH, known);
         }
-        let own = format!("cli-{}-{}", jiff::Timestamp::now().as_nanosecond(), std::process::id());
-        let request = self.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(&own)).json(&body);
-        let answer = self.send(request).await?;
-        self.print(&answer, |a| format!("{}\n", text(a, "order_id")))
+        let answer = self.ask(request).await?;
+        let etag = answer.headers.get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
+        Ok((answer.status != StatusCode::NOT_MODIFIED).then_some((answer.body, etag)))
     }
 
-    /// Prints how an order stands.
-    ///
-    /// # Errors
-    /// The system does not answer, or knows no such order.
-    pub async fn get(&self, id: &str) -> Result<()> {
-        let answer = self.send(self.request(Method::GET, &format!("/orders/{}", segment(id)?))).await?;
-        self.print(&answer, status)
-    }
-
-    /// Prints what happened to an order.
-    ///
-    /// # Errors
-    /// The system does not answer, or knows no such order.
-    pub async fn history(&self, id: &str) -> Result<()> {
-        let answer = self.send(self.request(Method::GET, &format!("/orders/{}/history", segment(id)?))).await?;
-        self.print(&answer, |a| {
-            let mut out = String::new();
-            for entry in a["history"].as_array().into_iter().flatten() {
-                let attempt = entry["attempt"].as_u64().map(|n| format!("#{n}")).unwrap_or_default();
-                let columns =
-                    [text(entry, "at"), text(entry, "event"), text(entry, "step"), attempt, text(entry, "detail")];
-                let _ = writeln!(
-                    out,
-                    "{:<24}  {:<17} {:<14} {:<4} {}",
-                    columns[0], columns[1], columns[2], columns[3], columns[4]
-                );
-            }
-            out
-        })
-    }
-
-    /// Prints a page of orders, newest first.
-    ///
-    /// # Errors
-    /// The system does not answer, or refuses a filter.
-    pub async fn list(&self, filters: &[(&str, String)]) -> Result<()> {
-        let answer = self.send(self.request(Method::GET, "/orders").query(filters)).await?;
-        self.print(&answer, |a| {
-            let mut out = String::new();
-            for order in a["orders"].as_array().into_iter().flatten() {
-                let columns =
-                    ["created_at", "order_id", "state", "workflow", "reference"].map(|name| text(order, name));
-                let _ = writeln!(
-                    out,
-                    "{:<24}  {:<30} {:<11} {:<12} {}",
-                    columns[0], columns[1], columns[2], columns[3], columns[4]
-                );
-            }
-            if let Some(cursor) = a["next"].as_str() {
-                let _ = writeln!(out, "more: --cursor {cursor}");
-            }
-            out
-        })
-    }
-
-    /// Prints the agents: whether they are paused, and what waits in the queues of their pools, the most urgent first.
-    ///
-    /// # Errors
-    /// The system does not answer.
-    pub async fn agents(&self) -> Result<()> {
-        let answer = self.send(self.request(Method::GET, "/agents")).await?;
-        self.print(&answer, |a| {
-            let mut out = String::new();
-            for agent in a["agents"].as_array().into_iter().flatten() {
-                let paused = agent["paused"]["by"].as_str().map(|by| format!(", paused by {by}")).unwrap_or_default();
-                let _ = writeln!(out, "{}{paused}", text(agent, "name"));
-                for pool in agent["pools"].as_array().into_iter().flatten() {
-                    let _ = write!(out, "  {:<20} dead {}", text(pool, "name"), text(pool, "dead"));
-                    for queue in pool["queues"].as_array().into_iter().flatten() {
-                        let _ = write!(out, "  {} {}", text(queue, "name"), text(queue, "waiting"));
-                    }
-                    out.push('\n');
-                }
-            }
-            out
-        })
-    }
-
-    /// Does something to an order: resubmit, skip, mark-done, retry-now, cancel, undo, pause, resume.
-    ///
-    /// # Errors
-    /// The system does not answer, or the act does not fit the order.
-    pub async fn act(&self, action: &str, id: &str, body: &Value) -> Result<()> {
-        let path = format!("/orders/{}/actions/{action}", segment(id)?);
-        let answer = self.send(self.request(Method::POST, &path).json(body)).await?;
-        self.print(&answer, |a| match a["version"].as_u64() {
-            Some(version) => format!("{action}: done, version {version}\n"),
-            None => format!("{action}: done\n"),
-        })
-    }
-
-    /// Pauses or resumes an agent.
-    ///
-    /// # Errors
-    /// The system does not answer, or knows no such agent.
-    pub async fn set_agent(&self, verb: &str, agent: &str, by: &str, reason: &str) -> Result<()> {
-        let path = format!("/agents/{}/{verb}", segment(agent)?);
-        let request = self.request(Method::POST, &path).json(&json!({"by": by, "reason": reason}));
-        let answer = self.send(request).await?;
-        self.print(&answer, |a| format!("{verb}: done, within {} s\n", text(a, "within_s")))
-    }
-
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    /// A request with the token.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
         match &self.token {
             Some(token) => request.bearer_auth(token),
@@ -170,104 +187,56 @@ impl Api {
         }
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Value> {
-        let answer = request.send().await.with_context(|| {
-            format!(
-                "no answer from {}; start the system with `stepwarden up`, or name another one with --url",
-                self.url
-            )
-        })?;
-        let status = answer.status();
-        let body = answer.text().await.context("reading the answer")?;
-        let value: Value = serde_json::from_str(&body).unwrap_or(Value::String(body));
-        if status.is_success() {
-            return Ok(value);
+    /// Sends it.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn ask(&self, request: RequestBuilder) -> Result<Answer, Error> {
+        let lost = |error: reqwest::Error| Error::NoAnswer { url: self.url.clone(), cause: cause(&error) };
+        let answer = request.send().await.map_err(lost)?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let text = answer.text().await.map_err(lost)?;
+        let body: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+            return Ok(Answer { status, headers, body });
         }
+        let url = self.url.clone();
         if status == StatusCode::UNAUTHORIZED {
-            bail!(
-                "401 {} asks for a token: give it with --token or in STEPWARDEN_TOKEN, or call from the folder in which \
-                 `stepwarden up` keeps .stepwarden/token",
-                self.url
-            );
+            let why = if self.token.is_some() { "does not know the token" } else { "asks for a token" };
+            return Err(Error::Token { url, why });
         }
-        let field = value["field"].as_str().map(|f| format!("{f}: ")).unwrap_or_default();
-        let detail = value["detail"].as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let code = value["code"].as_str().map(|c| format!(" ({c})")).unwrap_or_default();
-        bail!("{} {field}{detail}{code}", status.as_u16())
+        Err(Error::Refused(Refusal { status, body, url }))
     }
+}
 
-    fn print(&self, answer: &Value, people: impl FnOnce(&Value) -> String) -> Result<()> {
-        if self.json {
-            crate::say!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
-        } else {
-            crate::say::write(format_args!("{}", people(answer)))?;
-        }
-        Ok(())
+/// The innermost cause, which says it best: «Connection refused».
+pub fn cause(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
     }
+    last.to_string()
 }
 
 /// The token of the local system that keeps its data in this folder. It is sent to no other machine.
-fn kept(url: &str) -> Option<String> {
-    let token =
-        is_here(url).then(|| std::fs::read_to_string(Path::new(DATA).join(crate::access::FILE)).ok()).flatten()?;
+fn kept(url: &str, data: &Path) -> Option<String> {
+    let token = is_here(url).then(|| std::fs::read_to_string(data.join(crate::access::FILE)).ok()).flatten()?;
     Some(token.trim().to_owned())
 }
 
-fn is_here(url: &str) -> bool {
+/// Whether `url` is on this machine.
+#[must_use]
+pub fn is_here(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(stepwarden_embedded::is_loopback))
 }
 
-fn read(file: &Path) -> Result<String> {
-    if file == Path::new("-") {
-        let mut all = String::new();
-        std::io::stdin().read_to_string(&mut all).context("reading standard input")?;
-        return Ok(all);
-    }
-    std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
-}
-
 /// An id or a name as one part of a path: neither has a character that means something there.
-fn segment(id: &str) -> Result<&str> {
+///
+/// # Errors
+/// It has one.
+pub fn segment(id: &str) -> Result<&str, Error> {
     let good = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good {
-        Ok(id)
-    } else {
-        bail!("`{id}` is no order id, which looks like ord_ and 26 letters and digits, and no name")
-    }
-}
-
-fn text(value: &Value, name: &str) -> String {
-    match &value[name] {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn status(order: &Value) -> String {
-    let mut out = format!("{}  {}  {}\n", text(order, "order_id"), text(order, "workflow"), text(order, "state"));
-    for (label, name) in
-        [("reason", "reason"), ("reference", "reference"), ("created", "created_at"), ("changed", "updated_at")]
-    {
-        let value = text(order, name);
-        if !value.is_empty() {
-            let _ = writeln!(out, "  {label:<10} {value}");
-        }
-    }
-    for step in order["steps"].as_array().into_iter().flatten() {
-        let _ =
-            write!(out, "  {:<14} {:<15} attempts {}", text(step, "name"), text(step, "state"), text(step, "attempts"));
-        for (label, name) in
-            [("complete by", "complete_by"), ("next attempt", "next_attempt_at"), ("last error:", "last_error")]
-        {
-            let value = text(step, name);
-            if !value.is_empty() {
-                let _ = write!(out, ", {label} {value}");
-            }
-        }
-        out.push('\n');
-    }
-    out
+    if good { Ok(id) } else { Err(Error::Name(id.to_owned())) }
 }
 
 #[cfg(test)]
@@ -280,8 +249,8 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let router = axum::Router::new().route("/orders", axum::routing::get(|| async { "[]" }));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let api = Api::new(&url, Some("token".into()), true).unwrap();
-        assert_eq!(api.send(api.request(Method::GET, "/orders")).await.unwrap(), json!([]));
+        let api = Api::new(&url, Some("token".into()), Path::new("nowhere")).unwrap();
+        assert_eq!(api.read("/orders").await.unwrap(), serde_json::json!([]));
     }
 
     // Security: the test above once more, where the environment names a proxy, which nobody runs.

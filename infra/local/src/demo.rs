@@ -1,5 +1,9 @@
 //! `stepwarden demo`: many real orders through the whole system, with faults, and a check of every effect at the end.
 
+mod report;
+
+pub use report::{Report, calls};
+
 use crate::process;
 use crate::say;
 use crate::system::{Backend, Options, System};
@@ -8,7 +12,6 @@ use futures::{StreamExt, stream};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use shared::history::Kind;
 use shared::order::Id;
 use shared::ports::StateStore;
 use shared::task::{ProcessState, Task};
@@ -18,9 +21,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use stepwarden_aws::config::queue;
-use stepwarden_embedded::{Counts, Durability};
-use stepwarden_remotes::{Expected, Faults, Service, ServiceFaults};
+use stepwarden_embedded::Durability;
+use stepwarden_remotes::{Faults, Service, ServiceFaults};
 use submit::workflows::Workflows;
 
 /// The 830 orders of the repository.
@@ -51,6 +53,8 @@ pub struct Settings {
     pub seed: u64,
     /// The workflows orders are accepted for.
     pub workflows: Workflows,
+    /// Print one JSON object, and nothing on the way.
+    pub json: bool,
 }
 
 /// Where every order stands, kept up to date by the engine's observer.
@@ -121,25 +125,27 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let all = Service::ALL.into_iter().map(|service| (service, faults.clone()));
     let faults = Faults { seed: settings.seed, services: all.collect() };
     system.remotes.set_faults(faults).map_err(|e| anyhow::anyhow!("{e}"))?;
-    say!("{}", system.url);
-    say!(
-        "{} orders: reserve and check fraud side by side, then charge, then ship\n\
+    if !settings.json {
+        say!("{}", system.url);
+        say!(
+            "{} orders: reserve and check fraud side by side, then charge, then ship\n\
          faults: {:.0} % transient, {:.0} % hangs, {:.0} % permanent (seed {}); the {DOWN_AGENT} agent goes down for {} s on the way\n\
          data: {} (fsync before every answer)\n",
-        orders.len(),
-        settings.transient * 100.0,
-        settings.hang * 100.0,
-        settings.permanent * 100.0,
-        settings.seed,
-        DOWN_FOR.as_secs(),
-        folder.path().display(),
-    );
+            orders.len(),
+            settings.transient * 100.0,
+            settings.hang * 100.0,
+            settings.permanent * 100.0,
+            settings.seed,
+            DOWN_FOR.as_secs(),
+            folder.path().display(),
+        );
+    }
 
     let begin = Instant::now();
     let cpu = process::cpu_time();
     let counts = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::counts).unwrap_or_default();
     let total = orders.len() as u64;
-    let watching = tokio::spawn(watch(Arc::clone(&board), total, begin));
+    let watching = tokio::spawn(watch(Arc::clone(&board), total, begin, settings.json));
     // Side by side: nobody has to be told of the orders still to be submitted once the reader is gone.
     let watched = async { watching.await.context("watching the orders")? };
     let run = async { tokio::try_join!(submit_all(&system, orders), watched) };
@@ -150,9 +156,14 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let counts = system.endpoints.as_ref().map(|e| e.counts().since(&counts)).unwrap_or_default();
     let cpu = cpu.zip(process::cpu_time()).map(|(before, after)| after.saturating_sub(before));
     let tasks = load_all(&system, &ids).await?;
-    let is_clean = report(&system, &tasks, took, begin, cpu, &counts)?;
+    let report = Report::new(&system, &tasks, took.unwrap_or_else(|| begin.elapsed()), cpu, &counts)?;
+    if settings.json {
+        say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
+    } else {
+        report.print()?;
+    }
     system.stop().await;
-    Ok(took.is_some() && is_clean)
+    Ok(took.is_some() && report.ok)
 }
 
 fn read_orders(settings: &Settings) -> Result<Vec<Value>> {
@@ -219,8 +230,8 @@ async fn outage(system: &System, board: &Shared, total: u64) {
 }
 
 /// Shows the states until all orders have ended: the time it took, or `None` when nothing moves any more.
-async fn watch(board: Shared, total: u64, begin: Instant) -> Result<Option<Duration>> {
-    let is_terminal = std::io::stdout().is_terminal();
+async fn watch(board: Shared, total: u64, begin: Instant, is_quiet: bool) -> Result<Option<Duration>> {
+    let is_terminal = !is_quiet && std::io::stdout().is_terminal();
     let bars = MultiProgress::with_draw_target(if is_terminal {
         ProgressDrawTarget::stdout()
     } else {
@@ -245,7 +256,7 @@ async fn watch(board: Shared, total: u64, begin: Instant) -> Result<Option<Durat
             bar.set_position(*count);
         }
         let is_over = ended == total;
-        if !is_terminal && (printed.elapsed() >= PRINT || is_over) {
+        if !is_terminal && !is_quiet && (printed.elapsed() >= PRINT || is_over) {
             printed = Instant::now();
             let mut line = format!("{:>5.1} s ", begin.elapsed().as_secs_f64());
             for (state, count) in ProcessState::ALL.into_iter().zip(&counts) {
@@ -271,101 +282,4 @@ async fn load_all(system: &System, ids: &[Id]) -> Result<Vec<Task>> {
     });
     let tasks: Vec<Result<Task>> = stream::iter(loads).buffer_unordered(SUBMITTERS).collect().await;
     tasks.into_iter().collect()
-}
-
-/// Prints the summary; true if all checks hold.
-fn report(
-    system: &System,
-    tasks: &[Task],
-    took: Option<Duration>,
-    begin: Instant,
-    cpu: Option<Duration>,
-    counts: &Counts,
-) -> Result<bool> {
-    let orders = tasks.len() as f64;
-    let seconds = took.unwrap_or_else(|| begin.elapsed()).as_secs_f64();
-    let in_state = |state: ProcessState| tasks.iter().filter(|t| t.process_state() == state).count();
-    let events = |kind: Kind| tasks.iter().flat_map(|t| &t.log).filter(|e| e.1 == kind).count();
-    say!("\n{} orders in {seconds:.1} s: {:.0} orders/s", tasks.len(), orders / seconds);
-    for state in ProcessState::ALL {
-        let count = in_state(state);
-        if count > 0 || state.is_final() {
-            say!("  {:<12}{count:>6}", state.name());
-        }
-    }
-    let mut latencies: Vec<f64> =
-        tasks.iter().map(|t| t.created_at.duration_until(t.updated_at).as_secs_f64() * 1000.0).collect();
-    latencies.sort_by(f64::total_cmp);
-    let at = |q: f64| latencies.get(((latencies.len() as f64 * q) as usize).min(latencies.len().saturating_sub(1)));
-    say!("  latency     p50 {:.0} ms, p99 {:.0} ms", at(0.50).unwrap_or(&0.0), at(0.99).unwrap_or(&0.0));
-    say!("  attempts    {} of steps and undos", events(Kind::Claimed) + events(Kind::UndoClaimed));
-    say!(
-        "  requeues    {} after silence past CompleteBy, {} given back early, {} held back by a breaker",
-        events(Kind::Expired),
-        events(Kind::Unavailable),
-        events(Kind::Deferred)
-    );
-    say!("  undos       {} steps of {} orders", events(Kind::Undone), events(Kind::TaskUndoing));
-    say!("  alerts      {} to the operator", counts.events_put);
-    let dynamodb: u64 = calls(counts, "DynamoDB");
-    let sqs: u64 = calls(counts, "AmazonSQS");
-    say!(
-        "  API calls   {:.1} DynamoDB, {:.1} SQS, {:.1} messages sent per order",
-        dynamodb as f64 / orders,
-        sqs as f64 / orders,
-        counts.messages_sent as f64 / orders
-    );
-    if let Some(cpu) = cpu {
-        say!(
-            "  CPU         {:.1} ms per order, remote services and submitters included",
-            cpu.as_secs_f64() * 1000.0 / orders
-        );
-    }
-
-    let mut is_clean = true;
-    let mut check = |good: bool, text: &str| -> Result<()> {
-        say!("  {} {text}", if good { "ok  " } else { "FAIL" });
-        is_clean &= good;
-        Ok(())
-    };
-    say!("checks");
-    let open = tasks.iter().filter(|t| !t.process_state().is_final()).count();
-    check(open == 0, &format!("every order ended: {open} are still open"))?;
-    let expected = tasks.iter().map(|task| {
-        let expected = match task.process_state() {
-            ProcessState::Processed => Expected::Applied(Service::ALL.to_vec()),
-            ProcessState::Undone => Expected::Undone,
-            ProcessState::Pending | ProcessState::Processing | ProcessState::Undoing | ProcessState::Error => {
-                Expected::Any
-            }
-        };
-        (task.id.0.clone(), expected)
-    });
-    let ledgers = system.remotes.check(expected.collect::<Vec<_>>()).context("checking the ledgers")?;
-    check(
-        ledgers.is_clean(),
-        &format!(
-            "the ledgers of the remote services: {} effects, each applied once, or applied and undone",
-            ledgers.effects
-        ),
-    )?;
-    if !ledgers.is_clean() {
-        say!("{ledgers}");
-    }
-    let alerted = in_state(ProcessState::Error) as u64;
-    check(counts.events_put >= alerted, &format!("an alert for each of the {alerted} orders in Error"))?;
-    let kept = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::queue_stats).unwrap_or_default();
-    let aside: usize = kept
-        .iter()
-        .filter(|q| q.name.ends_with("-dead") || q.name.ends_with(queue::SET_ASIDE))
-        .map(|q| q.visible + q.in_flight)
-        .sum();
-    check(aside == 0, &format!("no message was set aside: {aside} are"))?;
-    Ok(is_clean)
-}
-
-/// Requests to one service.
-#[must_use]
-pub fn calls(counts: &Counts, service: &str) -> u64 {
-    counts.operations.iter().filter(|(name, _)| name.starts_with(service)).map(|(_, o)| o.requests).sum()
 }

@@ -5,8 +5,10 @@
 
 pub mod access;
 pub mod bench;
+pub mod cli;
 pub mod client;
 pub mod demo;
+pub mod doctor;
 pub mod gate;
 pub mod http;
 pub mod process;

@@ -1,4 +1,4 @@
-//! Lines for standard output. A reader that is gone is an error like any other, and ends the command; `println!` would panic.
+//! Text for standard output. A reader that is gone is an error like any other, and ends the command; `println!` would panic.
 
 use anyhow::{Context, Result};
 use std::fmt::Arguments;
@@ -7,12 +7,20 @@ use std::io::{ErrorKind, Write};
 /// Exit code of a command whose reader is gone, as if by SIGPIPE.
 pub const READER_GONE: u8 = 128 + 13;
 
-/// Writes `text`.
+/// Writes `text` as it is.
 ///
 /// # Errors
 /// Standard output cannot be written to.
 pub fn write(text: Arguments<'_>) -> Result<()> {
     std::io::stdout().write_fmt(text).context("writing to standard output")
+}
+
+/// Writes `text`, which may have colours: they are left out where nobody would see them, or `NO_COLOR` is set.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn styled(text: &str) -> Result<()> {
+    anstream::stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
 /// Whether `error` says that nobody reads standard output any more.

@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Prefix of all tables and queues of the local system.
-const NAME_PREFIX: &str = "stepwarden-";
+pub const NAME_PREFIX: &str = "stepwarden-";
 /// A message comes again this long after it was received and not deleted.
-const VISIBILITY_TIMEOUT_S: u32 = 180;
+pub const VISIBILITY_TIMEOUT_S: u32 = 180;
 /// Clocks in one process do not differ; this leaves room for a slow poll.
 const SKEW: SignedDuration = SignedDuration::from_millis(50);
 /// How often the supervisor sweeps.
@@ -278,25 +278,36 @@ fn configure(options: &Options) -> Result<Config> {
     if matches!(options.backend, Backend::Deployed) {
         return Config::from_env().context("reading the deployment's settings from the environment");
     }
-    Ok(Config {
+    Ok(local_config(
+        options.reply_queues.clone(),
+        options.pools.clone(),
+        options.external_agents.clone(),
+        options.cache,
+    ))
+}
+
+/// How a system is configured that no template deployed; the prefix of its queues is not known yet.
+#[must_use]
+pub fn local_config(reply_queues: Vec<String>, pools: Layout, external_agents: Vec<String>, cache: usize) -> Config {
+    Config {
         orders_table: format!("{NAME_PREFIX}orders"),
         state_table: format!("{NAME_PREFIX}state"),
         queue_prefix: String::new(),
         event_bus: "default".into(),
-        reply_queues: options.reply_queues.clone(),
-        agents: agent::agents::NAMES.map(str::to_owned).into_iter().chain(options.external_agents.clone()).collect(),
-        external_agents: options.external_agents.clone(),
-        pools: options.pools.clone(),
+        reply_queues,
+        agents: agent::agents::NAMES.map(str::to_owned).into_iter().chain(external_agents.iter().cloned()).collect(),
+        external_agents,
+        pools,
         // Here an idle queue costs nothing.
         priority_classes: true,
         shards: 1,
         order_buckets: 1,
         clock_skew: SKEW,
         retention: SignedDuration::from_hours(24 * 90),
-        cache: options.cache,
+        cache,
         overload_age: OVERLOAD_AGE,
         instance: instance(),
-    })
+    }
 }
 
 fn check_names(config: &Config) -> Result<(), StartError> {

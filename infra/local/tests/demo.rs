@@ -24,6 +24,19 @@ fn a_demo_of_ones_own_orders_ends_with_its_summary() {
     assert!(!text.contains("FAIL"), "{text}");
 }
 
+// The same for programs: one object, and nothing else.
+#[test]
+fn a_demo_for_programs_prints_one_object() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("quick")).unwrap();
+    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    std::fs::write(dir.path().join("mine.jsonl"), NORTHWIND.lines().next().unwrap()).unwrap();
+    let output = run(dir.path(), &["demo", "mine.jsonl", "--json", "--permanent", "0", "--workflows", "quick"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["ok"]), (Some(0), &serde_json::json!(true)), "{report:#}");
+    assert_eq!((&report["orders"], &report["states"]["Processed"]), (&1.into(), &1.into()), "{report:#}");
+}
+
 // A reader that has seen enough, such as `head -1`, ends the demo: no panic, no half-minute for nobody.
 #[test]
 fn a_demo_ends_when_its_reader_is_gone() {

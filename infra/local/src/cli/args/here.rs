@@ -1,0 +1,188 @@
+//! Arguments of the verbs that run something here.
+
+use super::At;
+use crate::client::DATA;
+use clap::ValueEnum;
+use shared::pools::Layout;
+use std::path::PathBuf;
+use stepwarden_embedded::Durability;
+
+/// How a system starts.
+#[derive(clap::Args)]
+pub struct Up {
+    /// Port of the API on 127.0.0.1; the next two serve the AWS endpoints and the sample remote services. 0 takes free ones
+    #[arg(long, default_value_t = 8080)]
+    pub port: u16,
+    /// Where the data is kept
+    #[arg(long, default_value = DATA, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Keep everything in memory
+    #[arg(long, conflicts_with = "data")]
+    pub memory: bool,
+    /// What an answered write survives
+    #[arg(long, value_enum, default_value_t = Kept::Power)]
+    pub durability: Kept,
+    /// Use the deployed tables and queues that the environment names, instead of embedded ones
+    #[arg(long)]
+    pub aws: bool,
+    /// Where the remote service of an agent or a pool is, in place of the sample one; may be repeated
+    #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
+    pub remotes: Vec<(String, String)>,
+    /// A TOML file with more tokens, each with its tenant and scopes; docs/security.md has one
+    #[arg(long, value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Orders a second taken over HTTP from each tenant, and twice as many at once; 0: all
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    pub rate_limit: u32,
+    #[command(flatten)]
+    pub setup: Setup,
+}
+
+/// Which queues there are, beside those that every system has.
+#[derive(clap::Args)]
+pub struct Setup {
+    /// Register a reply queue that submissions may name; may be repeated
+    #[arg(long = "reply-queue", value_name = "NAME", default_value = "default")]
+    pub reply_queues: Vec<String>,
+    /// Agents with several pools, the most preferred first, for instance "payment=payment,payment-b"
+    #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
+    pub pools: Layout,
+    /// An agent that a program of your own serves: workflows may name it, and its requests wait in queue agent-NAME; may be
+    /// repeated
+    #[arg(long = "external-agent", value_name = "NAME")]
+    pub external_agents: Vec<String>,
+}
+
+/// The sample remote services alone.
+#[derive(clap::Args)]
+pub struct Remotes {
+    /// Port on 127.0.0.1; 0 takes a free one, and the first line of the output is the URL
+    #[arg(long, default_value_t = 8082)]
+    pub port: u16,
+    /// Where the ledgers are kept [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+/// Many orders with faults.
+#[derive(clap::Args)]
+pub struct Demo {
+    /// Orders, one JSON object a line [default: the 830 built-in ones]
+    pub file: Option<PathBuf>,
+    /// Share of calls to remote services that fail and may be tried again
+    #[arg(long, default_value_t = 0.10, value_parser = rate)]
+    pub transient: f64,
+    /// Share of calls that are never answered
+    #[arg(long, default_value_t = 0.03, value_parser = rate)]
+    pub hang: f64,
+    /// Share of steps that a remote service refuses for good
+    #[arg(long, default_value_t = 0.01, value_parser = rate)]
+    pub permanent: f64,
+    /// Seed of the faults
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print the summary as one JSON object, and nothing else
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A measurement.
+#[derive(clap::Args)]
+pub struct Bench {
+    /// Orders in the throughput run
+    #[arg(long, default_value_t = 5000)]
+    pub orders: u64,
+    /// Orders one at a time, for the latency
+    #[arg(long, default_value_t = 300)]
+    pub single: u64,
+    /// Orders submitted and not ended at most
+    #[arg(long, default_value_t = 128)]
+    pub in_flight: usize,
+    /// Submit all orders before the first one is scheduled
+    #[arg(long)]
+    pub backlog: bool,
+    /// What an answered write survives
+    #[arg(long, value_enum, default_value_t = Kept::Power)]
+    pub durability: Kept,
+    /// Keep everything in memory
+    #[arg(long)]
+    pub memory: bool,
+    /// Where the data goes [default: a fresh directory]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A run in virtual time.
+#[derive(clap::Args)]
+pub struct Simulate {
+    /// A workflow file [default: the project's own workflows, which use every rule between them]
+    pub file: Option<PathBuf>,
+    /// An agent that a program of your own serves; may be repeated
+    #[arg(long = "external-agent", value_name = "NAME")]
+    pub external_agents: Vec<String>,
+    /// How many seeds, from 0
+    #[arg(long, default_value_t = 1000)]
+    pub seeds: u64,
+    /// Replay this seed alone and print its trace
+    #[arg(long, conflicts_with = "seeds")]
+    pub seed: Option<u64>,
+    /// One seed in so many goes over the DynamoDB adapter; 0: none
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub adapter_every: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the doctor looks at.
+#[derive(clap::Args)]
+pub struct Doctor {
+    /// Look at the deployment whose tables and queues the environment names, as for `up --aws`
+    #[arg(long)]
+    pub aws: bool,
+    /// Where the data of the local system is kept
+    #[arg(long, default_value = DATA, value_name = "DIR")]
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub setup: Setup,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A shell to complete for.
+#[derive(clap::Args)]
+pub struct Completions {
+    /// Its name
+    pub shell: clap_complete::Shell,
+}
+
+/// What an answered write survives.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Kept {
+    /// A power failure: fsync before every answer
+    Power,
+    /// The end of the process, such as kill -9
+    Process,
+}
+
+impl From<Kept> for Durability {
+    fn from(kept: Kept) -> Self {
+        match kept {
+            Kept::Power => Self::Full,
+            Kept::Process => Self::Process,
+        }
+    }
+}
+
+fn remote(text: &str) -> Result<(String, String), String> {
+    let (name, url) = text.split_once('=').ok_or("write a name, `=` and a URL")?;
+    Ok((name.to_owned(), url.to_owned()))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for instance 0.1".to_owned())?;
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for instance 0.1".into()) }
+}

@@ -1,0 +1,189 @@
+//! The arguments: every verb with its options, its help and its examples.
+
+mod here;
+mod speak;
+
+pub use here::{Bench, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
+pub use speak::{
+    Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, One, Redrive, Submit, Wait, Watch,
+};
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// What `stepwarden help` ends with. docs/cli.md has the same codes.
+const AFTER: &str = "\
+Examples:
+  stepwarden                     run the demo
+  stepwarden up                  start the system and stay up
+  stepwarden doctor              see whether all is well, and what to do if not
+  stepwarden submit order.json --wait
+  stepwarden overview            what waits for a person
+
+Exit codes:
+  0  done; `watch` and `submit --wait`: the order is Processed
+  1  failed: no answer, refused for now, or a check that does not hold
+  2  wrong use: an argument, a file, a token, or a name that nobody knows
+  3  `watch` and `submit --wait`: the order is Undone
+  4  the same: it is in Error
+  5  the same: it is still open after the timeout
+  141  nobody reads the output any more
+
+Colours are for terminals only; NO_COLOR=1 turns them off.";
+
+/// Runs multi-step business work reliably: a scheduler, agents and a supervisor over SQS and DynamoDB.
+///
+/// Without a command it runs the demo.
+#[derive(Parser)]
+#[command(name = "stepwarden", version, about, after_help = AFTER)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Folder of workflow files [default: workflows/ here, if there is one, else the built-in ones]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub workflows: Option<PathBuf>,
+}
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start the whole system in this process and stay up
+    ///
+    /// Callers need the token that it prints; STEPWARDEN_TOKEN sets another one.
+    #[command(
+        after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     on any free port; the first line of the output is the URL\n  stepwarden up --memory     keep nothing"
+    )]
+    Up(Up),
+    /// Run many orders with faults through a fresh system, then check every effect
+    #[command(
+        after_help = "Examples:\n  stepwarden demo\n  stepwarden demo my.jsonl --seed 7    your own orders, one JSON object a line"
+    )]
+    Demo(Demo),
+    /// Measure throughput and latency on this machine
+    #[command(after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --orders 1000 --memory --json")]
+    Bench(Bench),
+    /// Run a workflow under faults in virtual time, and check that every order ends well
+    #[command(
+        after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace"
+    )]
+    Simulate(Simulate),
+    /// Serve the sample remote services alone, for a system that runs elsewhere
+    #[command(after_help = "Examples:\n  stepwarden remotes --port 8082")]
+    Remotes(Remotes),
+    /// Look whether all is well: settings, API, token, clock, tables, queues, files. It changes nothing
+    ///
+    /// Every line says ok, warn or FAIL, and what to do. With AWS_ENDPOINT_URL it looks at that emulator, with --aws at the
+    /// deployment that the environment names, else at the embedded endpoints of a local system.
+    #[command(
+        after_help = "Examples:\n  stepwarden doctor\n  stepwarden doctor --aws --url https://API.execute-api.eu-west-1.amazonaws.com --token TOKEN"
+    )]
+    Doctor(Doctor),
+    /// Submit an order from a file, or from standard input for `-`
+    ///
+    /// Prints the order's id. With --wait it goes on as `watch` does, and ends with its exit codes.
+    #[command(
+        after_help = "Examples:\n  stepwarden submit order.json\n  head -1 tests/data/northwind-orders.jsonl | stepwarden submit - --wait\n  stepwarden submit order.json --key invoice-4711    again is the same order"
+    )]
+    Submit(Submit),
+    /// Follow an order until it ends
+    ///
+    /// Prints a line for each change. Exit code 0: Processed, 3: Undone, 4: Error, 5: still open after the timeout.
+    #[command(
+        after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object a line, each the order as it stands"
+    )]
+    Watch(Watch),
+    /// Show how an order stands
+    #[command(
+        visible_alias = "show",
+        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with its input, its history, and what can be done now"
+    )]
+    Get(Get),
+    /// Show what happened to an order
+    #[command(after_help = "Examples:\n  stepwarden history ORDER_ID")]
+    History(One),
+    /// List orders, newest first
+    #[command(
+        after_help = "Examples:\n  stepwarden list --state Error\n  stepwarden list --workflow order --from 2026-11-21T00:00:00Z --limit 10"
+    )]
+    List(List),
+    /// Show what waits for a person, what is being retried, and why
+    #[command(after_help = "Examples:\n  stepwarden overview")]
+    Overview(At),
+    /// List agents: whether they are paused or strained, and what waits in their pools
+    ///
+    /// Circuit breakers are in the memory of each agent's process; what the API knows of them is a strained agent, and the
+    /// line `deferred` in the history of the orders that an open one held back.
+    #[command(visible_alias = "breaker", after_help = "Examples:\n  stepwarden agents")]
+    Agents(At),
+    /// List queues and what is in them
+    #[command(after_help = "Examples:\n  stepwarden queues")]
+    Queues(At),
+    /// Show who leads the supervisors
+    #[command(after_help = "Examples:\n  stepwarden leader")]
+    Leader(At),
+    /// List dead letters and messages set aside, by queue; `dlq redrive` moves them back
+    #[command(
+        after_help = "Examples:\n  stepwarden dlq\n  stepwarden dlq redrive scheduler --dry-run --reason \"a look\"\n  stepwarden dlq redrive scheduler --limit 50 --reason \"the function is mended\""
+    )]
+    Dlq(Dlq),
+    /// One act on many orders, at a bounded rate, with a line for each
+    ///
+    /// At least one filter is needed. Exit code 1 if an order is not as wanted afterwards.
+    #[command(
+        after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
+    )]
+    Bulk(Box<Bulk>),
+    /// Continue an order in Error from its failed steps
+    #[command(
+        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
+    )]
+    Resubmit(Act),
+    /// Leave a failed step, or a failed undo, out
+    #[command(after_help = "Examples:\n  stepwarden skip ORDER_ID --step check-fraud --reason \"checked by hand\"")]
+    Skip(Act),
+    /// Record that a failed step, or a failed undo, was done by hand
+    #[command(
+        after_help = "Examples:\n  stepwarden mark-done ORDER_ID --step charge --output '{\"receipt\": \"R-1\"}' --reason \"paid in cash\""
+    )]
+    MarkDone(Act),
+    /// End the wait for the next attempt
+    #[command(after_help = "Examples:\n  stepwarden retry-now ORDER_ID --reason \"the service is back\"")]
+    RetryNow(Act),
+    /// Stop an order that has not ended, and undo what was done
+    #[command(after_help = "Examples:\n  stepwarden cancel ORDER_ID --reason \"the customer asked for it\"")]
+    Cancel(Act),
+    /// Undo an order, also one that is Processed
+    #[command(after_help = "Examples:\n  stepwarden undo ORDER_ID --reason \"sent back\"")]
+    Undo(Act),
+    /// Claim nothing more of an order until it is resumed
+    #[command(after_help = "Examples:\n  stepwarden pause ORDER_ID --reason \"a question to the customer\"")]
+    Pause(Act),
+    /// End the pause of an order
+    #[command(after_help = "Examples:\n  stepwarden resume ORDER_ID --reason \"answered\"")]
+    Resume(Act),
+    /// Hand an agent no more work until it is resumed
+    #[command(after_help = "Examples:\n  stepwarden pause-agent payment --reason \"the bank is down until noon\"")]
+    PauseAgent(AgentAct),
+    /// End the pause of an agent
+    #[command(after_help = "Examples:\n  stepwarden resume-agent payment --reason \"the bank is back\"")]
+    ResumeAgent(AgentAct),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Examples:\n  stepwarden completions bash > ~/.local/share/bash-completion/completions/stepwarden\n  stepwarden completions zsh > ~/.zfunc/_stepwarden"
+    )]
+    Completions(Completions),
+}
+
+impl Command {
+    /// The level at which this process logs where `RUST_LOG` says nothing.
+    #[must_use]
+    pub fn log_level(&self) -> &'static str {
+        match self {
+            Self::Up(_) => "info",
+            // What it would log is in its trace, or what it looks for itself.
+            Self::Simulate(_) | Self::Doctor(_) => "off",
+            _ => "error",
+        }
+    }
+}

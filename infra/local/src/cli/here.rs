@@ -1,0 +1,184 @@
+//! The verbs that run something here.
+
+use super::args::{Bench, Cli, Command, Completions, Demo, Remotes, Simulate, Up};
+use crate::system::{self, Backend, Options, System};
+use crate::{access, bench, demo, doctor, say, simulate};
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use submit::workflows::{self, Workflows};
+
+/// Runs it to its end; without a command the demo. `folder` is where the workflows are.
+///
+/// # Errors
+/// It does not start, or cannot go on.
+pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
+    match command {
+        None => {
+            let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1, json: false };
+            self::demo(demo, read_workflows(folder, &[])?).await
+        }
+        Some(Command::Demo(demo)) => self::demo(demo, read_workflows(folder, &[])?).await,
+        Some(Command::Up(up)) => {
+            let workflows = read_workflows(folder, &up.setup.external_agents)?;
+            self::up(up, workflows).await
+        }
+        Some(Command::Bench(bench)) => self::bench(bench).await,
+        Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
+        Some(Command::Simulate(options)) => self::simulate(options).await,
+        Some(Command::Doctor(options)) => doctor::run(options, folder).await,
+        Some(Command::Completions(Completions { shell })) => {
+            // Made in memory first: `generate` panics when nobody reads any more.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "stepwarden", &mut script);
+            std::io::stdout().write_all(&script).context("writing to standard output")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(other) => super::speak::run(other).await,
+    }
+}
+
+/// The workflows in `folder`, or in `workflows/` here, or the built-in ones.
+///
+/// # Errors
+/// The first file that is wrong, with its line and what to write instead.
+pub fn read_workflows(folder: Option<&Path>, external_agents: &[String]) -> Result<Workflows> {
+    let agents: Vec<&str> =
+        agent::agents::NAMES.into_iter().chain(external_agents.iter().map(String::as_str)).collect();
+    let here = Path::new("workflows");
+    let folder = folder.or_else(|| here.is_dir().then_some(here));
+    let workflows = match folder {
+        Some(folder) => workflows::in_folder(folder, &agents)?,
+        None => workflows::built_in(&agents)?,
+    };
+    Ok(workflows)
+}
+
+async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
+    let backend = if up.aws {
+        Backend::Deployed
+    } else if std::env::var_os("AWS_ENDPOINT_URL").is_some_and(|v| !v.is_empty()) {
+        Backend::Emulator
+    } else {
+        Backend::Embedded { data: (!up.memory).then_some(up.data.clone()), durability: up.durability.into() }
+    };
+    let kept = match &backend {
+        Backend::Embedded { data: Some(data), .. } => format!("in {}", data.display()),
+        Backend::Embedded { data: None, .. } => "in memory".into(),
+        Backend::Emulator => format!("at {}", std::env::var("AWS_ENDPOINT_URL").unwrap_or_default()),
+        Backend::Deployed => "on AWS".into(),
+    };
+    let given = std::env::var("STEPWARDEN_TOKEN").ok().filter(|token| !token.is_empty());
+    let folder = (!up.memory).then_some(up.data);
+    let told = match (&given, &folder) {
+        (Some(_), _) => "as in STEPWARDEN_TOKEN".to_owned(),
+        (None, Some(folder)) => format!("in {}", folder.join(access::FILE).display()),
+        (None, None) => "for STEPWARDEN_TOKEN or --token".to_owned(),
+    };
+    let options = Options {
+        backend,
+        port: up.port,
+        workflows,
+        reply_queues: up.setup.reply_queues,
+        observer: None,
+        cache: 20_000,
+        pools: up.setup.pools,
+        urls: up.remotes.into_iter().collect(),
+        access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
+        external_agents: up.setup.external_agents,
+    };
+    let system = System::start(options).await?;
+    tell(&system.url);
+    tell(&format!("  token             {}  ({told})", system.token));
+    tell(&format!("  console           {}/console", system.url));
+    tell(&format!("  data              {kept}"));
+    tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
+    if let Some(url) = &system.aws_url {
+        tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)"));
+    }
+    tell("Stop with Ctrl-C.");
+    wait_for_signal().await?;
+    system.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remotes(Remotes { port, data }: Remotes) -> Result<ExitCode> {
+    let services = system::open_remotes(data.as_deref())?;
+    let listener = system::bind(port, 0).await?;
+    tell(&system::url_of(&listener)?);
+    services.serve(listener, async { drop(wait_for_signal().await) }).await.context("serving the remote services")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line on standard output. Who reads only the first line, the URL, may be gone by the second: no reason to stop.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+async fn wait_for_signal() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.context("listening for Ctrl-C"),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
+    let Demo { file, transient, hang, permanent, seed, json } = demo;
+    let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows, json }).await?;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn simulate(Simulate { file, external_agents, seeds, seed, adapter_every, json }: Simulate) -> Result<ExitCode> {
+    let options = simulate::Options { file, external_agents, seeds, seed, real_every: adapter_every, json };
+    // Each seed has a runtime of its own, so it cannot be played inside of this one.
+    let is_clean = tokio::task::spawn_blocking(move || simulate::main(&options)).await??;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn bench(bench: Bench) -> Result<ExitCode> {
+    let settings = bench::Settings {
+        orders: bench.orders.max(1),
+        single: bench.single.max(1),
+        in_flight: bench.in_flight.max(1),
+        backlog: bench.backlog,
+        durability: (!bench.memory).then_some(bench.durability.into()),
+        data: bench.data,
+    };
+    let report = bench::run(settings).await?;
+    if bench.json {
+        say!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!("machine             {} x {}", report.cpus, report.cpu_model);
+    say!("durability          {}", report.durability);
+    say!(
+        "throughput          {:.0} orders/s ({} orders, {} in flight)",
+        report.orders_per_second,
+        report.orders,
+        if report.backlog { "all".to_owned() } else { report.in_flight.to_string() }
+    );
+    say!(
+        "  first, last tenth {:.0}, {:.0} orders/s",
+        report.orders_per_second_first_tenth,
+        report.orders_per_second_last_tenth
+    );
+    say!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
+    say!(
+        "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests, {:.1} fsyncs",
+        report.dynamodb_calls_per_order,
+        report.sends_per_order,
+        report.sqs_calls_per_order,
+        report.fsyncs_per_order
+    );
+    if let Some(cpu) = report.cpu_ms_per_order {
+        say!("CPU                 {cpu:.2} ms per order");
+    }
+    if let (Some(idle), Some(peak)) = (report.idle_memory_bytes, report.peak_memory_bytes) {
+        say!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,39 @@
+//! The command line: arguments, what they do, and the exit code.
+
+pub mod args;
+mod bulk;
+pub mod here;
+pub mod show;
+mod speak;
+mod watch;
+
+use crate::client;
+use crate::say::{READER_GONE, is_reader_gone};
+use crate::system::StartError;
+use args::Cli;
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Exit code for what the caller can mend: a wrong argument, a damaged data directory, a port in use, a token or an id that
+/// the API does not know.
+const USAGE: u8 = 2;
+
+/// Does what the arguments say.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The demo shows faults on purpose: what the functions log about them would drown the summary.
+    stepwarden_aws::telemetry::init_at(cli.command.as_ref().map_or("error", args::Command::log_level));
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
+    match runtime.block_on(here::run(cli.command, cli.workflows.as_deref())) {
+        Ok(code) => code,
+        Err(error) if is_reader_gone(&error) => ExitCode::from(READER_GONE),
+        Err(error) => {
+            eprintln!("stepwarden: {error:#}");
+            let is_usage = error.downcast_ref::<StartError>().is_some()
+                || error.downcast_ref::<shared::workflow::file::Error>().is_some()
+                || error.downcast_ref::<client::Error>().is_some_and(client::Error::is_wrong_use);
+            if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}

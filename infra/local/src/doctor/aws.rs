@@ -1,0 +1,363 @@
+//! Tables and queues: whether they can be reached, and are as template.yaml and `stepwarden up` make them.
+
+use super::{Check, clock, fail, ok, warn};
+use crate::client::cause;
+use crate::system::{NAME_PREFIX, VISIBILITY_TIMEOUT_S};
+use aws_sdk_dynamodb::config::ProvideCredentials;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::types::{KeySchemaElement, KeyType, TimeToLiveStatus};
+use aws_sdk_sqs::types::QueueAttributeName as Attribute;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use std::collections::HashMap;
+use std::time::Duration;
+use stepwarden_aws::config::queue;
+use stepwarden_aws::schema::{MAX_RECEIVES, consumed};
+use stepwarden_aws::state_store::{ATTENTION_INDEX, DUE_INDEX};
+use stepwarden_aws::{Clients, Config};
+
+/// Queues looked at at once.
+const AT_ONCE: usize = 8;
+/// The attribute by which DynamoDB lets ended orders go.
+const TTL: &str = "ttl";
+
+/// Where tables and queues are.
+pub(super) enum Kind {
+    /// What template.yaml deployed.
+    Deployed,
+    /// An emulator that `AWS_ENDPOINT_URL` names.
+    Emulator {
+        /// Where.
+        url: String,
+    },
+    /// In the process of `stepwarden up`, as far as its port can be guessed.
+    Embedded {
+        /// Where.
+        url: String,
+    },
+}
+
+/// What is to be looked at.
+pub(super) struct Place {
+    pub clients: Clients,
+    pub config: Config,
+    pub kind: Kind,
+}
+
+/// An error of a call.
+struct Trouble {
+    code: String,
+    text: String,
+}
+
+impl Trouble {
+    fn new<E, R>(error: &SdkError<E, R>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+        R: std::fmt::Debug + 'static,
+    {
+        let code = error.code().unwrap_or_default().to_owned();
+        let text = error.message().map_or_else(|| cause(error), str::to_owned);
+        Self { code, text }
+    }
+
+    fn is_missing(&self) -> bool {
+        ["ResourceNotFound", "NonExistentQueue", "QueueDoesNotExist"].iter().any(|word| self.code.contains(word))
+    }
+
+    /// The endpoint was not reached, or did not understand: the next call would end the same way.
+    fn ends_all(&self) -> bool {
+        !self.is_missing() && !self.code.contains("AccessDenied")
+    }
+
+    fn told(&self) -> String {
+        if self.code.is_empty() { self.text.clone() } else { format!("{}: {}", self.code, self.text) }
+    }
+
+    fn hint(&self, place: &Place) -> String {
+        let is = |words: &[&str]| words.iter().any(|word| self.code.contains(word));
+        if self.is_missing() {
+            return place.remake();
+        }
+        if is(&["UnrecognizedClient", "InvalidSignature", "ExpiredToken", "InvalidClientTokenId", "MissingAuth"]) {
+            return "get new credentials, for instance: eval \"$(aws configure export-credentials --format env)\""
+                .into();
+        }
+        if is(&["AccessDenied"]) {
+            return "let these credentials describe tables and read attributes of queues, or take others".into();
+        }
+        match &place.kind {
+            Kind::Deployed => "look at the network, the region and AWS_ENDPOINT_URL".into(),
+            Kind::Emulator { url } => format!("is the emulator at {url} running? AWS_ENDPOINT_URL names it"),
+            Kind::Embedded { .. } => "set AWS_ENDPOINT_URL to the AWS endpoints that `stepwarden up` printed".into(),
+        }
+    }
+}
+
+impl Place {
+    fn remake(&self) -> String {
+        match self.kind {
+            Kind::Deployed => "deploy template.yaml again, or mend the names in the environment".into(),
+            Kind::Emulator { .. } | Kind::Embedded { .. } => {
+                "start `stepwarden up` again: it makes what is missing".into()
+            }
+        }
+    }
+
+    fn full(&self, name: &str) -> String {
+        match self.kind {
+            Kind::Deployed => self.config.queue_url(name),
+            Kind::Emulator { .. } | Kind::Embedded { .. } => format!("{NAME_PREFIX}{name}"),
+        }
+    }
+}
+
+/// The checks of a place.
+pub(super) async fn at(place: &Place) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match &place.kind {
+        Kind::Embedded { .. } => {}
+        Kind::Deployed | Kind::Emulator { .. } => {
+            checks.extend(settings(place).await);
+            if checks.iter().any(|check| check.status == super::Verdict::Fail) {
+                return checks;
+            }
+        }
+    }
+    let call = place.clients.dynamodb.describe_table().table_name(&place.config.state_table).send().await;
+    if let Err(trouble) = call.as_ref().map_err(Trouble::new)
+        && trouble.ends_all()
+    {
+        let check = fail("endpoint", trouble.told(), trouble.hint(place));
+        return match &place.kind {
+            // Only a guess: `up` may have its tables and queues elsewhere, or its ports.
+            Kind::Embedded { url } => {
+                let detail = format!("tables and queues were not looked at, nothing at {url}: {}", trouble.told());
+                vec![Check { status: super::Verdict::Warn, detail, ..check }]
+            }
+            Kind::Deployed | Kind::Emulator { .. } => {
+                checks.push(check);
+                checks
+            }
+        };
+    }
+    checks.push(ok(
+        "endpoint",
+        match &place.kind {
+            Kind::Deployed => "DynamoDB answers".to_owned(),
+            Kind::Emulator { url } | Kind::Embedded { url } => format!("{url} answers"),
+        },
+    ));
+    checks.push(orders_table(place).await);
+    checks.push(state_table(place).await);
+    checks.extend(queues(place).await);
+    checks
+}
+
+/// Region, credentials and clock, which calls are signed with.
+async fn settings(place: &Place) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let sdk = &place.clients.sdk;
+    let region = match sdk.region() {
+        Some(region) => region.to_string(),
+        None => {
+            let hint = "set AWS_REGION, or a region in the profile";
+            return vec![fail("region", "none is set", hint)];
+        }
+    };
+    checks.push(ok("region", region.clone()));
+    let found = match sdk.credentials_provider() {
+        Some(provider) => provider.provide_credentials().await.map_err(|error| cause(&error)),
+        None => Err("no provider".into()),
+    };
+    match found {
+        Ok(found) if found.expiry().is_some_and(|end| end < std::time::SystemTime::now()) => {
+            checks.push(fail("credentials", "expired", "get new ones"));
+        }
+        Ok(found) => checks.push(ok("credentials", format!("access key {}", found.access_key_id()))),
+        Err(why) => {
+            let hint = match place.kind {
+                Kind::Deployed => "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                Kind::Emulator { .. } | Kind::Embedded { .. } => {
+                    "emulators take any: AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any"
+                }
+            };
+            checks.push(fail("credentials", why, hint));
+            return checks;
+        }
+    }
+    let url = match &place.kind {
+        Kind::Deployed => format!("https://dynamodb.{region}.amazonaws.com/"),
+        Kind::Emulator { url } | Kind::Embedded { url } => url.clone(),
+    };
+    let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build();
+    // Whether it can be reached is the next check's question.
+    if let Ok(http) = http
+        && let Ok(answer) = http.get(url).send().await
+    {
+        checks.extend(clock("the endpoint's", answer.headers(), Timestamp::now()));
+    }
+    checks
+}
+
+async fn orders_table(place: &Place) -> Check {
+    let name = &place.config.orders_table;
+    let check = format!("table {name}");
+    match place.clients.dynamodb.describe_table().table_name(name).send().await {
+        Ok(answer) => {
+            let table = answer.table();
+            let wrong = wrong_keys(table.map_or(&[], |table| table.key_schema()), "bucket", Some("sort"));
+            verdict(&check, wrong, "keys", place)
+        }
+        Err(error) => refused(&check, &Trouble::new(&error), place),
+    }
+}
+
+async fn state_table(place: &Place) -> Check {
+    let name = &place.config.state_table;
+    let check = format!("table {name}");
+    let dynamodb = &place.clients.dynamodb;
+    let answer = match dynamodb.describe_table().table_name(name).send().await {
+        Ok(answer) => answer,
+        Err(error) => return refused(&check, &Trouble::new(&error), place),
+    };
+    let table = answer.table();
+    let mut wrong = wrong_keys(table.map_or(&[], |table| table.key_schema()), "pk", None);
+    for (index, hash, range) in [(DUE_INDEX, "shard", "due"), (ATTENTION_INDEX, "attention", "updated_at")] {
+        let all = table.map_or(&[][..], |table| table.global_secondary_indexes());
+        let found = all.iter().find(|one| one.index_name() == Some(index));
+        let why = match found {
+            None => Some(format!("index {index} is missing")),
+            Some(found) => wrong_keys(found.key_schema(), hash, Some(range)).map(|why| format!("index {index}: {why}")),
+        };
+        wrong = wrong.or(why);
+    }
+    if wrong.is_some() {
+        return verdict(&check, wrong, "", place);
+    }
+    match dynamodb.describe_time_to_live().table_name(name).send().await {
+        Ok(answer) => {
+            let ttl = answer.time_to_live_description();
+            let is_on = ttl.is_some_and(|ttl| {
+                ttl.attribute_name() == Some(TTL)
+                    && [Some(&TimeToLiveStatus::Enabled), Some(&TimeToLiveStatus::Enabling)]
+                        .contains(&ttl.time_to_live_status())
+            });
+            if is_on {
+                return verdict(&check, None, "keys, indexes and TTL", place);
+            }
+            warn(&check, format!("TTL on `{TTL}` is off: ended orders are kept for ever"), "switch it on for the table")
+        }
+        Err(error) => refused(&check, &Trouble::new(&error), place),
+    }
+}
+
+fn verdict(check: &str, wrong: Option<String>, good: &str, place: &Place) -> Check {
+    match wrong {
+        None => ok(check, format!("there, with its {good}")),
+        Some(why) => {
+            let hint = match place.kind {
+                Kind::Deployed => "it is another table: mend the names in the environment",
+                Kind::Emulator { .. } | Kind::Embedded { .. } => {
+                    "another program, or an older version, made it: save what is in it, delete it and start `stepwarden up` again"
+                }
+            };
+            fail(check, why, hint)
+        }
+    }
+}
+
+fn refused(check: &str, trouble: &Trouble, place: &Place) -> Check {
+    let detail = if trouble.is_missing() { "is missing".to_owned() } else { trouble.told() };
+    fail(check, detail, trouble.hint(place))
+}
+
+/// What is wrong with a table's or an index's keys.
+fn wrong_keys(schema: &[KeySchemaElement], hash: &str, range: Option<&str>) -> Option<String> {
+    let of = |kind: KeyType| schema.iter().find(|key| *key.key_type() == kind).map(KeySchemaElement::attribute_name);
+    let found = (of(KeyType::Hash), of(KeyType::Range));
+    let named = |name: Option<&str>| name.unwrap_or("none").to_owned();
+    (found != (Some(hash), range)).then(|| {
+        let (has, wants) = ([found.0, found.1].map(named), [Some(hash), range].map(named));
+        format!("its keys are {}, and should be {}", has.join(" and "), wants.join(" and "))
+    })
+}
+
+/// What a queue should be.
+struct Wanted {
+    name: String,
+    /// The queue that its dead letters go to, if functions consume it.
+    dead: Option<String>,
+}
+
+async fn queues(place: &Place) -> Vec<Check> {
+    let mut all = Vec::new();
+    for one in consumed(&place.config) {
+        let dead = queue::dead(&one.of);
+        if one.name == one.of {
+            all.push(Wanted { name: dead.clone(), dead: None });
+        }
+        all.push(Wanted { name: one.name, dead: Some(dead) });
+    }
+    let more = place.config.reply_queues.iter().map(|name| queue::notices(name)).chain([queue::SET_ASIDE.to_owned()]);
+    all.extend(more.map(|name| Wanted { name, dead: None }));
+    let count = all.len();
+    let looks = stream::iter(all).map(|wanted| look(place, wanted)).buffered(AT_ONCE);
+    let wrong: Vec<Check> = looks.filter_map(std::future::ready).collect().await;
+    if wrong.is_empty() {
+        return vec![ok("queues", format!("{count} there, with dead letters after {MAX_RECEIVES} receives"))];
+    }
+    wrong
+}
+
+/// What is wrong with a queue.
+async fn look(place: &Place, Wanted { name, dead }: Wanted) -> Option<Check> {
+    let check = format!("queue {name}");
+    let attributes = match attributes(place, &name).await {
+        Ok(attributes) => attributes,
+        Err(trouble) => return Some(refused(&check, &trouble, place)),
+    };
+    let dead = dead?;
+    let policy: serde_json::Value =
+        attributes.get(&Attribute::RedrivePolicy).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let target = policy["deadLetterTargetArn"].as_str().unwrap_or_default();
+    let full = place.full(&dead);
+    let full = full.rsplit('/').next().unwrap_or_default();
+    if target.rsplit(':').next() != Some(full) {
+        let detail = format!("its dead letters do not go to {full}");
+        return Some(fail(
+            &check,
+            detail,
+            "a message that kills its consumer comes again for ever: set its RedrivePolicy",
+        ));
+    }
+    // SQS takes and gives it as a number and as text.
+    let receives = policy["maxReceiveCount"].as_u64().or_else(|| policy["maxReceiveCount"].as_str()?.parse().ok());
+    if receives != Some(MAX_RECEIVES.into()) {
+        let detail = format!("maxReceiveCount is {}", receives.unwrap_or_default());
+        return Some(warn(&check, detail, format!("set it to {MAX_RECEIVES} in its RedrivePolicy")));
+    }
+    let visibility = attributes.get(&Attribute::VisibilityTimeout).and_then(|text| text.parse::<u32>().ok());
+    if visibility.is_none_or(|seconds| seconds < VISIBILITY_TIMEOUT_S) {
+        let detail = format!("its visibility timeout is {} s", visibility.unwrap_or_default());
+        let hint =
+            format!("set it to {VISIBILITY_TIMEOUT_S} s or more, or messages come again while they are worked on");
+        return Some(warn(&check, detail, hint));
+    }
+    None
+}
+
+async fn attributes(place: &Place, name: &str) -> Result<HashMap<Attribute, String>, Trouble> {
+    let sqs = &place.clients.sqs;
+    let full = place.full(name);
+    let url = match place.kind {
+        Kind::Deployed => full,
+        Kind::Emulator { .. } | Kind::Embedded { .. } => {
+            let answer = sqs.get_queue_url().queue_name(full).send().await.map_err(|e| Trouble::new(&e))?;
+            answer.queue_url.unwrap_or_default()
+        }
+    };
+    let wanted = vec![Attribute::RedrivePolicy, Attribute::VisibilityTimeout];
+    let request = sqs.get_queue_attributes().queue_url(url).set_attribute_names(Some(wanted));
+    Ok(request.send().await.map_err(|e| Trouble::new(&e))?.attributes.unwrap_or_default())
+}

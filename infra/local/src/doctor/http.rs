@@ -1,0 +1,114 @@
+//! What the API itself says: whether it answers, what the token may do, and how the system stands.
+
+use super::{Check, clock, fail, ok, warn};
+use crate::cli::show::{items, text};
+use crate::client::{Api, Error};
+use jiff::Timestamp;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+const START: &str = "is `stepwarden up` running? If it is elsewhere, set --url or STEPWARDEN_URL";
+const TOKEN: &str =
+    "give it with --token or in STEPWARDEN_TOKEN; `stepwarden up` prints it, and keeps it in .stepwarden/token";
+
+/// The API's checks; the first that fails is the last one.
+pub(super) async fn checks(api: &Api) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match api.ask(api.request(Method::GET, "/openapi.json")).await {
+        Ok(answer) => {
+            let version = text(&answer.body["info"], "version");
+            if !answer.body["openapi"].is_string() {
+                return vec![fail("API", format!("another program answers at {}", api.url), START)];
+            }
+            let detail = format!("{} answers, version {version}", api.url);
+            checks.push(match version == env!("CARGO_PKG_VERSION") {
+                true => ok("API", detail),
+                false => warn("API", detail, "use the program of the same version"),
+            });
+            checks.extend(clock("the API's", &answer.headers, Timestamp::now()));
+        }
+        Err(Error::NoAnswer { url, cause }) => {
+            return vec![fail("API", format!("no answer from {url}: {cause}"), START)];
+        }
+        Err(Error::Token { .. }) => {}
+        Err(error) => return vec![fail("API", error.to_string(), START)],
+    }
+    let operator = api.read("/agents").await;
+    // Nobody has this order: whoever may look up orders is told so.
+    let orders = api.read("/orders/doctor").await;
+    let may = |result: &Result<Value, Error>| match result {
+        Ok(_) => true,
+        Err(Error::Refused(refusal)) => refusal.status == StatusCode::NOT_FOUND,
+        Err(_) => false,
+    };
+    checks.push(match (&operator, may(&orders), may(&operator)) {
+        (Err(Error::Token { why, .. }), ..) => fail(
+            "token",
+            format!("the API {why}"),
+            if api.token.is_none() { TOKEN } else { "take the right one: see `stepwarden up`, or --tokens" },
+        ),
+        (_, true, true) => ok("token", "may submit and operate"),
+        (_, true, false) => {
+            warn("token", "may submit, and not operate", "operators' verbs need the scope stepwarden/operator")
+        }
+        (_, false, true) => warn("token", "may operate, and not submit", "`submit` needs the scope stepwarden/orders"),
+        (Err(error), ..) => {
+            fail("token", error.to_string(), "ask for the scopes stepwarden/orders and stepwarden/operator")
+        }
+        (Ok(_), ..) => fail("token", "may neither submit nor operate", "ask for a token with scopes"),
+    });
+    if let Ok(agents) = operator {
+        checks.extend(paused(&agents));
+        checks.extend(system(api).await);
+    }
+    checks
+}
+
+fn paused(agents: &Value) -> Vec<Check> {
+    let paused = items(agents, "agents").filter(|agent| agent["paused"].is_object());
+    paused
+        .map(|agent| {
+            let (name, by) = (text(agent, "name"), text(&agent["paused"], "by"));
+            let hint = format!("stepwarden resume-agent {name} --reason TEXT, once the reason is gone");
+            warn("agent", format!("{name} is paused by {by}: {}", text(&agent["paused"], "reason")), hint)
+        })
+        .collect()
+}
+
+async fn system(api: &Api) -> Vec<Check> {
+    let mut checks = Vec::new();
+    checks.push(match api.read("/leases").await {
+        Ok(leases) => match items(&leases, "leases").find_map(|lease| lease["holder"].as_str()) {
+            Some(holder) => ok("supervisor", format!("led by {holder}")),
+            None => warn(
+                "supervisor",
+                "nobody leads just now: between two sweeps that is well, and on a stack that sweeps once a minute usual",
+                "look again with `stepwarden leader`; docs/runbook.md has a section Supervisor silent",
+            ),
+        },
+        Err(error) => fail("supervisor", error.to_string(), "see the tables below"),
+    });
+    checks.push(match api.read("/queues").await {
+        Ok(queues) => {
+            let dead: u64 = items(&queues, "queues")
+                .map(|queue| match queue["name"].as_str() {
+                    Some(shared::queues::SET_ASIDE) => queue["waiting"].as_u64().unwrap_or_default(),
+                    _ => queue["dead_letters"].as_u64().unwrap_or_default(),
+                })
+                .sum();
+            match dead {
+                0 => ok("dead letters", "none"),
+                n => warn("dead letters", format!("{n} wait"), "stepwarden dlq"),
+            }
+        }
+        Err(error) => fail("dead letters", error.to_string(), "see the queues below"),
+    });
+    checks.push(match api.read("/overview").await {
+        Ok(overview) => match text(&overview["waiting"], "count").as_str() {
+            "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),
+            n => warn("orders", format!("{n} in Error wait for a person"), "stepwarden overview"),
+        },
+        Err(error) => fail("orders", error.to_string(), "see the tables below"),
+    });
+    checks
+}

@@ -1,0 +1,249 @@
+//! `stepwarden doctor`: is all well, and if not, what to do. It only reads.
+
+mod aws;
+mod http;
+
+use crate::cli::args::{DEFAULT_URL, Doctor};
+use crate::cli::here::read_workflows;
+use crate::cli::show::painted;
+use crate::client::{Api, is_here};
+use crate::{access, say, system};
+use agent::secrets::Secrets;
+use anyhow::{Context, Result};
+use aws::{Place, at};
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
+use reqwest::header::{DATE, HeaderMap};
+use serde::Serialize;
+use serde_json::json;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use stepwarden_aws::config::apart;
+use stepwarden_aws::{Clients, Config};
+
+/// A clock may be this far off: the `Date` of an answer is in whole seconds, and the answer was under way.
+const CLOCK: SignedDuration = SignedDuration::from_secs(2);
+/// AWS refuses signatures that are five minutes old.
+const CLOCK_WRONG: SignedDuration = SignedDuration::from_secs(60);
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize)]
+struct Check {
+    check: String,
+    status: Verdict,
+    detail: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+fn ok(check: &str, detail: impl Into<String>) -> Check {
+    Check { check: check.into(), status: Verdict::Ok, detail: detail.into(), hint: None }
+}
+
+fn warn(check: &str, detail: impl Into<String>, hint: impl Into<String>) -> Check {
+    Check { check: check.into(), status: Verdict::Warn, detail: detail.into(), hint: Some(hint.into()) }
+}
+
+fn fail(check: &str, detail: impl Into<String>, hint: impl Into<String>) -> Check {
+    Check { status: Verdict::Fail, ..warn(check, detail, hint) }
+}
+
+/// Looks at everything, and prints a line each; exit code 1 if anything fails.
+///
+/// # Errors
+/// Only those of printing: what is wrong is a line.
+pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
+    let mut all: Vec<Check> = Vec::new();
+    let json = options.at.json;
+    let mut add = |checks: Vec<Check>| -> Result<()> {
+        if !json {
+            checks.iter().try_for_each(print)?;
+        }
+        all.extend(checks);
+        Ok(())
+    };
+    let emulator = std::env::var("AWS_ENDPOINT_URL").ok().filter(|url| !url.is_empty() && !options.aws);
+    add(files(&options, folder, emulator.is_some()).await)?;
+    let api = Api::new(&options.at.url, options.at.token.clone(), &options.data)?;
+    if options.aws && options.at.url == DEFAULT_URL {
+        let hint = "give it with --url or STEPWARDEN_URL: the output ApiUrl of the stack";
+        add(vec![warn("API", "not looked at: its address is not known", hint)])?;
+    } else {
+        add(http::checks(&api).await)?;
+    }
+    let setup = options.setup;
+    let local = || system::local_config(setup.reply_queues, setup.pools, setup.external_agents, 1);
+    if options.aws {
+        match Config::from_env() {
+            Ok(config) => {
+                add(at(&Place { clients: Clients::from_env().await, config, kind: aws::Kind::Deployed }).await)?
+            }
+            Err(error) => {
+                let hint = "set what template.yaml sets for the functions; docs/deploy.md lists it";
+                add(vec![fail("settings", error.to_string(), hint)])?;
+            }
+        }
+    } else {
+        let config = local();
+        if let Err(why) = apart(config.pools.clone(), &config.agents) {
+            add(vec![fail("settings", why, "mend --pools or AGENT_POOLS")])?;
+        }
+        match (emulator, after(&options.at.url)) {
+            (Some(url), _) => {
+                let kind = aws::Kind::Emulator { url };
+                add(at(&Place { clients: Clients::from_env().await, config, kind }).await)?;
+            }
+            (None, Some(url)) => {
+                let kind = aws::Kind::Embedded { url: url.clone() };
+                add(at(&Place { clients: Clients::unsigned(&url), config, kind }).await)?;
+            }
+            (None, None) => {
+                let hint = "set AWS_ENDPOINT_URL for an emulator, or look at a deployment with --aws";
+                add(vec![warn("endpoint", "tables and queues were not looked at: the API is elsewhere", hint)])?;
+            }
+        }
+    }
+    let count = |status| all.iter().filter(|check| check.status == status).count();
+    let (warned, failed) = (count(Verdict::Warn), count(Verdict::Fail));
+    if json {
+        let report = json!({"ok": failed == 0, "warnings": warned, "failures": failed, "checks": all});
+        crate::say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
+    } else {
+        crate::say!("{} checks: {warned} warnings, {failed} failures", all.len());
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(Check { check, status, detail, hint }: &Check) -> Result<()> {
+    let status = match status {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    let hint = hint.as_ref().map(|hint| format!("\n        do: {hint}")).unwrap_or_default();
+    say::styled(&format!("{}  {check}: {detail}{hint}\n", painted(status, 4)))
+}
+
+/// Where `up` serves its embedded endpoints: at the port after the API's.
+fn after(url: &str) -> Option<String> {
+    let mut url = is_here(url).then(|| reqwest::Url::parse(url).ok()).flatten()?;
+    let port = url.port_or_known_default()?.checked_add(1)?;
+    url.set_port(Some(port)).ok()?;
+    Some(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// What is on this machine.
+async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> Vec<Check> {
+    let mut checks = vec![ok("program", format!("stepwarden {}", env!("CARGO_PKG_VERSION")))];
+    match read_workflows(folder, &options.setup.external_agents) {
+        Ok(workflows) => {
+            let names: Vec<&str> = workflows.keys().map(String::as_str).collect();
+            checks.push(ok("workflows", names.join(", ")));
+            let secrets = Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) };
+            if let (false, Some(missing)) = (options.aws, secrets.missing(workflows.values()).await) {
+                checks.push(fail("secrets", missing, "`stepwarden up` does not start without it"));
+            }
+        }
+        Err(error) => {
+            checks.push(fail("workflows", format!("{error:#}"), "mend the file; docs/workflows.md has every key"));
+        }
+    }
+    if !options.aws && !has_emulator {
+        checks.push(data(&options.data));
+    }
+    checks
+}
+
+/// The data directory of a local system.
+fn data(folder: &Path) -> Check {
+    let name = folder.display();
+    let unusable = |what: &Path, why: &str| {
+        let hint = "mend its owner and mode, restore it from a backup, or name another one with --data";
+        fail("data", format!("{} {why}", what.display()), hint)
+    };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return ok("data", format!("{name} is not there yet; `stepwarden up` makes it"));
+        }
+        Err(error) => return unusable(folder, &format!("cannot be read: {error}")),
+    };
+    let mut found = 0;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|end| end == "db") {
+            found += 1;
+            if let Err(why) = database(&path) {
+                return unusable(&path, &why);
+            }
+        }
+    }
+    let token = folder.join(access::FILE);
+    if std::fs::metadata(&token).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
+        let hint = format!("chmod 600 {}; delete it for a new token at the next start", token.display());
+        return warn("data", format!("others on this machine may read {}", token.display()), hint);
+    }
+    ok("data", format!("{name} with {found} databases"))
+}
+
+/// Whether a file can be written, and begins as SQLite's files do.
+fn database(path: &Path) -> Result<(), String> {
+    const BEGIN: &[u8] = b"SQLite format 3\0";
+    // To open it for writing changes nothing.
+    let open = std::fs::OpenOptions::new().read(true).append(true).open(path);
+    let mut begin = Vec::new();
+    open.and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin))
+        .map_err(|error| format!("cannot be used: {error}"))?;
+    if begin.is_empty() || begin == BEGIN { Ok(()) } else { Err("is damaged: it is no SQLite database".into()) }
+}
+
+/// The clock of whoever sent `headers` beside this machine's; nothing if it tells no time.
+fn clock(of: &str, headers: &HeaderMap, now: Timestamp) -> Option<Check> {
+    let date = headers.get(DATE)?.to_str().ok()?;
+    let theirs = DateTimeParser::new().parse_timestamp(date).ok()?;
+    let apart = theirs.duration_since(now);
+    let detail = format!("{} s from {of}", apart.as_secs());
+    let hint = "set the clocks by NTP: deadlines and signatures are compared across machines";
+    Some(match apart.abs() {
+        apart if apart <= CLOCK => ok("clock", format!("as {of}")),
+        apart if apart <= CLOCK_WRONG => warn("clock", detail, hint),
+        _ => fail("clock", detail, hint),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_off_is_told() {
+        let headers = [(DATE, "Sat, 21 Nov 2026 12:00:00 GMT".parse().unwrap())].into_iter().collect();
+        let table = [
+            ("2026-11-21T12:00:00.9Z", Verdict::Ok),
+            ("2026-11-21T11:59:58Z", Verdict::Ok),
+            ("2026-11-21T12:00:03Z", Verdict::Warn),
+            ("2026-11-21T11:00:00Z", Verdict::Fail),
+        ];
+        for (now, verdict) in table {
+            assert_eq!(clock("x", &headers, now.parse().unwrap()).unwrap().status, verdict, "{now}");
+        }
+        assert!(clock("x", &HeaderMap::new(), Timestamp::UNIX_EPOCH).is_none());
+    }
+
+    #[test]
+    fn the_endpoints_are_at_the_port_after_the_api() {
+        assert_eq!(after("http://127.0.0.1:8080/").as_deref(), Some("http://127.0.0.1:8081"));
+        assert_eq!(after("https://api.example"), None);
+        assert_eq!(after("http://localhost:65535"), None);
+    }
+}

@@ -1,0 +1,416 @@
+//! Goal: every verb does what docs/cli.md says, with its exit codes, for people and for programs. Method: the real binary
+//! against `up --memory`.
+
+mod common;
+
+use clap::CommandFactory;
+use common::{NORTHWIND, QUICK, Up, http, program, run};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+use stepwarden::cli::args::Cli;
+
+const PAGE: &str = include_str!("../../../docs/cli.md");
+
+/// A system, and a folder with one order and short workflows.
+struct Case {
+    up: Up,
+    dir: tempfile::TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("workflows")).unwrap();
+        std::fs::write(dir.path().join("workflows/order.toml"), QUICK).unwrap();
+        let quick = QUICK.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1);
+        std::fs::write(dir.path().join("workflows/strict.toml"), quick).unwrap();
+        std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
+        let mut up = program(dir.path(), &["up", "--memory", "--port", "0"]);
+        // What it logs while its queues are taken away is no news.
+        up.env("RUST_LOG", "off");
+        Self { up: Up::of(up), dir }
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        run(self.dir.path(), &[args, &["--url", &self.up.url]].concat())
+    }
+
+    /// What it prints, with this exit code.
+    fn says(&self, code: i32, args: &[&str]) -> String {
+        let output = self.run(args);
+        let (text, error) = texts(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}{error}");
+        assert!(!text.contains('\u{1b}') && !error.contains('\u{1b}'), "colours: {text}{error}");
+        text
+    }
+
+    /// The JSON that it prints for programs.
+    fn json(&self, code: i32, args: &[&str]) -> Value {
+        let text = self.says(code, &[args, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e} in {text}"))
+    }
+
+    /// What it says on standard error, with this exit code. One line.
+    fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.run(args);
+        let (text, error) = texts(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}{error}");
+        assert!(text.is_empty() && error.lines().count() == 1, "{args:?}: {text}{error}");
+        error
+    }
+
+    fn submit(&self, workflow: &str) -> String {
+        self.says(0, &["submit", "order.json", "--workflow", workflow]).trim().to_owned()
+    }
+
+    fn faults(&self, service: &str, faults: Value) {
+        let url = format!("{}/faults/{service}", self.up.remotes_url);
+        block(async { http().put(url).json(&faults).send().await.unwrap().error_for_status().unwrap() });
+    }
+
+    /// The doctor with the endpoints that the system has in truth.
+    fn doctor(&self, args: &[&str]) -> (i32, Value) {
+        let all = [&["doctor", "--json", "--url", &self.up.url], args].concat();
+        doctor(self.dir.path(), &self.up.aws_url, &all)
+    }
+}
+
+fn doctor(dir: &Path, aws_url: &str, args: &[&str]) -> (i32, Value) {
+    let mut command = program(dir, args);
+    command.env("AWS_ENDPOINT_URL", aws_url).env("AWS_REGION", "local");
+    command.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "any");
+    let output = command.output().unwrap();
+    let (text, error) = texts(&output);
+    let report = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e} in {text}{error}"));
+    (output.status.code().unwrap(), report)
+}
+
+/// The checks of a report with this status, each with what to do.
+fn of_status(report: &Value, status: &str) -> Vec<String> {
+    let checks = report["checks"].as_array().unwrap().iter().filter(|check| check["status"] == status);
+    checks.map(|check| format!("{} {} {}", check["check"], check["detail"], check["hint"])).collect()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn block<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+// One order and all that shows it.
+#[test]
+fn an_order_is_submitted_followed_and_shown() {
+    let case = Case::new();
+    let text = case.says(0, &["submit", "order.json", "--wait", "--timeout", "60s"]);
+    let id = text.lines().next().unwrap().to_owned();
+    assert!(id.starts_with("ord_") && text.contains("Processed"), "{text}");
+
+    let lines = case.says(0, &["watch", &id, "--json"]);
+    let order: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!((&order["order_id"], &order["state"]), (&json!(id), &json!("Processed")));
+    assert!(case.says(0, &["get", &id]).contains(" ago)"));
+    assert_eq!(case.json(0, &["get", &id])["state"], "Processed");
+    let full = case.says(0, &["show", &id, "--full"]);
+    for words in ["charge", "what can be done", "undo       yes", "resubmit   no", "+0.0 s"] {
+        assert!(full.contains(words), "no `{words}` in {full}");
+    }
+    assert!(case.json(0, &["get", &id, "--full"])["plan"].is_array());
+    assert!(case.says(0, &["history", &id]).contains("charge"));
+    assert!(case.json(0, &["history", &id])["history"].is_array());
+    assert!(case.says(0, &["list", "--state", "processed", "--limit", "1"]).contains(&id));
+    assert_eq!(case.json(0, &["list", "--workflow", "strict"])["orders"], json!([]));
+
+    for (verb, words) in [
+        ("overview", "in Error, waiting for a person: 0"),
+        ("agents", "payment"),
+        ("breaker", "payment"),
+        ("queues", "replies"),
+        ("leader", "supervisor-0"),
+        ("dlq", "no dead letters"),
+    ] {
+        let text = case.says(0, &[verb]);
+        assert!(text.contains(words), "no `{words}` in {text}");
+        assert!(case.json(0, &[verb]).is_object());
+    }
+    assert!(
+        case.says(0, &["dlq", "redrive", "scheduler", "--dry-run", "--by", "ann", "--reason", "a look"]).contains('0')
+    );
+    let moved = case.json(0, &["dlq", "redrive", "set-aside", "--limit", "5", "--by", "ann", "--reason", "mended"]);
+    assert_eq!(moved["moved"], 0);
+    let why = ["--by", "ann", "--reason", "the bank is down"];
+    assert!(case.says(0, &[&["pause-agent", "payment"], &why[..]].concat()).contains("done"));
+    assert!(case.says(0, &["agents"]).contains("paused by ann"));
+    assert_eq!(case.json(0, &[&["resume-agent", "payment"], &why[..]].concat())["paused"], false);
+}
+
+// The codes 3, 4 and 5 of `watch`, and the acts that mend an order.
+#[test]
+fn watch_ends_with_a_code_for_each_end() {
+    let case = Case::new();
+    case.faults("payment", json!({"permanent": 1.0}));
+    let undone = case.submit("order");
+    assert!(case.says(3, &["watch", &undone]).contains("Undone"));
+    let failed = [(); 4].map(|()| case.submit("strict"));
+    for id in &failed {
+        assert!(case.says(4, &["watch", id]).contains("Error"));
+    }
+    assert!(case.says(0, &["overview"]).contains("in Error, waiting for a person: 4"));
+    case.faults("payment", json!({}));
+
+    // An order that a person holds, because shipping is away.
+    case.faults("shipping", json!({"outage": true}));
+    let open = case.submit("order");
+    let act = |verb: &str| case.json(0, &[verb, &open, "--by", "ann", "--reason", "a test"]);
+    assert_eq!(act("pause")["outcome"], "applied");
+    assert_eq!(act("pause")["outcome"], "repeated");
+    let begin = Instant::now();
+    let output = case.run(&["watch", &open, "--timeout", "1s"]);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(texts(&output).1.contains("still open") && begin.elapsed() < Duration::from_secs(20));
+    case.faults("shipping", json!({}));
+    assert_eq!(act("resume")["outcome"], "applied");
+
+    // The declined ones are paid by hand.
+    let filter = ["--state", "Error", "--step", "charge", "--by", "ann", "--reason", "paid in cash"];
+    let bulk = |args: &[&'static str]| [&["bulk", "mark-done"], &filter[..], args].concat();
+    let dry = case.json(0, &bulk(&["--dry-run"]));
+    assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
+    assert_eq!(dry["results"][0]["outcome"], "would_apply");
+    let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
+    assert!(text.contains("applied") && text.contains("1 done, 0 not\n"), "{text}");
+    // Two orders a call at this rate, so in more than one.
+    let rest = case.json(0, &bulk(&["--rate", "1"]));
+    assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
+    for id in failed.iter().chain([&open]) {
+        case.says(0, &["watch", id]);
+    }
+    assert_eq!(act("undo")["outcome"], "applied");
+    case.says(3, &["watch", &open]);
+    // Not as wanted: the order has ended.
+    let error = case.fails(1, &["resubmit", &open, "--by", "ann", "--reason", "too late"]);
+    assert!(
+        error.contains("409") && error.contains("not_allowed") && error.contains("/problems/not_allowed"),
+        "{error}"
+    );
+    let none = case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"]);
+    assert!(none.contains("filter") && none.contains("narrow it down"), "{none}");
+}
+
+// A system that goes away is waited for, and no longer than was asked.
+#[test]
+fn watch_bears_with_a_system_that_is_away_for_a_while() {
+    let mut case = Case::new();
+    case.faults("payment", json!({"outage": true}));
+    let id = case.submit("order");
+    let mut command = program(case.dir.path(), &["watch", &id, "--url", &case.up.url, "--timeout", "4s"]);
+    let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    let mut first = String::new();
+    let mut reader = BufReader::new(watch.stdout.take().unwrap());
+    reader.read_line(&mut first).unwrap();
+    case.up.kill();
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    let output = watch.wait_with_output().unwrap();
+    let error = texts(&output).1;
+    assert!(output.status.code() == Some(1) && error.contains("is `stepwarden up` running?"), "{first}{error}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "it gave up after {:?}", begin.elapsed());
+}
+
+// One line each, with what to do; 2 for what the caller can mend, 1 for what may pass.
+#[test]
+fn errors_say_what_to_do() {
+    let case = Case::new();
+    let id = "ord_00000000000000000000000000";
+    let table: [(i32, &[&str], &str); 7] = [
+        (2, &["get", id], "no_such_order"),
+        (2, &["watch", id], "no_such_order"),
+        (2, &["get", "../agents"], "no order id"),
+        (2, &["list", "--state", "Lost"], "400 state: must be one of"),
+        (2, &["pause-agent", "nobody", "--by", "ann", "--reason", "x"], "no_such_agent"),
+        (2, &["dlq", "redrive", "nothing", "--by", "ann", "--reason", "x"], "no_such_queue"),
+        (2, &["submit", "missing.json"], "missing.json: No such file"),
+    ];
+    for (code, args, words) in table {
+        let error = case.fails(code, args);
+        assert!(error.contains(words), "no `{words}` in {error}");
+    }
+    let wrong = case.fails(2, &["agents", "--token", "0123456789abcdeX"]);
+    assert!(wrong.contains("401") && wrong.contains("does not know the token") && wrong.contains("--token"), "{wrong}");
+    let output = run(case.dir.path(), &["agents", "--url", "http://127.0.0.1:1"]);
+    let (_, error) = texts(&output);
+    assert!(output.status.code() == Some(1) && error.contains("is `stepwarden up` running?"), "{error}");
+    assert!(error.contains("refused") && error.lines().count() == 1, "{error}");
+    for args in [
+        &["agents", "--colour"][..],
+        &["watch"],
+        &["bulk", "explode", "--reason", "x"],
+        &["watch", id, "--timeout", "soon"],
+    ] {
+        assert_eq!(run(case.dir.path(), args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+// `stepwarden queues | head -1` ends well.
+#[test]
+fn a_reader_that_is_gone_ends_a_verb() {
+    let case = Case::new();
+    for args in [&["queues"][..], &["completions", "bash"]] {
+        let mut command = program(case.dir.path(), args);
+        command.env("STEPWARDEN_URL", &case.up.url);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Closed before the first byte.
+        drop(child.stdout.take());
+        let mut error = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            error += &line.unwrap();
+        }
+        let code = child.wait().unwrap().code();
+        assert!(code == Some(141) && error.is_empty(), "{args:?}: {code:?} {error}");
+    }
+}
+
+#[test]
+fn completions_know_every_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        // Longer than a pipe holds.
+        let output = program(dir.path(), &["completions", shell]).output().unwrap();
+        let (text, error) = texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        for verb in Cli::command().get_subcommands() {
+            assert!(text.contains(verb.get_name()), "{shell} lacks {}", verb.get_name());
+        }
+    }
+}
+
+#[test]
+fn the_doctor_is_content_with_a_fresh_system() {
+    let case = Case::new();
+    let (code, report) = case.doctor(&[]);
+    assert_eq!((code, &report["ok"], of_status(&report, "fail")), (0, &json!(true), vec![]), "{report:#}");
+    let good = of_status(&report, "ok").join("\n");
+    for words in [
+        "order, strict",
+        "answers, version",
+        "may submit and operate",
+        "as the API's",
+        "stepwarden-state",
+        "TTL",
+        "queues",
+    ] {
+        assert!(good.contains(words), "no `{words}` in {good}");
+    }
+    let text = case.says(0, &["doctor"]);
+    assert!(text.contains("ok    API") && text.contains(" 0 failures"), "{text}");
+}
+
+// Each with what to do.
+#[test]
+fn the_doctor_finds_what_is_wrong() {
+    let case = Case::new();
+    let finds = |(code, report): (i32, Value), words: &[&str]| {
+        let failed = of_status(&report, "fail");
+        assert!(code == 1 && report["ok"] == false, "{report:#}");
+        let line = failed.iter().find(|line| words.iter().all(|words| line.contains(words)));
+        assert!(line.is_some(), "no {words:?} in {failed:#?}");
+    };
+    finds(case.doctor(&["--token", "0123456789abcdeX"]), &["token", "does not know", "--tokens"]);
+    let nobody = ["doctor", "--json", "--url", "http://127.0.0.1:1"];
+    finds(doctor(case.dir.path(), &case.up.aws_url, &nobody), &["API", "refused", "is `stepwarden up` running?"]);
+    finds(
+        doctor(case.dir.path(), "http://127.0.0.1:1", &["doctor", "--json", "--url", &case.up.url]),
+        &["endpoint", "emulator"],
+    );
+    std::fs::write(case.dir.path().join("workflows/bad.toml"), "name = \"bad\"\nstpe = 1\n").unwrap();
+    finds(case.doctor(&[]), &["workflows", "bad.toml:2", "docs/workflows.md"]);
+    std::fs::remove_file(case.dir.path().join("workflows/bad.toml")).unwrap();
+
+    // The endpoints do what they are told by anybody on this machine.
+    let call = |target: &str, body: Value| {
+        let request = http()
+            .post(&case.up.aws_url)
+            .header("x-amz-target", target)
+            .header("content-type", "application/x-amz-json-1.0");
+        block(async { request.body(body.to_string()).send().await.unwrap().error_for_status().unwrap() });
+    };
+    let url = format!("{}/000000000000/stepwarden-agent-fraud-low", case.up.aws_url);
+    call("AmazonSQS.DeleteQueue", json!({"QueueUrl": url}));
+    finds(case.doctor(&[]), &["queue agent-fraud-low", "is missing", "start `stepwarden up` again"]);
+    call(
+        "AmazonSQS.SetQueueAttributes",
+        json!({
+            "QueueUrl": format!("{}/000000000000/stepwarden-replies", case.up.aws_url), "Attributes": {"RedrivePolicy": ""},
+        }),
+    );
+    finds(case.doctor(&[]), &["queue replies", "dead letters do not go to stepwarden-replies-dead"]);
+    call("DynamoDB_20120810.DeleteTable", json!({"TableName": "stepwarden-orders"}));
+    finds(case.doctor(&[]), &["table stepwarden-orders", "is missing", "start `stepwarden up` again"]);
+}
+
+#[test]
+fn the_doctor_looks_at_the_data_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("tables.db"), "no database at all").unwrap();
+    let output = run(dir.path(), &["doctor", "--data", "data", "--url", "http://127.0.0.1:1", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = of_status(&report, "fail").join("\n");
+    assert!(failed.contains("tables.db is damaged") && failed.contains("restore it"), "{failed}");
+}
+
+// docs/cli.md has a section for every verb, with its options and no others.
+#[test]
+fn the_page_has_every_verb_and_option() {
+    let page: Vec<(&str, &str)> =
+        PAGE.split("\n## ").skip(1).map(|section| section.split_once('\n').unwrap()).collect();
+    let mut cli = Cli::command();
+    cli.build();
+    let mut known = Vec::new();
+    let mut all: Vec<(String, &clap::Command)> =
+        cli.get_subcommands().map(|verb| (verb.get_name().to_owned(), verb)).collect();
+    let nested: Vec<_> = all
+        .iter()
+        .flat_map(|(name, verb)| verb.get_subcommands().map(move |sub| (format!("{name} {}", sub.get_name()), sub)))
+        .collect();
+    all.extend(nested);
+    for (name, verb) in all.iter().filter(|(name, _)| !name.split(' ').any(|word| word == "help")) {
+        let title = format!("`{name}`");
+        let (_, section) = page
+            .iter()
+            .find(|(heading, _)| heading.split(", ").any(|one| one == title))
+            .unwrap_or_else(|| panic!("docs/cli.md has no section {title}"));
+        known.push(title);
+        // What every verb has is told once.
+        let common = ["help", "version", "workflows", "url", "token", "json"];
+        for option in verb.get_arguments().filter_map(clap::Arg::get_long).filter(|long| !common.contains(long)) {
+            assert!(section.contains(&format!("`--{option}")), "docs/cli.md, {name}: no `--{option}`");
+        }
+    }
+    for (heading, section) in page {
+        let titles: Vec<&str> = heading.split(", ").filter(|title| title.starts_with('`')).collect();
+        for title in &titles {
+            assert!(known.iter().any(|known| known == title), "docs/cli.md: there is no verb {title}");
+        }
+        for word in section.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').filter(|w| w.starts_with("--")) {
+            let option = &word[2..];
+            let mut verbs =
+                all.iter().filter(|(name, _)| titles.is_empty() || titles.iter().any(|t| t.trim_matches('`') == name));
+            let has = |verb: &clap::Command| verb.get_arguments().any(|arg| arg.get_long() == Some(option));
+            assert!(
+                option.chars().all(|c| c == '-') || verbs.any(|(_, verb)| has(verb)),
+                "docs/cli.md, {heading}: no option {word}"
+            );
+        }
+    }
+    let codes = Cli::command().get_after_help().unwrap().to_string();
+    for code in ["0 ", "1 ", "2 ", "3", "141"] {
+        assert!(codes.contains(code) && PAGE.contains(&format!("| {}", code.trim())), "exit code {code}");
+    }
+}
