@@ -4,7 +4,7 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use std::sync::Arc;
 use stepwarden_aws::auth::Scopes;
-use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
 
 #[tokio::main(flavor = "current_thread")]
@@ -20,14 +20,15 @@ async fn main() -> Result<(), Error> {
         scopes: Scopes::named(std::env::var("ORDER_SCOPE").ok(), std::env::var("OPERATOR_SCOPE").ok()),
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
     };
-    let submit = &submit;
+    let (submit, stack) = (&submit, config.stack());
     run(service_fn(move |event: LambdaEvent<Value>| async move {
-        if event.payload.get("Records").is_some() {
-            let response = Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await;
-            return Ok::<_, Error>(serde_json::to_value(response)?);
-        }
-        let response = Box::pin(http::handler(submit, serde_json::from_value(event.payload)?)).await;
-        Ok(serde_json::to_value(response)?)
+        let response = if event.payload.get("Records").is_some() {
+            serde_json::to_value(Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await)?
+        } else {
+            serde_json::to_value(Box::pin(http::handler(submit, serde_json::from_value(event.payload)?)).await)?
+        };
+        metrics::flush(stack);
+        Ok::<_, Error>(response)
     }))
     .await
 }

@@ -116,7 +116,8 @@ pub async fn run(settings: Settings) -> Result<Report> {
     let board = Arc::new(Board::default());
     let observer: Observer = {
         let board = Arc::clone(&board);
-        Arc::new(move |task: &Task| {
+        Arc::new(move |save| {
+            let task = save.task;
             board.saves.fetch_add(1, Ordering::Relaxed);
             if task.process_state() == ProcessState::Processed {
                 board.ended.fetch_add(1, Ordering::Relaxed);
