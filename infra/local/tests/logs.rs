@@ -143,7 +143,7 @@ async fn the_log_names_orders_and_holds_nothing_of_theirs() {
         json!({"workflow": "order", "priority": "mark-priority", "input": {}}),
         json!({"workflow": "order", "input": {}, "mark-field": "mark-deep"}),
     ] {
-        assert_eq!(shop.post("mark-key-bad", &body).await.0, 400);
+        assert!([400, 422].contains(&shop.post("mark-key-bad", &body).await.0), "{body}");
     }
     let poison = [
         ("submissions", json!({"idempotency_key": "mark-key-m", "workflow": "order", "priority": "mark-priority"})),
