@@ -19,7 +19,7 @@ fn recorder() -> (Arc<Mutex<Vec<Task>>>, Observer) {
     let saved = Arc::new(Mutex::new(Vec::new()));
     let observer: Observer = {
         let saved = Arc::clone(&saved);
-        Arc::new(move |task: &Task| saved.lock().unwrap().push(task.clone()))
+        Arc::new(move |save| saved.lock().unwrap().push(save.task.clone()))
     };
     (saved, observer)
 }

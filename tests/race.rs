@@ -29,7 +29,7 @@ type Saves = Arc<Mutex<Vec<(Id, u64)>>>;
 
 fn recorder(saves: &Saves) -> Observer {
     let saves = Arc::clone(saves);
-    Arc::new(move |task: &Task| saves.lock().unwrap().push((task.id.clone(), task.version)))
+    Arc::new(move |save| saves.lock().unwrap().push((save.task.id.clone(), save.task.version)))
 }
 
 fn instances(world: &World, saves: &Saves, n: usize) -> Vec<Arc<Engine>> {

@@ -41,8 +41,17 @@ pub const NOTICE_FIRST_FOR: SignedDuration = SignedDuration::from_mins(5);
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Told of every version this process saved, after it was saved.
-pub type Observer = Arc<dyn Fn(&Task) + Send + Sync>;
+/// Told of everything this process saved, after it was saved.
+pub type Observer = Arc<dyn Fn(&Save<'_>) + Send + Sync>;
+
+/// One save that went through.
+#[derive(Clone, Copy, Debug)]
+pub struct Save<'a> {
+    /// What was written.
+    pub task: &'a Task,
+    /// What it was decided on, with its workflow; `None` for an order that is new.
+    pub before: Option<(&'a Task, &'a Workflow)>,
+}
 
 /// Who this instance is and how it reckons.
 #[derive(Clone)]
@@ -170,7 +179,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         task.stamp = self.stamp();
         let created = self.store.create(order, &task).await?;
         if created == Created::New {
-            self.saved(&Arc::new(task));
+            self.saved(&Arc::new(task), None);
             self.remember_input(&order.id, &order.input);
         }
         Ok(created)
@@ -350,7 +359,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
             match self.schedule(&task, event, &workflow, &agents) {
-                Decision::Save { task: next, effects } => match self.try_save(next, task.version).await? {
+                Decision::Save { task: next, effects } => match self.try_save(next, &task, &workflow).await? {
                     Ok(saved) => {
                         if let Some(pools) = &self.pools {
                             lock(pools).learn(event, &task, &saved, &workflow, self.now());
@@ -406,7 +415,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
             match supervise(&task, token, &turn) {
-                Verdict::Recover { task: next, effects, expired } => match self.try_save(next, task.version).await? {
+                Verdict::Recover { task: next, effects, expired } => match self.try_save(next, &task, &workflow).await?
+                {
                     Ok(saved) => {
                         let found = Found { expired, ..found };
                         return Ok((found, Decided { handled: Handled::Applied(saved), effects }));
@@ -428,18 +438,23 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// `Ok` with the saved record, or `Err` with the one that is there instead.
-    async fn try_save(&self, mut next: Box<Task>, seen: u64) -> Result<Result<Arc<Task>, Option<Arc<Task>>>, Error> {
+    async fn try_save(
+        &self,
+        mut next: Box<Task>,
+        seen: &Task,
+        workflow: &Workflow,
+    ) -> Result<Result<Arc<Task>, Option<Arc<Task>>>, Error> {
         next.stamp = self.stamp();
-        let saved = self.store.save(&next, seen).await;
+        let saved = self.store.save(&next, seen.version).await;
         let next = Arc::<Task>::from(next);
         match saved {
             Ok(Saved::Applied) => {
-                self.saved(&next);
+                self.saved(&next, Some((seen, workflow)));
                 Ok(Ok(next))
             }
             // The answer to a save that went through was lost, and the client tried it again: it is ours.
             Ok(Saved::Conflict(Some(current))) if current.version == next.version && current.stamp == next.stamp => {
-                self.saved(&next);
+                self.saved(&next, Some((seen, workflow)));
                 Ok(Ok(next))
             }
             Ok(Saved::Conflict(current)) => {
@@ -533,10 +548,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn saved(&self, task: &Arc<Task>) {
+    fn saved(&self, task: &Arc<Task>, before: Option<(&Task, &Workflow)>) {
         self.remember(Arc::clone(task));
         if let Some(observer) = &self.config.observer {
-            observer(task);
+            observer(&Save { task, before });
         }
     }
 

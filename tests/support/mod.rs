@@ -4,6 +4,7 @@
 pub mod world;
 
 use serde_json::{Value, json};
+use shared::engine::Observer;
 use shared::history::Kind;
 use shared::order::Id;
 use shared::pools::Layout;
@@ -147,9 +148,9 @@ impl Whole {
         access: access::Options,
     ) -> Self {
         let versions = Arc::new(Mutex::new(Vec::new()));
-        let observer = {
+        let observer: Observer = {
             let versions = Arc::clone(&versions);
-            Arc::new(move |task: &Task| versions.lock().unwrap().push(task.clone()))
+            Arc::new(move |save| versions.lock().unwrap().push(save.task.clone()))
         };
         let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
         let system = System::start(Options {

@@ -705,9 +705,10 @@ def everything_that_needs_an_alarm_has_one(stack):
 @check
 def alarms_are_on_metrics_that_exist(stack):
     ours = ("AWS/SQS", "AWS/Lambda", "AWS/ApiGateway", "AWS/DynamoDB")
-    filtered = {metric[:2] for metric in _filtered(stack)}
-    for name, _, (namespace, metric, _) in _alarms(stack):
-        if namespace not in ours and (namespace, metric) not in filtered:
+    emitted = {(*metric[:2], ()) for metric in _filtered(stack)}
+    emitted |= {("Stepwarden", m, (("stack", "shop"),)) for m, label in source.metrics().items() if label is None}
+    for name, _, (namespace, metric, dimensions) in _alarms(stack):
+        if namespace not in ours and (namespace, metric, dimensions) not in emitted:
             yield f"{name}: nobody emits {namespace} {metric}"
 
 
@@ -739,7 +740,8 @@ def a_silent_supervisor_raises_an_alarm(stack):
 @check
 def the_dashboard_shows_every_queue_function_and_table(stack):
     body = json.loads(stack.properties("Dashboard")["DashboardBody"])
-    shown = {tuple(part for part in m if isinstance(part, str)) for w in body["widgets"] for m in w["properties"]["metrics"]}
+    metrics = [m for w in body["widgets"] for m in w["properties"]["metrics"] if isinstance(m[0], str)]
+    shown = {tuple(part for part in m if isinstance(part, str)) for m in metrics}
     names = {i: p["QueueName"] for i, p in stack.of_type("AWS::SQS::Queue").items()}
     wanted = {("AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName", names[q]) for q in consumed(stack)}
     wanted |= {("AWS/SQS", "NumberOfMessagesReceived", "QueueName", names[q]) for q in consumed(stack)}
@@ -752,6 +754,18 @@ def the_dashboard_shows_every_queue_function_and_table(stack):
         yield f"Dashboard: does not show {sorted(missing)}"
     if unknown := {m[3] for m in shown if m[0] == "AWS/SQS"} - set(names.values()):
         yield f"Dashboard: no such queue: {sorted(unknown)}"
+
+
+@check
+def the_dashboard_shows_every_metric_of_ours(stack):
+    body = json.loads(stack.properties("Dashboard")["DashboardBody"])
+    metrics = [m for w in body["widgets"] for m in w["properties"]["metrics"]]
+    shown = {(m[1], None) for m in metrics if m[0] == "Stepwarden" and m[2:4] == ["stack", "shop"]}
+    for found in (m[0]["expression"] for m in metrics if isinstance(m[0], dict)):
+        scope = re.match(r"SEARCH\('\{Stepwarden,stack,(\w+)\} stack=\"shop\" ", found)
+        shown |= {(name, scope and scope[1]) for name in re.findall(r'MetricName="(\w+)"', found)}
+    if shown != set(source.metrics().items()):
+        yield f"Dashboard: {sorted(map(str, shown ^ set(source.metrics().items())))} are not shown, or not emitted"
 
 
 @check

@@ -142,6 +142,13 @@ def runbook_sections():
     return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in runbook_texts()}
 
 
+def metrics():
+    """Metrics that functions emit, as name -> label; `None` for those with the stack as their only dimension."""
+    text = document("infra/aws/src/metrics/mod.rs")
+    found = re.findall(r'^    [A-Z_]+ "(\w+)" \w+ (?:None|Some\("(\w+)"\)), ', text, flags=re.MULTILINE)
+    return {name: label or None for name, label in found}
+
+
 def alarm_lines():
     """Values of the field `alarm` of log lines, as (function, value)."""
     for path in ROOT.glob("functions/*/src/**/*.rs"):

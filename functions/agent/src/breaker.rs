@@ -2,6 +2,7 @@
 
 use shared::time::{SignedDuration, Timestamp, plus, until};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use stepwarden_aws::metrics::{BREAKER_CLOSED, BREAKER_HALF_OPENED, BREAKER_OPENED};
 
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -39,15 +40,16 @@ enum State {
 /// The breaker of one remote service in this process.
 #[derive(Debug)]
 pub struct Breaker {
+    agent: String,
     settings: Settings,
     state: Mutex<State>,
 }
 
 impl Breaker {
-    /// A closed breaker.
+    /// A closed breaker of the agent called `agent`.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self { settings, state: Mutex::new(State::Closed { failures: 0 }) }
+    pub fn new(agent: &str, settings: Settings) -> Self {
+        Self { agent: agent.to_owned(), settings, state: Mutex::new(State::Closed { failures: 0 }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,6 +67,7 @@ impl Breaker {
             State::Open { until: end, .. } | State::Probing { until: end, .. } if now < end => Err(until(now, end)),
             State::Open { open_for, .. } | State::Probing { open_for, .. } => {
                 *state = State::Probing { until: plus(now, open_for), open_for };
+                BREAKER_HALF_OPENED.add(&self.agent);
                 Ok(())
             }
         }
@@ -72,12 +75,17 @@ impl Breaker {
 
     /// The remote service answered.
     pub fn succeeded(&self) {
-        *self.state() = State::Closed { failures: 0 };
+        let before = std::mem::replace(&mut *self.state(), State::Closed { failures: 0 });
+        if !matches!(before, State::Closed { .. }) {
+            BREAKER_CLOSED.add(&self.agent);
+            tracing::info!(agent = self.agent, "a circuit breaker closed");
+        }
     }
 
     /// It did not answer, or said that it cannot.
     pub fn failed(&self, now: Timestamp) {
         let mut state = self.state();
+        let was_open = matches!(*state, State::Open { .. });
         *state = match *state {
             State::Closed { failures } if failures + 1 < self.settings.failures => {
                 State::Closed { failures: failures + 1 }
@@ -93,6 +101,10 @@ impl Breaker {
             // A call that began before it opened.
             open @ State::Open { .. } => open,
         };
+        if let (State::Open { open_for, .. }, false) = (*state, was_open) {
+            BREAKER_OPENED.add(&self.agent);
+            tracing::warn!(agent = self.agent, open_ms = open_for.as_millis(), "a circuit breaker opened");
+        }
     }
 
     /// It was not called after all: a probe that never began leaves its turn to the next call.
@@ -128,7 +140,7 @@ mod tests {
     // E4: opens after failures in a row, lets one probe through, doubles, closes on success.
     #[test]
     fn a_breaker_opens_probes_and_closes() {
-        let breaker = Breaker::new(Settings { failures: 3, open_for: secs(2), longest: secs(3) });
+        let breaker = Breaker::new("payment", Settings { failures: 3, open_for: secs(2), longest: secs(3) });
         breaker.failed(at(0));
         breaker.failed(at(0));
         breaker.succeeded();
@@ -172,7 +184,7 @@ mod tests {
     // E4: a probe that never comes back does not keep the breaker shut for ever.
     #[test]
     fn a_lost_probe_is_followed_by_another() {
-        let breaker = Breaker::new(Settings { failures: 1, open_for: secs(2), longest: secs(9) });
+        let breaker = Breaker::new("payment", Settings { failures: 1, open_for: secs(2), longest: secs(9) });
         breaker.failed(at(0));
         assert_eq!(breaker.enter(at(2)), Ok(()));
         assert_eq!(breaker.enter(at(4)), Ok(()));

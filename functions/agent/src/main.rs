@@ -4,7 +4,7 @@ use agent::secrets::Secrets;
 use agent::{Runtime, Settings, agents, breaker};
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use std::sync::Arc;
-use stepwarden_aws::{Clients, Config, SqsMessenger, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, SqsMessenger, metrics, telemetry, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -26,9 +26,11 @@ async fn main() -> Result<(), Error> {
     for (pool, agent) in agents::in_pools(&config.pools, url_of_pool, &secrets) {
         runtime = runtime.with_pool(&pool, agent);
     }
-    let (runtime, messenger) = (&runtime, &messenger);
+    let (runtime, messenger, stack) = (&runtime, &messenger, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
-        Ok::<_, Error>(Box::pin(agent::handler(runtime, messenger, event.payload)).await)
+        let response = Box::pin(agent::handler(runtime, messenger, event.payload)).await;
+        metrics::flush(stack);
+        Ok::<_, Error>(response)
     }))
     .await
 }

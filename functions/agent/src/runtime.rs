@@ -10,6 +10,8 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use stepwarden_aws::{metrics, telemetry};
+use tracing::Instrument;
 
 /// Most remote services of agents that call more than one, whose breakers are kept: those called last.
 const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -56,7 +58,8 @@ impl Runtime {
     /// The same, where requests for the pool called `pool` are done by `agent`, behind a breaker of its own.
     #[must_use]
     pub fn with_pool(mut self, pool: &str, agent: Arc<dyn Agent>) -> Self {
-        self.agents.insert(pool.to_owned(), (agent, Arc::new(Breaker::new(self.settings.breaker))));
+        let breaker = Arc::new(Breaker::new(agent.name(), self.settings.breaker));
+        self.agents.insert(pool.to_owned(), (agent, breaker));
         self
     }
 
@@ -70,7 +73,7 @@ impl Runtime {
         let breaker = match &remote {
             None => breaker,
             Some(name) => {
-                let new = || Arc::new(Breaker::new(self.settings.breaker));
+                let new = || Arc::new(Breaker::new(agent.name(), self.settings.breaker));
                 &Arc::clone(self.remotes().get_or_insert_ref(name, new))
             }
         };
@@ -97,19 +100,24 @@ impl Runtime {
 
     /// One attempt. `None` is silence: the time ran out, and only the supervisor acts now.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
+        let Request { task_id, step, attempt, traceparent, .. } = request;
+        let span = telemetry::step_span("request", task_id, step, *attempt, traceparent.as_deref());
+        self.reply_to(guarded, request).instrument(span).await
+    }
+
+    async fn reply_to(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let outcome = self.attempt(&guarded, request).await;
-        let (name, attempt) = (&request.step, request.attempt);
         // Not even an error after the deadline: the step may have been given to somebody else.
         let outcome = outcome.filter(|_| self.now() < request.complete_by);
         match &outcome {
-            Some(Outcome::Done { .. }) => {
-                tracing::debug!(task.id = %request.task_id, step.name = %name, step.attempt = attempt, "did a step");
-            }
-            Some(Outcome::Failed { error } | Outcome::Unavailable { error, .. } | Outcome::Deferred { error, .. }) => {
-                tracing::info!(task.id = %request.task_id, step.name = %name, step.attempt = attempt, "gave a step back: {error}");
-            }
+            Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
+            // The reason is in the order's history: the words of a remote service, which may quote what it was sent.
+            Some(Outcome::Failed { .. }) => tracing::info!(agent = request.agent, "a step failed for good"),
+            Some(Outcome::Unavailable { .. }) => tracing::info!(agent = request.agent, "gave a step back: unavailable"),
+            Some(Outcome::Deferred { .. }) => tracing::info!(agent = request.agent, "gave a step back: breaker open"),
             None => {
-                tracing::warn!(task.id = %request.task_id, step.name = %name, step.attempt = attempt, "out of time; silent");
+                metrics::SILENT_ATTEMPTS.add(&request.agent);
+                tracing::warn!(agent = request.agent, "out of time; silent");
             }
         }
         outcome.map(|outcome| Reply::to(request, outcome))

@@ -5,7 +5,7 @@ use operator::Operator;
 use std::sync::Arc;
 use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::{lease_name, number};
-use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -17,9 +17,11 @@ async fn main() -> Result<(), Error> {
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let scopes = Scopes::named(None, std::env::var("OPERATOR_SCOPE").ok(), None);
     let operator = Operator { scopes, ..Operator::new(engine, &clients, &config, leases) };
-    let operator = &operator;
+    let (operator, stack) = (&operator, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
-        Ok::<_, Error>(Box::pin(operator::http::handler(operator, event.payload)).await)
+        let answer = Box::pin(operator::http::handler(operator, event.payload)).await;
+        metrics::flush(stack);
+        Ok::<_, Error>(answer)
     }))
     .await
 }

@@ -11,7 +11,9 @@ use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Response};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::metrics;
+use stepwarden_aws::telemetry::{self, Chain};
+use tracing::Span;
 
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
@@ -32,27 +34,35 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             }
             Ok(message) => {
                 let waited = waits::of(&message, &record);
+                records.push((record, waited, span(&message)));
                 events.push((message.task_id().clone(), to_event(message)));
-                records.push((record, waited));
             }
             Err(reason) => aside.push((record, reason)),
         }
     }
     let answers = engine.handle(events).await;
     let mut long = Vec::new();
-    for ((record, waited), answer) in records.into_iter().zip(answers) {
+    for ((record, waited, span), answer) in records.into_iter().zip(answers) {
+        if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
+            // A Wake does not carry it.
+            span.record("trace_id", telemetry::trace_id(task.traceparent.as_deref()));
+        }
+        let _within = span.entered();
         if let (Ok(handled), false) = (&answer, waited.is_empty()) {
             long.push((handled.clone(), waited));
         }
         match answer {
             Ok(Handled::Applied(task)) => {
-                tracing::info!(task.id = %task.id, version = task.version, state = task.process_state().name(), "moved a task on");
+                tracing::debug!(version = task.version, state = task.process_state().name(), "moved a task on");
             }
             Ok(Handled::Kept(Kept::Foreign, task)) => {
                 aside.push((record, format!("task {} has no such step or attempt", task.id)));
             }
             Ok(Handled::Kept(why, task)) => {
-                tracing::debug!(task.id = %task.id, version = task.version, ?why, "left a task as it is");
+                if matches!(why, Kept::Late | Kept::Stale) {
+                    metrics::LATE_REPLIES.add(&task.workflow);
+                }
+                tracing::debug!(version = task.version, ?why, "left a task as it is");
             }
             Ok(Handled::NoSuchTask) => aside.push((record, "there is no such task".into())),
             Err(error @ Error::Corrupt { .. }) => aside.push((record, error.to_string())),
@@ -65,6 +75,16 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     batch::set_aside(&engine.messenger, aside, &mut response).await;
     waits::note(engine, long).await;
     response
+}
+
+fn span(message: &ToScheduler) -> Span {
+    match message {
+        ToScheduler::Wake(wake) => telemetry::span("wake", &wake.task_id, None),
+        ToScheduler::Reply(reply) => {
+            telemetry::step_span("reply", &reply.task_id, &reply.step, reply.attempt, reply.traceparent.as_deref())
+        }
+        ToScheduler::Cancel(cancel) => telemetry::span("cancel", &cancel.task_id, None),
+    }
 }
 
 fn to_event(message: ToScheduler) -> Event {

@@ -1,16 +1,18 @@
 //! The scheduler as a Lambda function.
 
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
-    let engine = &engine;
+    let (engine, stack) = (&engine, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
-        Ok::<_, Error>(Box::pin(scheduler::handler(engine, event.payload)).await)
+        let response = Box::pin(scheduler::handler(engine, event.payload)).await;
+        metrics::flush(stack);
+        Ok::<_, Error>(response)
     }))
     .await
 }

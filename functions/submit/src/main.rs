@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::number;
-use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
 
 #[tokio::main(flavor = "current_thread")]
@@ -29,14 +29,15 @@ async fn main() -> Result<(), Error> {
         ),
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
     };
-    let submit = &submit;
+    let (submit, stack) = (&submit, config.stack());
     run(service_fn(move |event: LambdaEvent<Value>| async move {
-        if event.payload.get("Records").is_some() {
-            let response = Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await;
-            return Ok::<_, Error>(serde_json::to_value(response)?);
-        }
-        let response = Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await;
-        Ok(serde_json::to_value(response)?)
+        let response = if event.payload.get("Records").is_some() {
+            serde_json::to_value(Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await)?
+        } else {
+            serde_json::to_value(Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await)?
+        };
+        metrics::flush(stack);
+        Ok::<_, Error>(response)
     }))
     .await
 }

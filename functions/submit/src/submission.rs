@@ -14,9 +14,11 @@ use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::time::Duration;
-use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::metrics;
+use stepwarden_aws::telemetry::{self, Chain};
 use stepwarden_aws::whole;
 use tokio::time::{Instant, sleep};
+use tracing::{Instrument, Span};
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
@@ -110,12 +112,18 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// A problem; then nothing was written, except behind `unavailable`, where sending the same again tells.
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+        let span = span(tenant, key, &submission);
+        Box::pin(self.accept_now(tenant, key, submission)).instrument(span).await
+    }
+
+    async fn accept_now(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let (workflow, order, task) = self.check(tenant, key, submission)?;
         // Whoever lost the answer to an order that was accepted gets it again, whatever the load.
         if let Some(overload) = self.engine.overload(workflow, tenant, task.priority).await
             && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
         {
             let age_ms = overload.age.as_millis();
+            metrics::ORDERS_REFUSED.add("overload");
             tracing::warn!(queue = overload.queue, age_ms, alarm = "overload", "refused an order: overload");
             return Err(overloaded(&overload, &order.id));
         }
@@ -128,6 +136,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// As above, but never for overload.
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+        let span = span(tenant, key, &submission);
+        Box::pin(self.accept_in_time(tenant, key, submission)).instrument(span).await
+    }
+
+    async fn accept_in_time(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         if let Some(workflow) = self.workflows.get(&submission.workflow) {
             let patience = Instant::now() + PATIENCE;
             while Instant::now() < patience
@@ -194,7 +207,6 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
         match self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? {
             Created::New => {
-                tracing::info!(task.id = %order.id, workflow = %task.workflow, "accepted an order");
                 self.announce(&task, shared::view::received(&task, workflow)).await;
             }
             Created::Exists => self.recognise(&order).await?,
@@ -230,12 +242,16 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
             for sent in self.engine.messenger.send(vec![effect]).await {
                 if let Err(error) = sent {
-                    tracing::warn!(task.id = %task.id, error = %Chain(&error), "an accepted order waits for the supervisor");
+                    tracing::warn!(error = %Chain(&error), "an accepted order waits for the supervisor");
                     return;
                 }
             }
         }
     }
+}
+
+fn span(tenant: &str, key: &str, submission: &Submission) -> Span {
+    telemetry::span("submit", &Id::derive(tenant, key), submission.traceparent.as_deref())
 }
 
 /// The store's error as a problem.

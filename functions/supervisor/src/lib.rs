@@ -8,6 +8,7 @@
 //! live in the state table, so a supervisor without them could write nothing anyway. Two leaders at once do no harm: every
 //! write is conditional, and carries the lease's token, of which a task refuses an older one.
 
+pub mod ages;
 mod strain;
 
 use leader::{Hold, Lease, LeaseStore};
@@ -136,14 +137,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                 Err(error) => problem = Some(error),
             }
         }
-        if total.looked_at > 0 {
-            tracing::info!(
-                looked_at = total.looked_at,
-                expired = total.expired,
-                failed = total.failed,
-                "swept the due index"
-            );
-        }
+        let Sweep { looked_at, expired, failed, .. } = total;
+        tracing::debug!(looked_at, expired, failed, "swept the due index");
         total.stood_by = total.groups == 0;
         // What was cut short would make a part of a sweep look like all of it.
         if !total.stood_by && problem.is_none() && self.settings.strain_least > 0 {

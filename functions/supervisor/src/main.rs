@@ -3,8 +3,9 @@
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use std::time::{Duration, SystemTime};
 use stepwarden_aws::config::number;
-use stepwarden_aws::{Clients, Config, engine, telemetry, wall_clock};
-use supervisor::{Settings, Supervisor};
+use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
+use supervisor::{Settings, Supervisor, Sweep, ages};
 use tokio::time::Instant;
 
 /// A supervisor that died is followed after this long; one that is slow renews it.
@@ -27,11 +28,19 @@ async fn main() -> Result<(), Error> {
         ..Settings::new(config.shards, LEASE_LIFE)
     };
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
-    let engine = &engine;
+    let (engine, stack) = (&engine, config.stack());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
         let left = event.context.deadline().duration_since(SystemTime::now()).unwrap_or_default();
         let until = Instant::now() + sweep_for.min(left.saturating_sub(LAST_SWEEP));
-        Ok::<_, Error>(Box::pin(Supervisor::new(engine, settings).patrol(every, until)).await?)
+        let swept = Box::pin(Supervisor::new(engine, settings).patrol(every, until)).await;
+        // Once is enough, and by whoever leads.
+        if let Ok(Sweep { stood_by: false, .. }) = swept
+            && let Err(error) = Box::pin(ages::measure(engine, settings.shards)).await
+        {
+            tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
+        }
+        metrics::flush(stack);
+        Ok::<_, Error>(swept?)
     }))
     .await
 }

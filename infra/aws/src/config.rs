@@ -118,6 +118,12 @@ impl Config {
         format!("{}{name}", self.queue_prefix)
     }
 
+    /// Name of the stack, of which all queues' names begin.
+    #[must_use]
+    pub fn stack(&self) -> &str {
+        self.queue_prefix.rsplit('/').next().unwrap_or_default().trim_end_matches('-')
+    }
+
     /// The pools of an agent, the most preferred first.
     #[must_use]
     pub fn pools_of<'a>(&'a self, agent: &'a str) -> Vec<&'a str> {

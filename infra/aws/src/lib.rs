@@ -13,6 +13,7 @@ pub mod item;
 pub mod lease_store;
 pub mod list;
 pub mod messenger;
+pub mod metrics;
 pub mod problem;
 pub mod query;
 pub mod redrive;
@@ -30,7 +31,7 @@ pub use state_store::DynamoStore;
 /// The engine as it runs on AWS and on every endpoint that speaks its protocols.
 pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
 
-/// The engine of one process: `config` says where, `clients` how, `clock` when.
+/// The engine of one process, whose saves are logged and counted: `config` says where, `clients` how, `clock` when.
 #[must_use]
 pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) -> Engine {
     observed_engine(config, clients, clock, None)
@@ -46,13 +47,20 @@ pub fn observed_engine(
 ) -> Engine {
     let store = DynamoStore::new(clients.dynamodb.clone(), config);
     let messenger = SqsMessenger::new(clients, config);
+    let instance = config.instance.clone();
+    let observer: shared::engine::Observer = std::sync::Arc::new(move |save| {
+        metrics::observe(save, &instance);
+        if let Some(observer) = &observer {
+            observer(save);
+        }
+    });
     let config = shared::engine::Config {
         instance: config.instance.clone(),
         skew: config.clock_skew,
         cache: config.cache,
         overload_age: config.overload_age,
         clock,
-        observer,
+        observer: Some(observer),
         pools: config.pools.clone(),
         classes: config.priority_classes,
     };

@@ -1,8 +1,11 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
+use shared::order::Id;
 use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
+use tracing::Span;
+use tracing::field::Empty;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for this process, to standard error. A second call changes nothing.
@@ -15,12 +18,35 @@ pub fn init_at(level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     let started = if std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
-        builder.json().flatten_event(true).with_current_span(true).with_ansi(false).try_init()
+        builder.json().flatten_event(true).with_current_span(true).with_span_list(false).with_ansi(false).try_init()
     } else {
         let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         builder.with_ansi(std::io::stderr().is_terminal() && !wants_none).try_init()
     };
     drop(started);
+}
+
+/// The trace that an order with this `traceparent` belongs to: 32 hexadecimal digits.
+#[must_use]
+pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
+    traceparent?.split('-').nth(1)
+}
+
+/// The span of one message about an order: what is logged within it says which one. Enabled at every level, so that an error
+/// has these fields where errors alone are logged.
+#[must_use]
+pub fn span(what: &'static str, order: &Id, traceparent: Option<&str>) -> Span {
+    let trace_id = trace_id(traceparent);
+    tracing::error_span!("message", what, task.id = %order, trace_id, step.name = Empty, step.attempt = Empty)
+}
+
+/// The same about one attempt at a step.
+#[must_use]
+pub fn step_span(what: &'static str, order: &Id, step: &str, attempt: u32, traceparent: Option<&str>) -> Span {
+    let span = span(what, order, traceparent);
+    span.record("step.name", step);
+    span.record("step.attempt", attempt);
+    span
 }
 
 /// An error with its causes, one after another: what is logged as `error`. As a value of its own an error loses its causes

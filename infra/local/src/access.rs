@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes, TENANT_CLAIM, tenant};
 use stepwarden_aws::http::header;
+use stepwarden_aws::metrics;
 use stepwarden_aws::problem::{self, Problem};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -153,6 +154,7 @@ impl Access {
             let seconds = u32::try_from((ahead - BURST).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
             let detail =
                 format!("tenant `{tenant}` may submit {} orders a second; try again in {seconds} s", self.rate);
+            metrics::ORDERS_REFUSED.add("rate_limited");
             return Err(problem::rate_limited(None, detail).retry_after(seconds));
         }
         *next = (*next).max(now) + Duration::from_secs(1) / self.rate;

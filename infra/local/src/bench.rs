@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use shared::engine::Observer;
 use shared::order::Id;
-use shared::task::{ProcessState, Task};
+use shared::task::ProcessState;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,12 +116,12 @@ pub async fn run(settings: Settings) -> Result<Report> {
     let board = Arc::new(Board::default());
     let observer: Observer = {
         let board = Arc::clone(&board);
-        Arc::new(move |task: &Task| {
+        Arc::new(move |save| {
             board.saves.fetch_add(1, Ordering::Relaxed);
-            if task.process_state() == ProcessState::Processed {
+            if save.task.process_state() == ProcessState::Processed {
                 board.ended.fetch_add(1, Ordering::Relaxed);
                 lock(&board.ends).push(Instant::now());
-                if let Some(waiting) = lock(&board.waiting).remove(&task.id) {
+                if let Some(waiting) = lock(&board.waiting).remove(&save.task.id) {
                     let _ = waiting.send(());
                 }
                 board.changed.notify_waiters();

@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use shared::engine::Save;
 use shared::order::Id;
 use shared::ports::StateStore;
 use shared::task::{ProcessState, Task};
@@ -101,7 +102,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let folder = tempfile::Builder::new().prefix("stepwarden-demo-").tempdir().context("making a fresh directory")?;
     let observer = {
         let board = Arc::clone(&board);
-        Arc::new(move |task: &Task| look(&board, |b| b.note(task)))
+        Arc::new(move |save: &Save<'_>| look(&board, |b| b.note(save.task)))
     };
     let system = System::start(Options {
         backend: Backend::Embedded { data: Some(folder.path().to_owned()), durability: Durability::Full },

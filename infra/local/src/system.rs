@@ -6,6 +6,8 @@ use crate::http;
 use crate::pump::{self, Source, UnderWay, Work};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use axum::http::Method;
 use futures::FutureExt;
 use operator::Operator;
 use shared::engine::Observer;
@@ -16,7 +18,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use stepwarden_aws::auth;
 use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
+use stepwarden_aws::http::refuse;
+use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
@@ -45,6 +50,9 @@ const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
 const STORE_CONCURRENCY: usize = 16;
 /// The same for each agent's pool: its calls wait for a remote service.
 const AGENT_CONCURRENCY: usize = 64;
+
+/// Path of the metrics, which only the local system serves.
+const METRICS: &str = "/metrics";
 
 /// Where tables, queues and the bus are.
 #[derive(Clone, Debug)]
@@ -232,7 +240,9 @@ fn route(submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>, operat
     Arc::new(move |event| {
         let (submit, operator) = (Arc::clone(&submit), Arc::clone(&operator));
         async move {
-            if operator::http::takes(&event) {
+            if event.raw_path.as_deref() == Some(METRICS) {
+                metrics(&operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
+            } else if operator::http::takes(&event) {
                 Box::pin(operator::http::handler(&operator, event)).await
             } else {
                 submit::http::handler(&submit, event).await
@@ -240,6 +250,18 @@ fn route(submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>, operat
         }
         .boxed()
     })
+}
+
+/// What this process counted, for Prometheus; and how long the oldest orders wait, measured now.
+async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
+    auth::check(event, &operator.scopes.operator)?;
+    if event.request_context.http.method != Method::GET {
+        return Err(problem::wrong_method("GET"));
+    }
+    let unavailable = |_| problem::unavailable(None, "the order store did not answer; ask again").retry_after(2);
+    supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
+    let text = stepwarden_aws::metrics::prometheus();
+    Ok(stepwarden_aws::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
 }
 
 async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {

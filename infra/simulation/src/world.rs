@@ -20,7 +20,7 @@ use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use shared::agents::Pause;
-use shared::engine::{self, Engine};
+use shared::engine::{self, Engine, Save};
 use shared::message::Request;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
@@ -348,7 +348,7 @@ impl World {
             cache: self.plan.cache,
             overload_age: self.config.overload_age,
             clock: node.clock(self),
-            observer: Some(Arc::new(move |task: &Task| observed.history().observed(task))),
+            observer: Some(Arc::new(move |save: &Save<'_>| observed.history().observed(save.task))),
             pools: self.config.pools.clone(),
             classes: self.config.priority_classes,
         };

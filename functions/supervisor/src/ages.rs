@@ -1,0 +1,43 @@
+//! How long the oldest orders wait: what an operator sees first when work stands still, whatever the cause.
+
+use futures::future::{join_all, try_join_all};
+use shared::engine::Engine;
+use shared::ports::{Error, Messenger, StateStore};
+use shared::task::{MOVED, ProcessState, Task, URGENT};
+use shared::time::Timestamp;
+use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_LAG};
+
+/// Orders looked at in each part of the due index, first due first.
+const PAGE: u32 = 10;
+/// Orders looked at in all.
+const MOST: usize = 100;
+
+/// Measures how long the oldest orders have waited, and what is owed. An order keeps its first place in the due index until it
+/// is moved, so the first of a part are its oldest; among the moved ones a bounded number is looked at.
+///
+/// # Errors
+/// The due index's.
+pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards: u16) -> Result<(), Error> {
+    let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..shards).map(move |shard| part + shard));
+    let pages = try_join_all(parts.map(|part| engine.store.due(part, Timestamp::MAX, PAGE, None))).await?;
+    let ranks = 0..PAGE as usize;
+    let ids: Vec<_> = ranks.flat_map(|n| pages.iter().filter_map(move |page| page.ids.get(n))).take(MOST).collect();
+    let tasks = join_all(ids.into_iter().map(|id| engine.store.load(id))).await;
+    // What cannot be read now is left to the next look.
+    let tasks: Vec<Task> = tasks.into_iter().filter_map(|task| task.ok().flatten()).collect();
+    let now = engine.now();
+    let age = |since: fn(&Task) -> Option<Timestamp>| {
+        tasks.iter().filter_map(since).min().map_or(0.0, |since| since.duration_until(now).as_secs_f64().max(0.0))
+    };
+    OLDEST_PENDING_AGE
+        .set(age(|task| (!has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
+    OLDEST_PROCESSING_AGE
+        .set(age(|task| (has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
+    OUTBOX_LAG.set(age(|task| (task.alert.is_some() || task.notice_owed).then_some(task.updated_at)));
+    Ok(())
+}
+
+/// A step of it was given to an agent.
+fn has_begun(task: &Task) -> bool {
+    task.process_state() != ProcessState::Pending || task.steps.iter().any(|step| step.attempt > 0)
+}

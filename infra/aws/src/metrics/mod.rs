@@ -1,0 +1,164 @@
+//! What this process counts and measures. In Lambda it leaves as lines of the embedded metric format ([`flush`]), in the local
+//! system as Prometheus text ([`prometheus`]). `docs/telemetry.md` says what each metric tells.
+//!
+//! A metric has at most one label, whose values are few: names of workflows and agents, never of orders or tenants.
+
+mod emf;
+mod prometheus;
+mod saves;
+
+pub use emf::flush;
+pub use prometheus::prometheus;
+pub use saves::observe;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Most values of a label; what comes beyond them counts as [`OTHER`]. Names come from workflow files, which people write.
+const MAX_VALUES: usize = 200;
+/// The label of what has no place of its own.
+const OTHER: &str = "other";
+/// Most times of one metric between two flushes: as many as an EMF line may hold.
+const MAX_PENDING: usize = 100;
+/// Upper bounds of a histogram's buckets, in seconds: from one sweep of the local system to an hour.
+const BUCKETS: [f64; 9] = [0.25, 1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
+
+/// How a metric is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// How often something happened.
+    Counter,
+    /// How something stands; seconds.
+    Gauge,
+    /// How long something took; seconds.
+    Histogram,
+}
+
+/// One metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name in CloudWatch, in the namespace `Stepwarden`.
+    pub name: &'static str,
+    /// How it is to be read.
+    pub kind: Kind,
+    /// Its label, beside the stack's name.
+    pub label: Option<&'static str>,
+    /// What it tells.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($id:ident $name:literal $kind:ident $label:expr, $help:literal;)*) => {
+        $(#[doc = $help] pub static $id: Metric = Metric { name: $name, kind: Kind::$kind, label: $label, help: $help };)*
+        /// All metrics, as docs/telemetry.md lists them.
+        pub static ALL: &[&Metric] = &[$(&$id),*];
+    };
+}
+
+metrics! {
+    ORDERS_ACCEPTED "orders_accepted" Counter Some("workflow"), "Orders accepted.";
+    ORDERS_REFUSED "orders_refused" Counter Some("cause"), "Orders answered with 429: `overload` or `rate_limited`.";
+    ORDERS_PROCESSED "orders_processed" Counter Some("workflow"), "Orders that ended Processed.";
+    ORDERS_UNDONE "orders_undone" Counter Some("workflow"), "Orders that ended Undone.";
+    ORDERS_IN_ERROR "orders_in_error" Counter Some("workflow"), "Orders that stopped in Error.";
+    STEP_ATTEMPTS "step_attempts" Counter Some("agent"), "Attempts given to an agent, undos included.";
+    STEP_FAILURES "step_failures" Counter Some("agent"), "Attempts that failed or ran out of time, undos included.";
+    RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "From CompleteBy to the save that took the attempt back.";
+    LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that came after their attempt had lost the step.";
+    SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer, because it was too late.";
+    BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
+    BREAKER_HALF_OPENED "breaker_half_opened" Counter Some("agent"), "Circuit breakers that let one call try.";
+    BREAKER_CLOSED "breaker_closed" Counter Some("agent"), "Circuit breakers that closed again.";
+    OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Time since the oldest order was accepted of those not begun.";
+    OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Time since the oldest order was accepted of those under way.";
+    OUTBOX_LAG "outbox_lag" Gauge None, "Time for which the oldest owed alert or notice has waited.";
+}
+
+/// A metric under one value of its label.
+#[derive(Debug)]
+struct Series {
+    metric: &'static Metric,
+    /// The counter or the gauge, or the sum of all times.
+    value: f64,
+    /// Of a histogram: how many were at most each of [`BUCKETS`], and how many in all.
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    /// What the next flush has to tell: the sum, the latest value, or the times since the last one.
+    pending: Vec<f64>,
+}
+
+type Registry = BTreeMap<(&'static str, String), Series>;
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Metric {
+    /// Counts one.
+    pub fn add(&'static self, value: &str) {
+        debug_assert_eq!(self.kind, Kind::Counter);
+        self.record(&mut registry(), value, 1.0);
+    }
+
+    /// How it stands now, in seconds.
+    pub fn set(&'static self, seconds: f64) {
+        debug_assert_eq!(self.kind, Kind::Gauge);
+        self.record(&mut registry(), "", seconds);
+    }
+
+    /// One that took so many seconds.
+    pub fn took(&'static self, value: &str, seconds: f64) {
+        debug_assert_eq!(self.kind, Kind::Histogram);
+        self.record(&mut registry(), value, seconds.max(0.0));
+    }
+
+    fn record(&'static self, registry: &mut Registry, value: &str, number: f64) {
+        let mut key = (self.name, value.to_owned());
+        let is_new = !registry.contains_key(&key);
+        if is_new && registry.keys().filter(|(name, _)| *name == self.name).count() >= MAX_VALUES {
+            OTHER.clone_into(&mut key.1);
+        }
+        let new = || Series { metric: self, value: 0.0, buckets: [0; BUCKETS.len()], count: 0, pending: Vec::new() };
+        let series = registry.entry(key).or_insert_with(new);
+        match self.kind {
+            Kind::Counter => {
+                series.value += number;
+                let told = series.pending.pop().unwrap_or_default();
+                series.pending.push(told + number);
+            }
+            // What stands as it stood is not told again, but for a first value of nothing.
+            Kind::Gauge if series.value == number => {}
+            Kind::Gauge => {
+                series.value = number;
+                series.pending = vec![number];
+            }
+            Kind::Histogram => {
+                series.value += number;
+                series.count += 1;
+                for (count, bound) in series.buckets.iter_mut().zip(BUCKETS) {
+                    *count += u64::from(number <= bound);
+                }
+                if series.pending.len() < MAX_PENDING {
+                    series.pending.push(number);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_a_bounded_number_of_values() {
+        let mut registry = Registry::new();
+        for n in 0..MAX_VALUES + 5 {
+            STEP_ATTEMPTS.record(&mut registry, &format!("agent-{n}"), 1.0);
+        }
+        assert_eq!(registry.len(), MAX_VALUES + 1);
+        assert_eq!(registry[&("step_attempts", OTHER.to_owned())].value, 5.0);
+    }
+}

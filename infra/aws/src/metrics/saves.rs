@@ -1,0 +1,66 @@
+//! What every save tells: the log lines about an order as a whole, and what is counted of orders and steps. A save that went
+//! through happened once, however often its message came.
+
+use super::{
+    ORDERS_ACCEPTED, ORDERS_IN_ERROR, ORDERS_PROCESSED, ORDERS_UNDONE, RECOVERY_LAG, STEP_ATTEMPTS, STEP_FAILURES,
+};
+use crate::telemetry::trace_id;
+use shared::engine::Save;
+use shared::step::{State, Step};
+use shared::task::{ProcessState, Task};
+use shared::workflow::Workflow;
+
+/// Logs and counts what `save`, by the process called `instance`, changed.
+pub fn observe(save: &Save<'_>, instance: &str) {
+    let Save { task, before } = *save;
+    let trace_id = trace_id(task.traceparent.as_deref());
+    let Some((before, workflow)) = before else {
+        ORDERS_ACCEPTED.add(&task.workflow);
+        tracing::info!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "accepted");
+        return;
+    };
+    steps(before, task, workflow, instance, trace_id);
+    let state = task.process_state();
+    if state == before.process_state() {
+        return;
+    }
+    let ended = match state {
+        ProcessState::Pending | ProcessState::Processing | ProcessState::Undoing => return,
+        ProcessState::Processed => &ORDERS_PROCESSED,
+        ProcessState::Undone => &ORDERS_UNDONE,
+        ProcessState::Error => &ORDERS_IN_ERROR,
+    };
+    ended.add(&task.workflow);
+    let state = state.name();
+    // Why is in the order's history: in words of a remote service, which may quote what it was sent.
+    match state {
+        "Error" => {
+            tracing::error!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "stopped in Error")
+        }
+        _ => tracing::info!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, state, "ended"),
+    }
+}
+
+fn steps(before: &Task, task: &Task, workflow: &Workflow, instance: &str, trace_id: Option<&str>) {
+    for ((old, new), spec) in before.steps.iter().zip(&task.steps).zip(&workflow.steps) {
+        let agent = |step: &Step| step.claim().and_then(|(direction, _)| spec.work(direction)).map_or("", |w| w.agent);
+        if new.attempt > old.attempt {
+            STEP_ATTEMPTS.add(agent(new));
+        }
+        let is_missed = new.failures > old.failures || new.undo_failures > old.undo_failures;
+        let has_failed = |step: &Step| matches!(step.state, State::Failed | State::UndoFailed);
+        let Some((_, complete_by)) = old.claim() else { continue };
+        if is_missed || (has_failed(new) && !has_failed(old)) {
+            STEP_FAILURES.add(agent(old));
+        }
+        // A reply that settles an attempt leaves its version; silence leaves none.
+        if is_missed && new.settled_at != task.version {
+            let lag = complete_by.duration_until(task.updated_at);
+            RECOVERY_LAG.took(agent(old), lag.as_secs_f64());
+            tracing::warn!(
+                task.id = %task.id, step.name = %spec.name, step.attempt = old.attempt, instance, trace_id,
+                lag_ms = lag.as_millis(), "an attempt ran out of time"
+            );
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Goal: every metric of docs/telemetry.md is emitted, and every metric that is emitted is in it. Method: the whole system in
+//! memory, with faults until each metric has been counted; what `GET /metrics` says of it.
+
+mod support;
+
+use serde_json::{Value, json};
+use shared::task::ProcessState;
+use std::collections::{BTreeMap, BTreeSet};
+use stepwarden::access;
+use stepwarden_aws::metrics::{ALL, Kind};
+use stepwarden_remotes::{Service, ServiceFaults};
+use support::{Whole, trip, until};
+
+/// Position of the step that payment does.
+const CHARGE: usize = 2;
+
+/// Names of samples and their values, of all labels together.
+async fn scrape(whole: &Whole) -> BTreeMap<String, f64> {
+    let answer = whole.http.get(format!("{}/metrics", whole.system.url)).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let mut samples = BTreeMap::new();
+    for line in answer.text().await.unwrap().lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        *samples.entry(name.split('{').next().unwrap().to_owned()).or_default() += value.parse::<f64>().unwrap();
+    }
+    samples
+}
+
+/// What a metric's own sample is called: of a histogram, how many there were.
+fn sample(name: &str, kind: Kind) -> String {
+    match kind {
+        Kind::Counter => format!("stepwarden_{name}_total"),
+        Kind::Gauge => format!("stepwarden_{name}_seconds"),
+        Kind::Histogram => format!("stepwarden_{name}_seconds_count"),
+    }
+}
+
+// Metrics: each is emitted by the running system.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_emitted() {
+    let stop = trip("stop", "300ms", 200, "on_failure = \"error\"");
+    let whole = Whole::start(&[trip("trip", "300ms", 200, ""), stop]).await;
+    let faults = |faults| whole.fault(Service::Payment, faults);
+    faults(ServiceFaults { permanent: 1.0, ..Default::default() });
+    let undone = whole.submit("undone", &json!({"workflow": "trip", "input": {"total_cents": 1}})).await;
+    assert_eq!(whole.ended(&[undone]).await[0].process_state(), ProcessState::Undone);
+    let stopped = whole.submit("stop", &json!({"workflow": "stop", "input": {"total_cents": 1}})).await;
+    assert_eq!(whole.ended(&[stopped]).await[0].process_state(), ProcessState::Error);
+    // Silence, until the breaker opens; then the service is well again, and a probe closes it.
+    faults(ServiceFaults { hang: 1.0, ..Default::default() });
+    let open = whole.submit("slow", &json!({"workflow": "trip", "input": {"total_cents": 2}})).await;
+    let seen = async |name: &str| scrape(&whole).await.get(name).is_some_and(|value| *value > 0.0);
+    until("orders have an age", async || seen("stepwarden_oldest_processing_age_seconds").await.then_some(())).await;
+    until("a breaker is open", async || seen("stepwarden_breaker_opened_total").await.then_some(())).await;
+    faults(ServiceFaults::default());
+    let task = whole.ended(std::slice::from_ref(&open)).await.remove(0);
+    assert!(task.steps[CHARGE].attempt > 1, "it was tried again: {task:#?}");
+    let reply = json!({"type": "reply", "task_id": open, "step": "charge",
+                       "attempt": 1, "outcome": "done", "output": {}});
+    let url = whole.config().queue_url("replies");
+    whole.clients.sqs.send_message().queue_url(url).message_body(reply.to_string()).send().await.unwrap();
+    // Another system, whose callers have a rate: what is counted is counted for the process.
+    let bounded =
+        Whole::start_for(&[trip("trip", "1s", 3, "")], access::Options { rate: 1, ..Default::default() }).await;
+    until("an order is refused", async || {
+        let post = bounded.http.post(format!("{}/orders", bounded.system.url)).header("idempotency-key", "one");
+        let answer = post.json(&json!({"workflow": "trip", "input": {"total_cents": 3}})).send().await.unwrap();
+        (answer.status() == 429).then_some(())
+    })
+    .await;
+    until("every metric", async || {
+        let samples = scrape(&whole).await;
+        let missing: Vec<_> = ALL.iter().filter(|m| !samples.contains_key(&sample(m.name, m.kind))).collect();
+        missing.is_empty().then_some(())
+    })
+    .await;
+}
+
+// Metrics: the page lists what there is, as it is.
+#[test]
+fn the_page_lists_the_metrics_that_there_are() {
+    let page = include_str!("../docs/telemetry.md");
+    let listed: BTreeSet<Vec<&str>> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"))
+        .map(|row| row.split(" | ").map(|cell| cell.trim_matches('`')).collect())
+        .filter(|row: &Vec<&str>| row.len() == 5)
+        .collect();
+    let unit = |kind| if kind == Kind::Counter { "count" } else { "seconds" };
+    let there: BTreeSet<Vec<&str>> =
+        ALL.iter().map(|m| vec![m.name, kind(m.kind), unit(m.kind), m.label.unwrap_or("none"), m.help]).collect();
+    assert_eq!(listed, there);
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    }
+}
+
+// Metrics are for operators: the same token as their routes.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_operators() {
+    let whole = Whole::start(&[trip("trip", "1s", 3, "")]).await;
+    let url = format!("{}/metrics", whole.system.url);
+    assert_eq!(reqwest::get(&url).await.unwrap().status(), 401);
+    let answer = whole.http.post(&url).send().await.unwrap();
+    assert_eq!(answer.status(), 405);
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["code"], "method_not_allowed", "{body}");
+}
