@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod client;
 pub mod demo;
+pub mod door;
 pub mod gate;
 pub mod http;
 pub mod process;
