@@ -163,7 +163,7 @@ mod tests {
     // E4: a call that was not made counts neither way, and takes nobody's turn.
     #[test]
     fn a_call_that_was_not_made_changes_nothing() {
-        let breaker = Breaker::new(Settings { failures: 2, open_for: secs(2), longest: secs(9) });
+        let breaker = Breaker::new("payment", Settings { failures: 2, open_for: secs(2), longest: secs(9) });
         breaker.failed(at(0));
         for _ in 0..3 {
             breaker.withdrawn(at(0));

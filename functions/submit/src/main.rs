@@ -34,7 +34,9 @@ async fn main() -> Result<(), Error> {
         let response = if event.payload.get("Records").is_some() {
             serde_json::to_value(Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await)?
         } else {
-            serde_json::to_value(Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await)?
+            serde_json::to_value(
+                Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await,
+            )?
         };
         metrics::flush(stack);
         Ok::<_, Error>(response)

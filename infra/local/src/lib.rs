@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 pub mod demo;
 pub mod doctor;
+pub mod door;
 pub mod gate;
 pub mod http;
 pub mod process;

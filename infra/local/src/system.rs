@@ -1,6 +1,7 @@
 //! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
 
 use crate::access::{self, Access};
+use crate::door;
 use crate::gate::Gate;
 use crate::http;
 use crate::pump::{self, Source, UnderWay, Work};
@@ -45,8 +46,8 @@ pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 pub const LEASE_LIFE: Duration = Duration::from_secs(2);
 /// As template.yaml has it.
 const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
-/// Batches under way at once, for each consumer whose messages only meet the store: SQLite writes one thing at a time, so more
-/// would only wait in front of it, and hold up the supervisor's lease and sweep.
+/// Submissions under way at once, and batches for each consumer whose messages only meet the store: SQLite writes one thing
+/// at a time, so more would only wait in front of it, and hold up the supervisor's lease and sweep.
 const STORE_CONCURRENCY: usize = 16;
 /// The same for each agent's pool: its calls wait for a remote service.
 const AGENT_CONCURRENCY: usize = 64;
@@ -198,7 +199,8 @@ impl System {
 
         let url = url_of(&listener)?;
         let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
-        let api = http::router(route(&submit, &operator), Arc::new(access));
+        let handler = door::guard(route(&submit, &operator), STORE_CONCURRENCY);
+        let api = http::router(handler, Arc::new(access));
         let ended = ended(stopped);
         tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
         Ok(Self {

@@ -177,11 +177,11 @@ async fn submit(
     while goes_on() {
         let n = next.fetch_add(1, Ordering::SeqCst);
         let input: Value = serde_json::from_str(NORTHWIND.lines().nth(n % 830).unwrap()).unwrap();
-        let workflow = if n % 4 == 0 { "stop" } else { "order" };
+        let workflow = if n.is_multiple_of(4) { "stop" } else { "order" };
         let body = json!({"workflow": workflow, "input": input, "reply_queue": "default"});
         let mut ids = BTreeSet::new();
         // The same key and the same order are the same answer.
-        let mut answers = 1 + usize::from(n % 10 == 0);
+        let mut answers = 1 + usize::from(n.is_multiple_of(10));
         while answers > 0 {
             let post = http.post(&url).header("idempotency-key", format!("kill-{n}")).json(&body);
             if let Ok(answer) = post.send().await
