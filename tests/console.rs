@@ -256,8 +256,8 @@ async fn queues_are_listed_with_what_waits_and_dead_letters() {
     assert_eq!(row("notices-shop"), counted("notices-shop", 0, 1));
     assert_eq!(row("set-aside"), counted("set-aside", 0, 0));
     let names: Vec<_> = queues["queues"].as_array().unwrap().iter().map(|q| q["name"].as_str().unwrap()).collect();
-    // Three for each of five agents, Wakes of two classes, replies, submissions, notices, set aside.
-    assert_eq!(names.len(), 21, "{names:?}");
+    // Three for each of six agents, one of an external one, Wakes of two classes, replies, submissions, notices, set aside.
+    assert_eq!(names.len(), 25, "{names:?}");
     whole.system.pause_agent("noop", false);
     ends(&whole, &id, ProcessState::Processed).await;
     whole.system.stop().await;

@@ -337,10 +337,10 @@ mod tests {
         let (clock, counters) = (Arc::new(Clock::start()), Arc::new(Counters::default()));
         let tables = dir.path().join("tables.db");
         let mut dynamodb = DynamoDb::file(&tables, Durability::Full, lock, clock, counters).unwrap();
-        let create = br#"{"TableName": "t", "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+        let create = br#"{"TableName": "tasks", "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
             "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}], "BillingMode": "PAY_PER_REQUEST"}"#;
         assert_eq!(dynamodb.call("CreateTable", create).await.status, 200);
-        let put = br#"{"TableName": "t", "Item": {"k": {"S": "a"}}}"#;
+        let put = br#"{"TableName": "tasks", "Item": {"k": {"S": "a"}}}"#;
         assert_eq!(dynamodb.call("PutItem", put).await.status, 200);
         dynamodb.lane = Some(Lane::new(Box::new(|| Err(io::Error::other("no space left")))));
         let refused = dynamodb.call("PutItem", put).await;

@@ -75,7 +75,7 @@ fn every_verb_and_option_that_a_page_names_is_known() {
             let Some(words) = arguments(&command) else { continue };
             // In a sentence or a table a name may stand for any.
             let verb = words[0];
-            if !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
+            if verb == "help" || !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
                 continue;
             }
             let help = helps.entry(verb.to_owned()).or_insert_with(|| {
@@ -113,7 +113,7 @@ const STOP: &str =
 impl Scene {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["tests/data", "workflows", "my-workflows", ".stepwarden", "bin"] {
+        for name in ["tests/data", "workflows", "my-workflows", "all", ".stepwarden", "bin"] {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
         }
         let copy = |name: &str| std::fs::copy(format!("{ROOT}/{name}"), dir.path().join(name)).unwrap();
@@ -121,13 +121,15 @@ impl Scene {
         copy("workflows/order.toml");
         let agents = std::fs::read_to_string(format!("{ROOT}/docs/agents.md")).unwrap();
         let gift = agents.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-        for folder in ["workflows", "my-workflows"] {
+        std::fs::copy(dir.path().join("workflows/order.toml"), dir.path().join("all/order.toml")).unwrap();
+        std::fs::write(dir.path().join("all/stop.toml"), STOP).unwrap();
+        for folder in ["all", "my-workflows"] {
             std::fs::write(dir.path().join(folder).join("gift.toml"), gift).unwrap();
         }
-        std::fs::write(dir.path().join("workflows/stop.toml"), STOP).unwrap();
         std::fs::write(dir.path().join(".stepwarden/token"), common::TOKEN).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_stepwarden"), dir.path().join("bin/stepwarden")).unwrap();
-        let up = Up::start(dir.path(), &["--port", "0", "--memory", "--external-agent", "gift-wrap"]);
+        let up =
+            Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "all", "--external-agent", "gift-wrap"]);
         let mut scene = Self { dir, up, orders: Default::default() };
         scene.orders[0] = scene.order("order", "Processed", json!({})).await;
         scene.orders[1] = scene.order("stop", "Error", json!({"permanent": 1.0})).await;
@@ -167,9 +169,9 @@ impl Scene {
     }
 
     fn shell(&self, command: &str) -> Command {
-        let mut shell = Command::new("bash");
+        let mut shell = Command::new("timeout");
         let path = format!("{}:{}", self.dir.path().join("bin").display(), std::env::var("PATH").unwrap());
-        shell.args(["-euo", "pipefail", "-c", command]).current_dir(self.dir.path()).env("PATH", path);
+        shell.args(["60", "bash", "-euo", "pipefail", "-c", command]).current_dir(self.dir.path()).env("PATH", path);
         shell
             .env("STEPWARDEN_URL", &self.up.url)
             .env("USER", "ann")
@@ -194,6 +196,7 @@ impl Scene {
 
     fn works(&self, command: &str) {
         let output = self.shell(command).output().unwrap();
+        assert_ne!(output.status.code(), Some(124), "`{command}` did not end");
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "`{command}`: {:?}\n{out}{err}", output.status.code());
         // curl takes a refusal for an answer.
