@@ -71,7 +71,7 @@ impl Load {
         let http = reqwest::Client::builder().timeout(PATIENCE).pool_max_idle_per_host(CONNECTIONS).build().unwrap();
         let durability = if is_quick { "process" } else { "power" };
         let up = Up::start(dir.path(), &["--port", "0", "--data", "data", "--durability", durability]);
-        keep_saves(&http, &up.aws_url).await;
+        keep_saves(&dir.path().join("data"));
         let record = Record::create(dir.path().join("record.db"));
         Self { http, up, record, inputs: NORTHWIND.lines().collect(), dir }
     }
