@@ -90,7 +90,7 @@ impl<'a> World<'a> {
         let port = free_ports();
         let (remotes, remotes_url) = start_remotes(dir, &["--port", &(port + 3).to_string(), "--data", "ledger"]);
         let system = Self::start_system(dir, port, &remotes_url);
-        keep_saves(&http, &system.aws_url).await;
+        keep_saves(&dir.join("data"));
         let instance = Self::start_instance(dir, &system.aws_url, &remotes_url);
         let world = Self { dir, port, seed, http, system, instance, remotes, remotes_url };
         world.set_faults(true).await;

@@ -72,7 +72,7 @@ impl Load {
         let durability = if is_quick { "process" } else { "power" };
         let up =
             Up::start(dir.path(), &["--port", "0", "--data", "data", "--durability", durability, "--rate-limit", "0"]);
-        keep_saves(&http, &up.aws_url).await;
+        keep_saves(&dir.path().join("data"));
         let record = Record::create(dir.path().join("record.db"));
         Self { http, up, record, inputs: NORTHWIND.lines().collect(), dir }
     }

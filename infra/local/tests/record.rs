@@ -42,7 +42,7 @@ async fn run(dir: &Path) -> Record {
     let record = Record::create(dir.join("record.db"));
     let http = common::http();
     let mut up = Up::start(dir, &["--port", "0", "--data", "data", "--workflows", "quick"]);
-    keep_saves(&http, &up.aws_url).await;
+    keep_saves(&dir.join("data"));
     assert_eq!(submit(&http, &up, &record, "order", "processed").await, "Processed");
     let faults = json!({"services": {"payment": {"permanent": 1.0}}});
     http.put(format!("{}/faults", up.remotes_url)).json(&faults).send().await.unwrap().error_for_status().unwrap();

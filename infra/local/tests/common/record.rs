@@ -1,7 +1,7 @@
 //! What a run of the real binary left behind, seen from outside of its processes, and held to the rules of every history.
 //!
-//! The saves are the stream of the state table, which is written in the transaction of each save: no kill loses one without
-//! the other. The effects are the ledger of the remote services, the notices what a submitter receives from its queue, the
+//! The saves are what a trigger in the file of the state table keeps, in the transaction of each save: no kill loses one
+//! without the other. (A stream of the table would say the same, but the emulator reads all of it for each record.) The effects are the ledger of the remote services, the notices what a submitter receives from its queue, the
 //! alerts the events that the bus keeps. All of it goes to a file, so a run of any length is checked order by order.
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -16,6 +16,7 @@ use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use stepwarden_aws::item;
 use stepwarden_aws::messenger::ORDER_ALERT;
 use stepwarden_simulation::history::{History, Rule, Violation};
@@ -50,11 +51,18 @@ pub async fn call(http: &reqwest::Client, aws_url: &str, target: &str, body: &Va
     post.body(body.to_string()).send().await?.error_for_status()?.json().await
 }
 
-/// From here on the state table keeps a record of each write.
-pub async fn keep_saves(http: &reqwest::Client, aws_url: &str) {
-    let stream = json!({"StreamEnabled": true, "StreamViewType": "NEW_IMAGE"});
-    let update = json!({"TableName": STATE_TABLE, "StreamSpecification": stream});
-    call(http, aws_url, "DynamoDB_20120810.UpdateTable", &update).await.unwrap();
+/// From here on each write of an order's task is kept, in the files of a system that runs.
+pub fn keep_saves(data: &Path) {
+    let db = Connection::open(data.join("tables.db")).unwrap();
+    db.busy_timeout(Duration::from_secs(10)).unwrap();
+    let keep = format!(
+        "CREATE TABLE kept_saves (number INTEGER PRIMARY KEY, order_id TEXT NOT NULL, item TEXT NOT NULL);
+         CREATE TRIGGER keep_saves AFTER INSERT ON \"{STATE_TABLE}\"
+         WHEN json_extract(NEW.item_json, '$.pk.S') LIKE 'ord\\_%' ESCAPE '\\' BEGIN
+             INSERT INTO kept_saves (order_id, item) VALUES (json_extract(NEW.item_json, '$.pk.S'), NEW.item_json);
+         END;"
+    );
+    db.execute_batch(&keep).unwrap();
 }
 
 /// Messages in a queue: to be received, in somebody's hands, or delayed.
@@ -215,8 +223,7 @@ impl Record {
             db.execute(&format!("ATTACH ?1 AS {name}"), [path.to_str().unwrap()]).unwrap();
         }
         let take = format!(
-            "INSERT INTO saves SELECT id, json_extract(keys_json, '$.pk.S'), new_image FROM tables._stream_records
-                 WHERE table_name = '{STATE_TABLE}' AND json_extract(keys_json, '$.pk.S') LIKE 'ord\\_%' ESCAPE '\\';
+            "INSERT INTO saves SELECT number, order_id, item FROM tables.kept_saves;
              INSERT INTO tasks SELECT json_extract(item_json, '$.pk.S'), item_json FROM tables.\"{STATE_TABLE}\"
                  WHERE json_extract(item_json, '$.pk.S') LIKE 'ord\\_%' ESCAPE '\\';
              INSERT INTO workflows SELECT substr(json_extract(item_json, '$.pk.S'), 10),
