@@ -3,7 +3,7 @@
 //!
 //! Without it any number of them waits in front of the one writer of the store, together with all orders under way, until
 //! calls run out of time and are tried again: then nothing gets on, and no message is old enough for the overload guard to
-//! see (ten times the capacity, at a store with slow fsyncs).
+//! see (ten times the capacity of a slow store, over 256 connections).
 
 use crate::http::Handler;
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
@@ -14,8 +14,8 @@ use stepwarden_aws::http::refuse;
 use submit::problem;
 use tokio::sync::Semaphore;
 
-/// Longest wait for a place: well below the time after which a call of the store is tried again.
-const WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for a place: enough for a burst, and well below the time after which a call of the store is tried again.
+const WAIT: Duration = Duration::from_millis(250);
 /// Who is refused comes back after so many seconds; spread, or all would come at once.
 const RETRY_AFTER_S: std::ops::RangeInclusive<u32> = 2..=5;
 
