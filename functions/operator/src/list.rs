@@ -141,7 +141,8 @@ pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), 
     Err(problem::invalid_field("cursor", detail))
 }
 
-/// The steps of `task` that failed, or wait after a failure.
+/// The steps of `task` that failed, or wait after an attempt that did not get on: one that an open breaker held back is no
+/// failure, and keeps its order all the same.
 #[must_use]
 pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
     failures(task, workflow, false)
@@ -150,12 +151,13 @@ pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
 /// The same, with the steps whose next attempt is under way: a service that hangs keeps its orders there most of the time.
 pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
     let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
+        let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
         let direction = match step.state {
             State::Failed => Direction::Do,
-            State::Pending { .. } if step.failures > 0 => Direction::Do,
+            State::Pending { not_before } if step.failures > 0 || is_held_back(not_before) => Direction::Do,
             State::Processing { .. } if under_way && step.failures > 0 => Direction::Do,
             State::UndoFailed => Direction::Undo,
-            State::UndoPending { .. } if step.undo_failures > 0 => Direction::Undo,
+            State::UndoPending { not_before } if step.undo_failures > 0 || is_held_back(not_before) => Direction::Undo,
             State::UndoProcessing { .. } if under_way && step.undo_failures > 0 => Direction::Undo,
             State::Pending { .. }
             | State::Processing { .. }
@@ -220,5 +222,40 @@ pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
         created_at: task.created_at,
         updated_at: task.updated_at,
         trouble: trouble(task, workflow),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::order;
+    use shared::task::{Priority, Submission};
+    use shared::workflow::file::{Known, parse};
+
+    // E4: what an open breaker holds back counts no failure; a person sees it among what is being retried.
+    #[test]
+    fn a_step_that_was_held_back_is_in_trouble() {
+        let text =
+            "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\nundo = { agent = \"x\" }\n";
+        let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let submission = Submission {
+            id: order::Id("ord_1".into()),
+            tenant: "acme".into(),
+            reference: None,
+            reply_queue: None,
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let mut task = Task::new(submission, &workflow, "2026-01-01T00:00:00Z".parse().unwrap());
+        assert!(trouble(&task, &workflow).is_empty(), "nobody has tried it");
+        task.steps[0].error = Some("the circuit breaker of `x` is open".into());
+        task.steps[0].state = State::UndoPending { not_before: None };
+        assert!(trouble(&task, &workflow).is_empty(), "the error is that of the way forward");
+        let not_before = Some(task.created_at);
+        for (state, undo) in [(State::Pending { not_before }, false), (State::UndoPending { not_before }, true)] {
+            task.steps[0].state = state;
+            let found = trouble(&task, &workflow);
+            assert_eq!(found.iter().map(|one| (one.step.as_str(), one.undo)).collect::<Vec<_>>(), [("a", undo)]);
+        }
     }
 }
