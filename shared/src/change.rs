@@ -68,11 +68,10 @@ impl<'a> Change<'a> {
                 self.claim_ready(Direction::Do);
                 self.finish();
             }
-            // A pause holds up the beginning of an undo too.
-            Phase::Undoing if self.task.paused_at.is_some() && !self.task.is_undo_begun() => {}
             Phase::Undoing => {
                 // Once another instance has begun it, a clock that is behind must not hold it up: the reply to the last undo
-                // would end nothing, and nothing would be left to look at (simulation, seed 91).
+                // would end nothing, and nothing would be left to look at (simulation, seed 91). A reply that counts is early
+                // for this: so the one that comes while the task is paused does not begin the undo.
                 let is_early = self.task.undo_from(self.turn.skew).is_some_and(|from| self.turn.now < from);
                 if is_early && !self.task.is_undo_begun() {
                     return;
@@ -88,14 +87,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Ends the task if nothing is left to do or to undo. Claims nothing.
+    /// Ends the task if nothing is left to do, or to undo of an undo that has begun. Claims nothing.
     pub(crate) fn finish(&mut self) {
         let steps = &self.task.steps;
         match self.task.phase {
             Phase::Forward if steps.iter().all(crate::step::Step::is_done) => {
                 self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
             }
-            Phase::Undoing if self.task.is_undo_begun() && !steps.iter().any(crate::step::Step::owes_undo) => {
+            Phase::Undoing if !steps.iter().any(crate::step::Step::owes_undo) => {
                 self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
             }
             Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}

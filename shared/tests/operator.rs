@@ -381,6 +381,15 @@ fn a_paused_order_can_be_cancelled_and_not_hurried() {
     }
 }
 
+// B9, G1: skipping one failed undo does not end the order while another one is owed.
+#[test]
+fn an_order_with_another_undo_to_come_goes_on_after_one_was_skipped() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000);
+    bench.wake(bench.task.version).failed("c").on(&act(skip("c")));
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "wake");
+}
+
 // B9: who, why and when, in the order's history.
 #[test]
 fn every_act_is_recorded_with_who_why_and_when() {

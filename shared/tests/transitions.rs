@@ -704,6 +704,20 @@ fn an_undo_that_fails_for_good_stops_with_an_alert() {
     bench.is("Error a=UndoFailed#3uf2 b=Undone#1 c=Pending", "notice AttentionNeeded, alert");
 }
 
+// G2: who reads it learns which step it was, whether it failed at once or at its threshold.
+#[test]
+fn the_reason_of_a_stop_names_the_step() {
+    let reason = |bench: &Bench| bench.task.reason.clone().unwrap();
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a");
+    assert_eq!(reason(&bench), "`a` failed: no such card");
+    bench.at(11_000).wake(2).failed("a");
+    assert_eq!(reason(&bench), "the undo of `a` failed: no such card");
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").failed("a").at(11_000).wake(3).at(22_000).supervise().at(24_000).wake(5).at(35_000).supervise();
+    assert!(reason(&bench).starts_with("the undo of `a` failed: "), "{}", reason(&bench));
+}
+
 // G2, D8: resubmission goes on in the direction that failed.
 #[test]
 fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
