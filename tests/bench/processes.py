@@ -1,0 +1,162 @@
+"""Servers that a benchmark starts and ends, and what they cost, as Linux accounts it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Failed(Exception):
+    """A system did not do what was asked of it; the text says what."""
+
+
+class Server:
+    """One program and its children, in a session of their own. What it prints goes to NAME.out and NAME.err in the folder, or
+    through pipes if it takes commands."""
+
+    def __init__(self, name: str, command: list, folder: Path, *, user: str | None = None, pipes=False, env: dict | None = None):
+        self.name = name
+        self.output = folder / f"{name}.out"
+        as_user = {"user": user, "group": user, "extra_groups": []} if user else {}
+        with self.output.open("ab") as output, self.output.with_suffix(".err").open("ab") as errors:
+            self.process = subprocess.Popen(
+                [str(word) for word in command], cwd=folder, stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else output, stderr=errors, start_new_session=True, text=True,
+                env={**os.environ, **(env or {})}, **as_user)
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise Failed(f"{self.name} ended with {self.process.returncode}")
+
+    def result(self, seconds: float) -> tuple[dict, int]:
+        """The object that it prints before it ends, and how many bytes it made the kernel write to disks."""
+        end = time.monotonic() + seconds
+        try:
+            # Without reaping it, so that /proc still knows what it did.
+            while not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if time.monotonic() > end:
+                    raise Failed(f"{self.name}: not done within {seconds} s")
+                time.sleep(0.05)
+            total = written([self])
+        finally:
+            self.kill()
+        if self.process.returncode != 0:
+            self.check()
+        return json.loads(self.output.read_text()), total
+
+    def pids(self) -> list[int]:
+        """The program and everything that came from it."""
+        parents = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and (fields := stat(int(entry))):
+                parents.setdefault(int(fields[1]), []).append(int(entry))
+        found = [self.process.pid]
+        for pid in found:
+            found.extend(parents.get(pid, []))
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes at once. Some may be leaders of sessions of their own, as PostgreSQL's are."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait(10)
+
+    def stop(self, how=signal.SIGTERM) -> None:
+        """Ends it in order, within 20 s; then by force."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(20)
+                return
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def stat(pid: int) -> list[str] | None:
+    """What follows the program's name in /proc/PID/stat: the state, the parent, and so on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def cpu_ms(servers: list[Server]) -> float:
+    """User and system time of all their processes so far, and of the children that they have waited for."""
+    fields = [stat(pid) for server in servers for pid in server.pids()]
+    return sum(sum(map(int, f[11:15])) for f in fields if f) * 1000 / TICKS
+
+
+def memory(servers: list[Server]) -> int:
+    """Bytes resident in all their processes, where shared pages count once (PSS)."""
+    total = 0
+    for pid in [pid for server in servers for pid in server.pids()]:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+    return total
+
+
+class Peak(threading.Thread):
+    """The largest `memory` seen, twice a second."""
+
+    def __init__(self, servers: list[Server]):
+        super().__init__(daemon=True)
+        self.servers, self.bytes, self.done = servers, 0, threading.Event()
+
+    def run(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, memory(self.servers))
+            if self.done.wait(0.5):
+                return
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.join()
+
+
+def written(servers: list[Server]) -> int:
+    """Bytes that all their processes made the kernel write to disks so far."""
+    total = 0
+    for pid in [pid for server in servers for pid in server.pids()]:
+        try:
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+    return total
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens at."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def wait_until(what: str, is_so, seconds: float, servers: list[Server] = ()):
+    """What `is_so` answers, once it is not false. Fails after `seconds`, or when a server has ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for server in servers:
+            server.check()
+        if answer := is_so():
+            return answer
+        time.sleep(0.005)
+    raise Failed(f"{what}: not within {seconds} s")
