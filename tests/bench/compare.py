@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import peers
-from processes import Failed
+from processes import Failed, stop_all
 
 FIGURES = [
     ("orders_per_second", "orders/s, {in_flight} in flight"),
@@ -98,9 +98,10 @@ def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
 
 def sentence(facts: dict) -> str:
     versions = dict.fromkeys(f"Stepwarden {v}" if name == OURS else v for name, v in facts["versions"].items())
+    rounds = "one round" if facts["rounds"] == 1 else f"{facts['rounds']} rounds"
     rough = " Rough: something else was running." if facts["load_average"] > 1 else ""
     return (f"{facts['date']}, {facts['cpus']} cores of {facts['cpu_model']}, load average {facts['load_average']:.1f} at the start; "
-            f"{', '.join(versions)}. Medians of {facts['rounds']} rounds of {facts['single']} orders one at a time and "
+            f"{', '.join(versions)}. Medians of {rounds} of {facts['single']} orders one at a time and "
             f"{facts['orders']} orders with {facts['in_flight']} in flight; in brackets the ratio to Stepwarden.{rough}")
 
 
@@ -117,6 +118,8 @@ def one_round(title: str, systems: dict) -> dict:
                 logs = [log for end in ("out", "err") for log in sorted(Path(folder).glob(f"*.{end}")) if log.stat().st_size]
                 said = [f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in logs]
                 raise Failed("\n".join([f"{title}: {system.title}: {failure}", *said])) from failure
+            finally:
+                stop_all()
         print(f"{title}: {system.title}: {figures[name]['orders_per_second']:.0f} orders/s, p50 {figures[name]['p50_ms']:.1f} ms, "
               f"in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return figures
@@ -139,7 +142,8 @@ def main() -> None:
         parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(peers.ALL)}")
     if min(args.rounds, args.orders, args.single, args.in_flight, args.seconds) < 1:
         parser.error("all numbers are at least 1")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    for wish in signal.SIGINT, signal.SIGTERM:
+        signal.signal(wish, lambda *_: sys.exit("stopped"))
     settings = peers.Settings(args.orders, args.single, args.in_flight, args.seconds, args.stepwarden.resolve())
     systems = {name: peers.ALL[name](settings) for name in names}
     facts = about(systems, args.rounds, settings)

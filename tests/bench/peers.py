@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,36 +81,35 @@ class Peer:
         self.settings = settings
 
     def measure(self, folder: Path) -> dict:
-        with ExitStack() as stack:
-            self.folder = folder
-            self.start(stack)
-            servers = [self.server, self.worker]
-            time.sleep(1)
-            idle, before = memory(servers), written(servers)
-            with Peak(servers) as peak:
-                single = sorted(self.single(self.settings.single))
-                cpu, own, fsyncs = cpu_ms(servers), time.process_time(), self.fsyncs()
-                many = self.many()
-                cpu, own = cpu_ms(servers) - cpu, time.process_time() - own
-                fsyncs = self.fsyncs() - fsyncs if fsyncs is not None else None
-            total = written(servers) - before
-            ended = many["orders"]
-            if not ended:
-                raise Failed(f"{self.title}: no order ended")
-            return {
-                "orders_per_second": ended / many["seconds"],
-                "p50_ms": quantile(single, 0.5),
-                "p99_ms": quantile(single, 0.99),
-                "cpu_ms_per_order": cpu / ended,
-                "fsyncs_per_order": fsyncs / ended if fsyncs is not None else None,
-                "idle_memory_mb": idle / 1e6,
-                "peak_memory_mb": peak.bytes / 1e6,
-                "written_kb_per_order": kilobytes(total) / (ended + len(single)),
-                "worker_killed_ms": self.killed("worker"),
-                "server_killed_ms": self.killed("server"),
-                "orders": ended,
-                "this_program_cpu_ms_per_order": own * 1000 / ended,
-            }
+        self.folder = folder
+        self.start()
+        servers = [self.server, self.worker]
+        time.sleep(1)
+        idle, before = memory(servers), written(servers)
+        with Peak(servers) as peak:
+            single = sorted(self.single(self.settings.single))
+            cpu, own, fsyncs = cpu_ms(servers), time.process_time(), self.fsyncs()
+            many = self.many()
+            cpu, own = cpu_ms(servers) - cpu, time.process_time() - own
+            fsyncs = self.fsyncs() - fsyncs if fsyncs is not None else None
+        total = written(servers) - before
+        ended = many["orders"]
+        if not ended:
+            raise Failed(f"{self.title}: no order ended")
+        return {
+            "orders_per_second": ended / many["seconds"],
+            "p50_ms": quantile(single, 0.5),
+            "p99_ms": quantile(single, 0.99),
+            "cpu_ms_per_order": cpu / ended,
+            "fsyncs_per_order": fsyncs / ended if fsyncs is not None else None,
+            "idle_memory_mb": idle / 1e6,
+            "peak_memory_mb": peak.bytes / 1e6,
+            "written_kb_per_order": kilobytes(total) / (ended + len(single)),
+            "worker_killed_ms": self.killed("worker"),
+            "server_killed_ms": self.killed("server"),
+            "orders": ended,
+            "this_program_cpu_ms_per_order": own * 1000 / ended,
+        }
 
     def killed(self, which: str) -> float:
         """Kills it in the second step of an order and starts it again at once. Milliseconds from there to the third step."""
@@ -150,7 +148,7 @@ class Restate(Peer):
         sdk = json.loads((MODULES / "@restatedev/restate-sdk/package.json").read_text())["version"]
         self.version += f" (SDK {sdk}, Node {command([self.node, '--version'])})"
 
-    def start(self, stack: ExitStack) -> None:
+    def start(self) -> None:
         self.ingress, self.admin, self.fabric, self.port = free_ports(4)
         (self.folder / "restate.toml").write_text(f"""
             node-name = "bench"
@@ -165,10 +163,8 @@ class Restate(Peer):
             [admin]
             bind-port = {self.admin}
         """)
-        stack.callback(lambda: self.server.kill())
         self.server = self.start_server()
         self.worker = self.start_worker()
-        stack.callback(lambda: self.worker.kill())
         servers = [self.server, self.worker]
         deployment = {"uri": f"http://127.0.0.1:{self.port}"}
         wait_until("Restate: its admin answers", lambda: self.http(self.admin, "/health") is not None, 60, servers)
@@ -235,7 +231,7 @@ class Dbos(Peer):
         server = command([self.binaries / "postgres", "--version"]).split()[2]
         self.version = f"DBOS {version('dbos')} (Python {sys.version.split()[0]}, PostgreSQL {server})"
 
-    def start(self, stack: ExitStack) -> None:
+    def start(self) -> None:
         self.database = self.folder / "database"
         [self.port] = free_ports(1)
         self.database.mkdir()
@@ -245,7 +241,6 @@ class Dbos(Peer):
         if init.process.wait(60) != 0:
             init.check()
         self.server = self.start_server()
-        stack.callback(lambda: self.server.stop(signal.SIGINT))
         import psycopg
 
         def connection():
@@ -257,7 +252,6 @@ class Dbos(Peer):
         with wait_until("PostgreSQL: it answers", connection, 30, [self.server]) as database:
             database.execute("CREATE DATABASE bench")
         self.worker = self.start_worker()
-        stack.callback(lambda: self.worker.kill())
 
     def url(self, database: str) -> str:
         # Not a Unix socket: one that refuses at once gives DBOS 3.4.0 an error that it does not try again after.
@@ -265,7 +259,8 @@ class Dbos(Peer):
 
     def start_server(self) -> Server:
         words = [self.binaries / "postgres", "-D", self.database / "data", "-h", "127.0.0.1", "-p", self.port, "-k", ""]
-        return Server("postgres", words, self.folder, user=self.user)
+        # By SIGINT it ends at once and leaves no shared memory behind.
+        return Server("postgres", words, self.folder, user=self.user, ends_by=signal.SIGINT)
 
     def start_worker(self) -> Server:
         worker = Server("worker", [sys.executable, HERE / "dbos_worker.py", self.url("bench")], self.folder, pipes=True)

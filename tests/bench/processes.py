@@ -20,8 +20,11 @@ class Server:
     """One program and its children, in a session of their own. What it prints goes to NAME.out and NAME.err in the folder, or
     through pipes if it takes commands."""
 
-    def __init__(self, name: str, command: list, folder: Path, *, user: str | None = None, pipes=False, env: dict | None = None):
-        self.name = name
+    started = []
+
+    def __init__(self, name: str, command: list, folder: Path, *, user: str | None = None, pipes=False, env: dict | None = None,
+                 ends_by=signal.SIGKILL):
+        self.name, self.ends_by = name, ends_by
         self.output = folder / f"{name}.out"
         as_user = {"user": user, "group": user, "extra_groups": []} if user else {}
         with self.output.open("ab") as output, self.output.with_suffix(".err").open("ab") as errors:
@@ -29,6 +32,7 @@ class Server:
                 [str(word) for word in command], cwd=folder, stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipes else output, stderr=errors, start_new_session=True, text=True,
                 env={**os.environ, **(env or {})}, **as_user)
+        Server.started.append(self)
 
     def check(self) -> None:
         if self.process.poll() is not None:
@@ -70,15 +74,21 @@ class Server:
                 pass
         self.process.wait(10)
 
-    def stop(self, how=signal.SIGTERM) -> None:
-        """Ends it in order, within 20 s; then by force."""
-        if self.process.poll() is None:
-            self.process.send_signal(how)
+    def stop(self) -> None:
+        if self.process.poll() is None and self.ends_by != signal.SIGKILL:
+            self.process.send_signal(self.ends_by)
             try:
                 self.process.wait(20)
-                return
             except subprocess.TimeoutExpired:
-                self.kill()
+                pass
+        if self.process.poll() is None:
+            self.kill()
+
+
+def stop_all() -> None:
+    """Ends whatever was started, the last one first."""
+    while Server.started:
+        Server.started.pop().stop()
 
 
 def stat(pid: int) -> list[str] | None:
