@@ -23,7 +23,7 @@ FIGURES = [
     ("p99_ms", "one at a time, p99, ms"),
     ("cpu_ms_per_order", "CPU of all processes per order, ms"),
     ("fsyncs_per_order", "fsyncs per order"),
-    ("written_kb_per_order", "written to disk per order, KB"),
+    ("written_kb_per_order", "the disk was given per order, KB"),
     ("idle_memory_mb", "memory, idle, MB"),
     ("peak_memory_mb", "memory, peak, MB"),
     ("worker_killed_ms", "worker killed: work goes on after, ms"),

@@ -55,9 +55,11 @@ class Stepwarden:
         has_recovery = "--kills" in command([s.stepwarden, "bench", "--help"])
         counts = ["--orders", s.orders, "--single", s.single, "--in-flight", s.in_flight, "--data", folder / "data"]
         only = ["--only", "single,throughput"] if has_recovery else []
-        report, total = Server("bench", [*bench, *only, *counts], folder).result(300)
+        before = written(folder)
+        report = Server("bench", [*bench, *only, *counts], folder).result(300)
+        after = written(folder)
         if has_recovery:
-            report |= Server("recovery", [*bench, "--only", "recovery", "--kills", 1], folder).result(300)[0]
+            report["recovery"] = Server("recovery", [*bench, "--only", "recovery", "--kills", 1], folder).result(300)["recovery"]
         killed = report.get("recovery")
         return {
             "orders_per_second": report["orders_per_second"],
@@ -67,7 +69,7 @@ class Stepwarden:
             "fsyncs_per_order": report["fsyncs_per_order"],
             "idle_memory_mb": report["idle_memory_bytes"] / 1e6,
             "peak_memory_mb": report["peak_memory_bytes"] / 1e6,
-            "written_kb_per_order": kilobytes(total) / (s.orders + s.single),
+            "written_kb_per_order": before and (after - before) / 1e3 / (s.orders + s.single),
             "worker_killed_ms": killed and killed["agent"]["final_p50_ms"],
             "server_killed_ms": killed and killed["scheduler"]["final_p50_ms"],
             "report": report,
@@ -85,14 +87,14 @@ class Peer:
         self.start()
         servers = [self.server, self.worker]
         time.sleep(1)
-        idle, before = memory(servers), written(servers)
+        idle, before = memory(servers), written(folder)
         with Peak(servers) as peak:
             single = sorted(self.single(self.settings.single))
             cpu, own, fsyncs = cpu_ms(servers), time.process_time(), self.fsyncs()
             many = self.many()
             cpu, own = cpu_ms(servers) - cpu, time.process_time() - own
             fsyncs = self.fsyncs() - fsyncs if fsyncs is not None else None
-        total = written(servers) - before
+        after = written(folder)
         ended = many["orders"]
         if not ended:
             raise Failed(f"{self.title}: no order ended")
@@ -104,7 +106,7 @@ class Peer:
             "fsyncs_per_order": fsyncs / ended if fsyncs is not None else None,
             "idle_memory_mb": idle / 1e6,
             "peak_memory_mb": peak.bytes / 1e6,
-            "written_kb_per_order": kilobytes(total) / (ended + len(single)),
+            "written_kb_per_order": before and (after - before) / 1e3 / (ended + len(single)),
             "worker_killed_ms": self.killed("worker"),
             "server_killed_ms": self.killed("server"),
             "orders": ended,
@@ -290,12 +292,6 @@ class Dbos(Peer):
 
     def submit(self, order: dict) -> None:
         self.tell(order)
-
-
-def kilobytes(bytes_written: int) -> float:
-    if not bytes_written:
-        raise Failed("nothing was written to a disk: name a folder that is on one with TMPDIR")
-    return bytes_written / 1e3
 
 
 def quantile(ordered: list[float], q: float) -> float:
