@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure e2e console template openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure bench-peers e2e console template openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -26,6 +26,10 @@ $(TOOLS)/requirements.txt: infra/lambda/requirements.txt
 # Sizes, cold starts and memory of what `make build` made.
 measure:
 	tests/lambda/run
+
+# Stepwarden, Restate and DBOS on the same work on this machine, in turn; ROUNDS=1 for a first look.
+bench-peers:
+	tests/bench/run --rounds $(or $(ROUNDS),5)
 
 # template.yaml and those binaries in an emulator, with faults.
 e2e:
