@@ -53,12 +53,14 @@ async fn listen() -> (TcpListener, String) {
     (listener, address)
 }
 
+type Channels = (Arc<Mutex<mpsc::Receiver<Value>>>, mpsc::Sender<Value>);
+
 /// The Runtime API: <https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html>.
 async fn runtime_api() -> (String, mpsc::Sender<Value>, mpsc::Receiver<Value>) {
     let (events, next) = mpsc::channel::<Value>(1);
     let (answer, answers) = mpsc::channel::<Value>(1);
     let next = Arc::new(Mutex::new(next));
-    let take = async |State((next, _)): State<(Arc<Mutex<mpsc::Receiver<Value>>>, mpsc::Sender<Value>)>| {
+    let take = async |State((next, _)): State<Channels>| {
         let event = next.lock().await.recv().await.expect("the test has an event, or has ended");
         let headers = [
             ("lambda-runtime-aws-request-id", "one"),
@@ -67,8 +69,7 @@ async fn runtime_api() -> (String, mpsc::Sender<Value>, mpsc::Receiver<Value>) {
         ];
         (headers, event.to_string()).into_response()
     };
-    let give = async |State((_, answer)): State<(Arc<Mutex<mpsc::Receiver<Value>>>, mpsc::Sender<Value>)>,
-                      body: String| {
+    let give = async |State((_, answer)): State<Channels>, body: String| {
         answer.send(serde_json::from_str(&body).unwrap()).await.unwrap();
     };
     let invocation = "/2018-06-01/runtime/invocation";
