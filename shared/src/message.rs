@@ -53,6 +53,9 @@ pub struct Wake {
     /// How often it has re-sent itself.
     #[serde(default)]
     pub hops: u32,
+    /// The W3C trace context of the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// Whose order it is, for the queue.
     #[serde(skip)]
     pub tenant: String,
@@ -65,7 +68,14 @@ impl Wake {
     /// A Wake for `task`, whose sender knows it up to version `seen`.
     #[must_use]
     pub fn new(task: &Task, seen: u64, hops: u32) -> Self {
-        Self { task_id: task.id.clone(), seen, hops, tenant: task.tenant.clone(), priority: task.priority }
+        Self {
+            task_id: task.id.clone(),
+            seen,
+            hops,
+            traceparent: task.traceparent.clone(),
+            tenant: task.tenant.clone(),
+            priority: task.priority,
+        }
     }
 }
 

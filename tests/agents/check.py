@@ -4,6 +4,7 @@ Method: the real local system and examples/agents/gift_wrap.py, as two processes
 import json
 import os
 import re
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -31,7 +32,8 @@ class World:
     def __init__(self, program, folder):
         self.program, self.folder, self.agent = program, folder, None
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
-        self.environment["RUST_LOG"] = "error"
+        # In memory nothing keeps the token for the command line to find.
+        self.environment |= {"RUST_LOG": "error", "STEPWARDEN_TOKEN": secrets.token_hex(16)}
         command = [program, "up", "--memory", "--port", "0", "--workflows", HERE / "workflows", "--external-agent", "gift-wrap"]
         self.system = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=self.environment)
         text = ""

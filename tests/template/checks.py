@@ -229,11 +229,23 @@ def variables_agree_with_the_code(stack):
         needed = config | source.read_by(name) | set(source.numbers_of(name))
         if missing := needed - variables:
             yield f"{function}: missing {sorted(missing)}"
-        unknown = variables - needed - {"RUST_LOG", source.POOLS}
+        unknown = {v for v in variables - needed - {"RUST_LOG", source.POOLS} if not v.startswith("OTEL_")}
         if unknown and name in source.FUNCTIONS:
             yield f"{function}: unknown {sorted(unknown)}"
         if "RUST_LOG" not in variables:
             yield f"{function}: no log level"
+
+
+@check
+def traces_go_where_they_are_asked_to(stack):
+    endpoint, secret = stack.parameters["OtlpEndpoint"], stack.parameters["OtlpHeadersSecretArn"]
+    wanted = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint} if endpoint else {}
+    wanted |= {"OTEL_EXPORTER_OTLP_HEADERS": f"{{{{resolve:secretsmanager:{secret}}}}}"} if secret else {}
+    for function in FUNCTIONS:
+        variables = stack.properties(function)["Environment"]["Variables"]
+        there = {name: value for name, value in variables.items() if name.startswith("OTEL_")}
+        if there != wanted:
+            yield f"{function}: {there}, and {wanted} was asked for"
 
 
 @check

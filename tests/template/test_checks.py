@@ -14,6 +14,7 @@ SETTINGS = {
     "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
     "classes": {"PriorityClasses": "true"},
     "secrets-external": {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf", "ExternalAgents": "gift-wrap"},
+    "traces": {"OtlpEndpoint": "https://collector.example:4318", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"},
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},

@@ -45,6 +45,7 @@ JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
 CLASSES = {"PriorityClasses": "true"}
 STANDBY = {"Active": "false"}
 SECRETS = {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf"}
+TRACES = {"OtlpEndpoint": "https://collector.example", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"}
 VARIABLES = ("Globals", "Function", "Environment", "Variables")
 DASHBOARD = ("Resources", "Dashboard", P, "DashboardBody", "Fn::Sub")
 
@@ -132,6 +133,9 @@ DEFECTS = [
     ("the_agent_alone_reads_secrets", grant("Agent", "secretsmanager:GetSecretValue", "Orders"), {}),
     ("the_agent_alone_reads_secrets", resource("AgentRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, PASS), SECRETS),
     ("the_agent_alone_reads_secrets", resource("Agent", P, "Environment", "Variables", "HTTP_SECRETS", "x"), {}),
+    ("traces_go_where_they_are_asked_to", put(*VARIABLES, "OTEL_EXPORTER_OTLP_ENDPOINT", {"Ref": "OtlpEndpoint"}), {}),
+    ("traces_go_where_they_are_asked_to", put(*VARIABLES, "OTEL_EXPORTER_OTLP_ENDPOINT", PASS), TRACES),
+    ("traces_go_where_they_are_asked_to", put(*VARIABLES, "OTEL_EXPORTER_OTLP_HEADERS", {"Ref": "OtlpHeadersSecretArn"}), TRACES),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "sqs:SendMessage", "AgentPaymentQueue"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "dynamodb:GetItem", "Orders"), {}),
     ("the_supervisor_only_requests_recovery", grant("Supervisor", "lambda:InvokeFunction", "Agent"), {}),

@@ -25,6 +25,7 @@ use shared::time::SignedDuration;
 use std::time::Duration;
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::traces;
 
 /// How long a finished reply waits for others to share a request to SQS.
 const LINGER: Duration = Duration::from_millis(3);
@@ -90,13 +91,22 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
         let request = match batch::parse::<Request>(&record) {
             Ok(request) => request,
             Err(reason) => {
+                traces::Span::message(&record, None).fail("unreadable");
                 aside.push((record, reason));
                 continue;
             }
         };
+        let span = traces::Span::message(&record, request.traceparent.as_deref());
+        span.step(&request.task_id, &request.step, request.attempt);
+        span.set_text("agent", &request.agent);
         if let Some(agent) = runtime.agent_of(&request) {
-            work.push(async move { (runtime.perform(agent, &request).await, record) });
+            work.push(async move {
+                let reply = span.around(runtime.perform(agent, &request)).await;
+                span.replied(reply.as_ref());
+                (reply, record, span)
+            });
         } else {
+            span.fail("no_such_agent");
             let reason = format!("no agent here is called `{}`", request.agent);
             aside.push((record, reason));
         }
@@ -118,19 +128,25 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
     response
 }
 
-async fn reply<M: Messenger>(messenger: &M, ready: Vec<(Option<Reply>, Record)>, response: &mut Response) {
-    let (effects, ids): (Vec<_>, Vec<_>) = ready
+type Done = (Option<Reply>, Record, traces::Span);
+
+async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Response) {
+    let mut senders = Vec::new();
+    let (effects, from): (Vec<_>, Vec<_>) = ready
         .into_iter()
-        .filter_map(|(reply, record)| {
+        .filter_map(|(reply, record, span)| {
             let reply = Reply { queued_ms: record.waited.and_then(queued_ms), ..reply? };
-            Some((Effect::Reply(Box::new(reply)), record.message_id))
+            senders.extend(span.traceparent().map(|span| (reply.task_id.clone(), Some(reply.step.clone()), span)));
+            Some((Effect::Reply(Box::new(reply)), (record.message_id, span)))
         })
         .unzip();
     if effects.is_empty() {
         return;
     }
-    for (id, sent) in ids.iter().zip(messenger.send(effects).await) {
+    let sent = traces::sending(senders, messenger.send(effects)).await;
+    for ((id, span), sent) in from.iter().zip(sent) {
         if let Err(error) = sent {
+            span.fail("unavailable");
             tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request comes again");
             response.fail(id);
         }

@@ -4,12 +4,13 @@ use agent::secrets::Secrets;
 use agent::{Runtime, Settings, agents, breaker};
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use std::sync::Arc;
-use stepwarden_aws::{Clients, Config, SqsMessenger, metrics, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, SqsMessenger, metrics, telemetry, traces, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    traces::init(&config.instance);
     let clients = Clients::from_env().await;
     let messenger = SqsMessenger::new(&clients, &config);
     // Not set in a deployment without secrets.
@@ -28,8 +29,10 @@ async fn main() -> Result<(), Error> {
     }
     let (runtime, messenger, stack) = (&runtime, &messenger, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
+        let deadline = event.context.deadline();
         let response = Box::pin(agent::handler(runtime, messenger, event.payload)).await;
         metrics::flush(stack);
+        traces::flush_before(deadline).await;
         Ok::<_, Error>(response)
     }))
     .await

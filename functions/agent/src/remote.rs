@@ -10,6 +10,7 @@ use shared::time::{SignedDuration, Timestamp};
 use shared::trace::traceparent;
 use shared::workflow::http::{Meaning, usual};
 use std::time::Duration;
+use stepwarden_aws::traces;
 
 /// Longest answer read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -47,7 +48,7 @@ pub(crate) fn told(asked: RequestBuilder, request: &Request) -> RequestBuilder {
     let asked = asked
         .header("idempotency-key", &request.idempotency_key)
         .header("complete-by", request.complete_by.to_string());
-    match request.traceparent.as_deref().and_then(traceparent) {
+    match traces::current().or_else(|| request.traceparent.as_deref().and_then(traceparent)) {
         Some(trace) => asked.header("traceparent", trace),
         None => asked,
     }
@@ -74,11 +75,20 @@ impl Remote {
         };
         let asked = told(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
         let answer = asked.json(&body).send().await.map_err(unanswered)?;
+        traced(&answer);
         let meaning = usual("POST", answer.status().as_u16());
         let body = read(answer, meaning, &Mask::default()).await?;
         serde_json::from_slice(&body)
             .map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") })
     }
+}
+
+/// What a trace says of an answer: who gave it, and its status.
+pub(crate) fn traced(answer: &Response) {
+    let url = answer.url();
+    traces::set("server.address", url.host_str().unwrap_or_default().to_owned());
+    traces::set("server.port", url.port_or_known_default().map_or(0, i64::from));
+    traces::set("http.response.status_code", i64::from(answer.status().as_u16()));
 }
 
 /// The body of an answer that means that the call is done. What any other says is kept with the order, so it is masked.

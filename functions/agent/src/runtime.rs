@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::{metrics, telemetry};
+use stepwarden_aws::{metrics, telemetry, traces};
 use tracing::Instrument;
 
 /// Most remote services of agents that call more than one, whose breakers are kept: those called last.
@@ -135,7 +135,17 @@ impl Runtime {
             }
             calls += 1;
             let call = Call { request, time_left: left };
-            let (error, retry_after) = match tokio::time::timeout(left, agent.act(call)).await {
+            let span = traces::Span::call(request);
+            let answer = tokio::time::timeout(left, span.around(agent.act(call))).await;
+            match &answer {
+                Ok(Ok(_)) => {}
+                Ok(Err(AgentError::Permanent { .. })) => span.fail("permanent"),
+                Ok(Err(AgentError::NotCalled { .. })) => span.fail("not_called"),
+                Ok(Err(AgentError::Transient { .. })) => span.fail("transient"),
+                Err(_) => span.fail("timeout"),
+            }
+            drop(span);
+            let (error, retry_after) = match answer {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
                     return Some(Outcome::Done { output });

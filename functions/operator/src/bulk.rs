@@ -14,7 +14,7 @@ use std::time::Duration;
 use stepwarden_aws::list::MAX_PAGE;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
-use stepwarden_aws::whole;
+use stepwarden_aws::{traces, whole};
 use tokio::time::Instant;
 
 /// Most orders of one call.
@@ -114,6 +114,7 @@ impl Operator {
         let what = act::what(&bulk.action, &body).unwrap_or_else(|| {
             Err(problem::invalid_field("action", format!("must be one of {}", act::NAMES.join(", "))))
         })?;
+        traces::set("act", bulk.action.clone());
         if bulk.filter.is_everything() {
             return Err(problem::invalid_field("filter", "would fit every order; narrow it down"));
         }

@@ -12,6 +12,7 @@ use shared::order::Id;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, refuse, traced, traceparent};
 use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::traces::{self, Span};
 use stepwarden_aws::{auth, query};
 
 /// Largest body, in bytes: an edited input and what is around it.
@@ -31,12 +32,33 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
 
 /// Answers one request.
 pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
-    let answer = match route(operator, &event).await {
+    let span = span(&event);
+    let answer = match span.around(route(operator, &event)).await {
         Ok(answer) if event.request_context.http.method == "GET" => unless_known(&event, answer),
-        Ok(answer) => answer,
-        Err(problem) => refuse(&problem),
+        Ok(answer) => {
+            span.answered(200, None);
+            answer
+        }
+        Err(problem) => {
+            span.answered(problem.status, Some(problem.code));
+            refuse(&problem)
+        }
     };
     traced(answer, traceparent(&event))
+}
+
+/// The span of what changes something. The console looks at everything every few seconds, which would be all that is seen.
+fn span(event: &ApiGatewayV2httpRequest) -> Span {
+    let route = match parts(event).as_slice() {
+        _ if event.request_context.http.method != "POST" => return Span::none(),
+        ["orders", _, "actions", _] => "/orders/{order_id}/actions/{action}",
+        ["bulk"] => "/bulk",
+        ["agents", _, "pause"] => "/agents/{name}/pause",
+        ["agents", _, "resume"] => "/agents/{name}/resume",
+        ["queues", _, "redrive"] => "/queues/{name}/redrive",
+        _ => return Span::none(),
+    };
+    Span::request("POST", route, traceparent(event).as_deref())
 }
 
 /// The answer with an `ETag`, or 304 if the client has it already.
@@ -132,6 +154,7 @@ async fn post_act(
         let detail = format!("there is no act `{name}`; write one of {}", act::NAMES.join(", "));
         Err(problem::no_such_route(None, detail))
     })?;
+    traces::set("act", name.to_owned());
     let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
     let id = Id::parse(id).ok_or_else(none)?;

@@ -5,12 +5,13 @@ use operator::Operator;
 use std::sync::Arc;
 use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::{lease_name, number};
-use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    traces::init(&config.instance);
     let clients = Clients::from_env().await;
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
     let leases = (0..groups).map(lease_name).collect();
@@ -19,8 +20,10 @@ async fn main() -> Result<(), Error> {
     let operator = Operator { scopes, ..Operator::new(engine, &clients, &config, leases) };
     let (operator, stack) = (&operator, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
+        let deadline = event.context.deadline();
         let answer = Box::pin(operator::http::handler(operator, event.payload)).await;
         metrics::flush(stack);
+        traces::flush_before(deadline).await;
         Ok::<_, Error>(answer)
     }))
     .await

@@ -9,43 +9,55 @@ use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
-use stepwarden_aws::batch::{self, Response};
+use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::{self, Chain};
+use stepwarden_aws::{metrics, traces};
 use tracing::Span;
 
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
 
+/// The kind of error of a message that is none of this queue's.
+const UNREADABLE: &str = "unreadable";
+
 /// Handles one batch. A record that fails comes again; its neighbours do not.
 pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
-    let (mut aside, mut records, mut events) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for record in batch::records(event) {
         match batch::parse::<ToScheduler>(&record) {
             // The store would refuse such a key for ever, and in the words of an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
+                traces::Span::message(&record, None).fail(UNREADABLE);
                 aside.push((record, format!("its task_id has not 1 to {MAX_ID} bytes")));
             }
             // Agents may send to this queue, and all that an agent may do is to reply.
             Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
+                traces::Span::message(&record, None).fail(UNREADABLE);
                 aside.push((record, "only replies belong on this queue".into()));
             }
             Ok(message) => {
                 let waited = waits::of(&message, &record);
-                records.push((record, waited, span(&message)));
+                let spans = (span(&message), traced(&record, &message));
+                senders.extend(spans.1.traceparent().map(|span| (message.task_id().clone(), None, span)));
+                records.push((record, waited, spans));
                 events.push((message.task_id().clone(), to_event(message)));
             }
-            Err(reason) => aside.push((record, reason)),
+            Err(reason) => {
+                traces::Span::message(&record, None).fail(UNREADABLE);
+                aside.push((record, reason));
+            }
         }
     }
-    let answers = engine.handle(events).await;
+    let answers = traces::sending(senders, engine.handle(events)).await;
     let mut long = Vec::new();
-    for ((record, waited, span), answer) in records.into_iter().zip(answers) {
+    for ((record, waited, (span, traced)), answer) in records.into_iter().zip(answers) {
         if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
-            // A Wake does not carry it.
+            // Not every message carries it.
             span.record("trace_id", telemetry::trace_id(task.traceparent.as_deref()));
+            traced.set_text("workflow", &task.workflow);
+            traced.set("state", task.process_state().name());
         }
         let _within = span.entered();
         if let (Ok(handled), false) = (&answer, waited.is_empty()) {
@@ -56,6 +68,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 tracing::debug!(version = task.version, state = task.process_state().name(), "moved a task on");
             }
             Ok(Handled::Kept(Kept::Foreign, task)) => {
+                traced.fail("foreign");
                 aside.push((record, format!("task {} has no such step or attempt", task.id)));
             }
             Ok(Handled::Kept(why, task)) => {
@@ -64,9 +77,16 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 }
                 tracing::debug!(version = task.version, ?why, "left a task as it is");
             }
-            Ok(Handled::NoSuchTask) => aside.push((record, "there is no such task".into())),
-            Err(error @ Error::Corrupt { .. }) => aside.push((record, error.to_string())),
+            Ok(Handled::NoSuchTask) => {
+                traced.fail("no_such_task");
+                aside.push((record, "there is no such task".into()));
+            }
+            Err(error @ Error::Corrupt { .. }) => {
+                traced.fail("corrupt");
+                aside.push((record, error.to_string()));
+            }
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
+                traced.fail("unavailable");
                 tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message comes again");
                 response.fail(&record.message_id);
             }
@@ -79,12 +99,26 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
 
 fn span(message: &ToScheduler) -> Span {
     match message {
-        ToScheduler::Wake(wake) => telemetry::span("wake", &wake.task_id, None),
+        ToScheduler::Wake(wake) => telemetry::span("wake", &wake.task_id, wake.traceparent.as_deref()),
         ToScheduler::Reply(reply) => {
             telemetry::step_span("reply", &reply.task_id, &reply.step, reply.attempt, reply.traceparent.as_deref())
         }
         ToScheduler::Cancel(cancel) => telemetry::span("cancel", &cancel.task_id, None),
     }
+}
+
+fn traced(record: &Record, message: &ToScheduler) -> traces::Span {
+    let order = match message {
+        ToScheduler::Wake(wake) => wake.traceparent.as_deref(),
+        ToScheduler::Reply(reply) => reply.traceparent.as_deref(),
+        ToScheduler::Cancel(_) => None,
+    };
+    let span = traces::Span::message(record, order);
+    match message {
+        ToScheduler::Reply(reply) => span.step(&reply.task_id, &reply.step, reply.attempt),
+        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => span.order(message.task_id()),
+    }
+    span
 }
 
 fn to_event(message: ToScheduler) -> Event {

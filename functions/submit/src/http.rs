@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::auth::{self, tenant};
 use stepwarden_aws::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
-use stepwarden_aws::query;
+use stepwarden_aws::{query, traces};
 use tokio::time::{Instant, sleep};
 
 pub use stepwarden_aws::auth::DEFAULT_TENANT;
@@ -103,18 +103,33 @@ async fn post_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
+    let span = traces::Span::request("POST", "/orders", traceparent(event).as_deref());
+    let answer = span.around(accept(submit, event, &span)).await;
+    match &answer {
+        Ok(_) => span.answered(202, None),
+        Err(problem) => span.answered(problem.status, Some(problem.code)),
+    }
+    answer
+}
+
+async fn accept<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    span: &traces::Span,
+) -> Result<ApiGatewayV2httpResponse, Problem> {
     auth::check(event, &submit.scopes.orders)?;
     query::read(event, &[])?;
     check_media_type(event)?;
     let body = body(event)?;
     // The body first: who sends none learns that before learning about keys.
     let mut submission = submission::parse(&body)?;
-    submission.traceparent = traceparent(event);
+    submission.traceparent = span.traceparent().or_else(|| traceparent(event));
     // What is no text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
     let tenant = tenant(event, &submit.scopes.tenant_claim)?;
     let order_id = submit.accept(tenant, key, submission).await?;
+    span.order(&order_id);
     let status_url = format!("/orders/{order_id}");
     let accepted = Accepted { order_id, status_url };
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))

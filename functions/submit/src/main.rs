@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::number;
-use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    traces::init(&config.instance);
     // At most `http::MAX_WAIT_S`: the rate of the route times this is how many instances its callers can occupy.
     let longest_s: u64 = number(|name: &str| std::env::var(name).ok(), "LONGEST_WAIT_S", 5, 0, 20)?;
     let longest = Duration::from_secs(longest_s);
@@ -31,6 +32,7 @@ async fn main() -> Result<(), Error> {
     };
     let (submit, stack) = (&submit, config.stack());
     run(service_fn(move |event: LambdaEvent<Value>| async move {
+        let deadline = event.context.deadline();
         let response = if event.payload.get("Records").is_some() {
             serde_json::to_value(Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await)?
         } else {
@@ -39,6 +41,7 @@ async fn main() -> Result<(), Error> {
             )?
         };
         metrics::flush(stack);
+        traces::flush_before(deadline).await;
         Ok::<_, Error>(response)
     }))
     .await

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
+use stepwarden_aws::traces::Span;
 
 /// A message on the submission queue: a submission and its key.
 #[derive(Deserialize)]
@@ -42,8 +43,24 @@ async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
 ) -> Result<(), crate::problem::Problem> {
-    let (key, submission) = parse(&record.body)?;
-    submit.accept_by_message(&submit.queue_tenant, &key, submission).await.map(drop)
+    let parsed = parse(&record.body);
+    let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
+    let span = Span::message(record, sent);
+    let accepted = async {
+        let (key, mut submission) = parsed?;
+        submission.traceparent = span.traceparent().or(submission.traceparent);
+        submit.accept_by_message(&submit.queue_tenant, &key, submission).await
+    };
+    match span.around(accepted).await {
+        Ok(id) => {
+            span.order(&id);
+            Ok(())
+        }
+        Err(problem) => {
+            span.fail(problem.code);
+            Err(problem)
+        }
+    }
 }
 
 /// The idempotency key and the submission in the body of a message.

@@ -20,6 +20,7 @@ use shared::time::plus;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::traces::Span;
 use tokio::time::{Instant, sleep_until};
 
 /// Tasks looked at side by side, and the size of a page of the due index.
@@ -186,7 +187,9 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                 }
             }
             sweep.looked_at += page.ids.len();
-            for answer in self.engine.recover(&page.ids, &lease).await {
+            // Most sweeps find nothing: a span for each would be all that is seen.
+            let span = if page.ids.is_empty() { Span::none() } else { Span::own("sweep") };
+            for answer in span.around(self.engine.recover(&page.ids, &lease)).await {
                 match answer {
                     Ok(found) => {
                         sweep.expired += found.expired;
@@ -197,9 +200,13 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                     Err(error) => {
                         tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
                         sweep.failed += 1;
+                        span.fail("unavailable");
                     }
                 }
             }
+            span.set("shard", i64::from(shard));
+            span.set("looked_at", page.ids.len() as i64);
+            drop(span);
             match self.holds[group].lead(&self.engine.store).await? {
                 Some(still) if still.token == lease.token => lease = still,
                 Some(_) | None => return Ok(None),

@@ -4,7 +4,7 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use std::time::{Duration, SystemTime};
 use stepwarden_aws::config::number;
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 use supervisor::{Settings, Supervisor, Sweep, ages};
 use tokio::time::Instant;
 
@@ -17,6 +17,7 @@ const LAST_SWEEP: Duration = Duration::from_secs(10);
 async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
+    traces::init(&config.instance);
     let lookup = |name: &str| std::env::var(name).ok();
     // EventBridge starts it once a minute at most; within the minute it sweeps again by itself. 0: one sweep.
     let every = Duration::from_millis(number(lookup, "SWEEP_EVERY_MS", 0, 0, 3_600_000)?);
@@ -30,7 +31,8 @@ async fn main() -> Result<(), Error> {
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
     let (engine, stack) = (&engine, config.stack());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
-        let left = event.context.deadline().duration_since(SystemTime::now()).unwrap_or_default();
+        let deadline = event.context.deadline();
+        let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
         let until = Instant::now() + sweep_for.min(left.saturating_sub(LAST_SWEEP));
         let swept = Box::pin(Supervisor::new(engine, settings).patrol(every, until)).await;
         // Once is enough, and by whoever leads.
@@ -40,6 +42,7 @@ async fn main() -> Result<(), Error> {
             tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
         }
         metrics::flush(stack);
+        traces::flush_before(deadline).await;
         Ok::<_, Error>(swept?)
     }))
     .await

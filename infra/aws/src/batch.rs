@@ -2,6 +2,7 @@
 //! records that have to come again (`ReportBatchItemFailures`).
 
 use crate::telemetry::Chain;
+use crate::traces;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
@@ -25,6 +26,8 @@ pub struct Record {
     pub body: String,
     /// From being sent to being received, its delay included; not known of a message that came before.
     pub waited: Option<SignedDuration>,
+    /// The `traceparent` of the span that sent it, where spans are made.
+    pub sender: Option<String>,
 }
 
 /// The answer that tells the event source which records to deliver again.
@@ -65,6 +68,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
                 .unwrap_or_default()
                 .to_owned(),
             waited: waited(&record.attributes),
+            sender: record.message_attributes.get(traces::ATTRIBUTE).and_then(|value| value.string_value.clone()),
             body: record.body.unwrap_or_default(),
         })
         .collect()

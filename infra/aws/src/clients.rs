@@ -90,7 +90,7 @@ impl Clients {
 
 /// One for all three services: each HTTP client of its own would read the machine's root certificates once more, which is a
 /// good part of a cold start.
-fn http_client() -> SharedHttpClient {
+pub(crate) fn http_client() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
         .build_https()

@@ -20,6 +20,7 @@ pub mod redrive;
 pub mod schema;
 pub mod state_store;
 pub mod telemetry;
+pub mod traces;
 pub mod whole;
 
 pub use clients::Clients;

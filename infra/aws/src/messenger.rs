@@ -4,18 +4,22 @@ use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::state_store::unavailable;
 use crate::telemetry::Chain;
+use crate::traces;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
-use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures::future::join_all;
 use serde_json::json;
 use shared::message::{Effect, ToScheduler};
 use shared::ports::{Error, Messenger};
 use shared::time::SignedDuration;
+use std::collections::HashMap;
 
 /// Entries in one request, of SQS and of EventBridge.
 const BATCH: usize = 10;
 /// SQS's limit for one message and for one request, in bytes.
 const MAX_BYTES: usize = 1024 * 1024;
+/// What the attribute of a message's sender counts of that: its name, its type and 55 characters.
+const SENDER_BYTES: usize = 11 + 6 + 55;
 /// Longest text of an event's detail; EventBridge takes 1 MiB for a whole request.
 const MAX_DETAIL: usize = 64 * 1024;
 /// `source` of every event of ours.
@@ -46,6 +50,8 @@ pub struct Outgoing {
     pub delay_s: i32,
     /// Fair queues: one tenant's backlog does not hold up another's.
     pub group: Option<String>,
+    /// The `traceparent` of the span that sends it, where spans are made.
+    pub sender: Option<String>,
 }
 
 /// An event for the bus.
@@ -66,7 +72,11 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
         bytes if bytes > MAX_BYTES => {
             Err(Error::TooLarge { what: format!("message to {queue}"), bytes, limit: MAX_BYTES })
         }
-        _ => Ok(Outgoing { queue, body, delay_s: 0, group: tenant.map(group_of) }),
+        bytes => {
+            // No message is refused for what only traces need.
+            let sender = traces::sender(effect).filter(|_| bytes + SENDER_BYTES <= MAX_BYTES);
+            Ok(Outgoing { queue, body, delay_s: 0, group: tenant.map(group_of), sender })
+        }
     };
     let event = |detail_type: &'static str, detail: String| match detail.len() {
         bytes if bytes > MAX_DETAIL => {
@@ -128,6 +138,7 @@ impl SqsMessenger {
                 .message_body(&message.body)
                 .set_delay_seconds((message.delay_s > 0).then_some(message.delay_s))
                 .set_message_group_id(message.group.clone())
+                .set_message_attributes(message.sender.as_deref().map(attributes))
                 .build()
                 .expect("id and body are set")
         });
@@ -197,13 +208,18 @@ impl Messenger for SqsMessenger {
     }
 }
 
+fn attributes(sender: &str) -> HashMap<String, MessageAttributeValue> {
+    let value = MessageAttributeValue::builder().data_type("String").string_value(sender);
+    HashMap::from([(traces::ATTRIBUTE.to_owned(), value.build().expect("its type is set"))])
+}
+
 /// Parcels for the same queue together, at most ten and at most 1 MiB at a time.
 fn into_batches(mut parcels: Vec<Parcel>) -> Vec<Vec<Parcel>> {
     parcels.sort_by(|a, b| a.message.queue.cmp(&b.message.queue));
     let mut batches: Vec<Vec<Parcel>> = Vec::new();
     let mut bytes = 0;
     for parcel in parcels {
-        let own = parcel.message.body.len();
+        let own = parcel.message.body.len() + parcel.message.sender.as_ref().map_or(0, |_| SENDER_BYTES);
         let fits = |batch: &&mut Vec<Parcel>| {
             batch.len() < BATCH && batch[0].message.queue == parcel.message.queue && bytes + own <= MAX_BYTES
         };
@@ -247,7 +263,7 @@ mod tests {
     use super::*;
 
     fn parcel(queue: &str, bytes: usize) -> Parcel {
-        let message = Outgoing { queue: queue.into(), body: "x".repeat(bytes), delay_s: 0, group: None };
+        let message = Outgoing { queue: queue.into(), body: "x".repeat(bytes), delay_s: 0, group: None, sender: None };
         Parcel { owner: 0, message }
     }
 

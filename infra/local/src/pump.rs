@@ -11,6 +11,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::batch::Response;
+use stepwarden_aws::traces;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -182,6 +183,7 @@ async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
         .max_number_of_messages(BATCH)
         .wait_time_seconds(LONG_POLL_S)
         .set_message_system_attribute_names(Some(ATTRIBUTES.to_vec()))
+        .message_attribute_names(traces::ATTRIBUTE)
         .send()
         .await
         .with_context(|| format!("receiving from {}", source.url))?;
@@ -228,13 +230,19 @@ fn as_event(name: &str, messages: &[Message]) -> serde_json::Value {
                 .flatten()
                 .map(|(name, value)| (name.as_str().to_owned(), json!(value)))
                 .collect();
+            let sent_with = message.message_attributes().into_iter().flatten();
+            let own: serde_json::Map<_, _> = sent_with
+                .map(|(name, value)| {
+                    (name.clone(), json!({"dataType": value.data_type(), "stringValue": value.string_value()}))
+                })
+                .collect();
             json!({
                 "messageId": message.message_id(),
                 "receiptHandle": message.receipt_handle(),
                 "body": message.body(),
                 "md5OfBody": message.md5_of_body(),
                 "attributes": attributes,
-                "messageAttributes": {},
+                "messageAttributes": own,
                 "eventSource": "aws:sqs",
                 "eventSourceARN": format!("arn:aws:sqs:local:000000000000:{name}"),
                 "awsRegion": "local",

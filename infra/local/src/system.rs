@@ -24,7 +24,7 @@ use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::http::refuse;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, wall_clock};
+use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, traces, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
@@ -156,11 +156,14 @@ impl System {
                 .context("making tables and queues")?;
         }
 
+        traces::init(&config.instance);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let ended = |mut stopped: watch::Receiver<bool>| async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         };
+
+        tasks.spawn(traces::run(ended(stopped.clone())));
 
         let aws_url = match &endpoints {
             None => None,
@@ -233,6 +236,7 @@ impl System {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(8), all).await;
+        traces::flush().await;
     }
 }
 

@@ -86,8 +86,14 @@ fn sent(request: Request) -> Effect {
 /// A Wake.
 #[must_use]
 pub fn wake(n: usize, delay_ms: i64) -> Effect {
-    let wake =
-        Wake { task_id: Id(format!("ord_{n}")), seen: 1, hops: 0, tenant: "tenant".into(), priority: Priority::Normal };
+    let wake = Wake {
+        task_id: Id(format!("ord_{n}")),
+        seen: 1,
+        hops: 0,
+        traceparent: None,
+        tenant: "tenant".into(),
+        priority: Priority::Normal,
+    };
     Effect::Wake(wake, SignedDuration::from_millis(delay_ms))
 }
 

@@ -247,6 +247,7 @@ impl Draw {
                 task_id,
                 seen: self.number(),
                 hops: self.small(),
+                traceparent: self.maybe(Self::text),
                 tenant: String::new(),
                 priority: Priority::Normal,
             }),

@@ -1,7 +1,7 @@
 //! Calls the URL that a step's workflow file names.
 
 use crate::mask::Mask;
-use crate::remote::{builder, not_called, read, told, unanswered};
+use crate::remote::{builder, not_called, read, told, traced, unanswered};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -69,6 +69,7 @@ impl Http {
             asked = asked.body(body(request).to_string());
         }
         let answer = asked.send().await.map_err(unanswered)?;
+        traced(&answer);
         let meaning = call.meaning(answer.status().as_u16());
         let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
         if meaning == http::Meaning::Done && !is_json {

@@ -1,10 +1,12 @@
-//! What every save tells: the log lines about an order as a whole, and what is counted of orders and steps. A save that went
+//! What every save tells: the log lines about an order as a whole, what is counted of orders and steps, and the links of spans
+//! to orders. A save that went
 //! through happened once, however often its message came.
 
 use super::{
     ORDERS_ACCEPTED, ORDERS_IN_ERROR, ORDERS_PROCESSED, ORDERS_UNDONE, RECOVERY_LAG, STEP_ATTEMPTS, STEP_FAILURES,
 };
 use crate::telemetry::trace_id;
+use crate::traces;
 use shared::engine::Save;
 use shared::step::{State, Step};
 use shared::task::{ProcessState, Task};
@@ -14,6 +16,7 @@ use shared::workflow::Workflow;
 pub fn observe(save: &Save<'_>, instance: &str) {
     let Save { task, before } = *save;
     let trace_id = trace_id(task.traceparent.as_deref());
+    traces::acted_on(task.traceparent.as_deref());
     let Some((before, workflow)) = before else {
         ORDERS_ACCEPTED.add(&task.workflow);
         tracing::info!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "accepted");

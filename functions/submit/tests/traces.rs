@@ -1,0 +1,187 @@
+//! Goal: a function has exported its spans before it answers, because Lambda stops it afterwards; and a collector that is dead
+//! costs an invocation a bounded time, the next ones none, and fails none. Method: the real binary, against a Runtime API, an
+//! order store and a collector in this process.
+
+#[path = "../../../infra/local/tests/common/collector.rs"]
+mod collector;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use collector::{Collector, Span};
+use serde_json::{Value, json};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stepwarden_aws::{Clients, Config, schema, traces};
+use stepwarden_embedded::{Endpoints, Options};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, mpsc};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SETTINGS: [(&str, &str); 5] = [
+    ("ORDERS_TABLE", "orders"),
+    ("STATE_TABLE", "state"),
+    ("EVENT_BUS", "default"),
+    ("AGENTS", "fraud,inventory,noop,payment,shipping,http"),
+    ("AWS_REGION", "local"),
+];
+
+/// Real orders, one JSON object a line.
+const ORDERS: &str = include_str!("../../../tests/data/northwind-orders.jsonl");
+
+/// A function as Lambda runs it, one invocation after another.
+struct Function {
+    process: Child,
+    events: mpsc::Sender<Value>,
+    answers: mpsc::Receiver<Value>,
+    _endpoints: Endpoints,
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+type Channels = (Arc<Mutex<mpsc::Receiver<Value>>>, mpsc::Sender<Value>);
+
+/// The Runtime API: <https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html>.
+async fn runtime_api() -> (String, mpsc::Sender<Value>, mpsc::Receiver<Value>) {
+    let (events, next) = mpsc::channel::<Value>(1);
+    let (answer, answers) = mpsc::channel::<Value>(1);
+    let next = Arc::new(Mutex::new(next));
+    let take = async |State((next, _)): State<Channels>| {
+        let event = next.lock().await.recv().await.expect("the test has an event, or has ended");
+        let headers = [
+            ("lambda-runtime-aws-request-id", "one"),
+            ("lambda-runtime-deadline-ms", "4102444800000"),
+            ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:local:000000000000:function:shop-submit"),
+        ];
+        (headers, event.to_string()).into_response()
+    };
+    let give = async |State((_, answer)): State<Channels>, body: String| {
+        answer.send(serde_json::from_str(&body).unwrap()).await.unwrap();
+    };
+    let invocation = "/2018-06-01/runtime/invocation";
+    let router = Router::new()
+        .route(&format!("{invocation}/next"), get(take))
+        .route(&format!("{invocation}/{{id}}/response"), post(give))
+        .with_state((next, answer));
+    let (listener, address) = listen().await;
+    tokio::spawn(axum::serve(listener, router).into_future());
+    (address, events, answers)
+}
+
+impl Function {
+    async fn start(collector: &str) -> Self {
+        let endpoints = Endpoints::open(&Options::default()).unwrap();
+        let lookup = |name: &str| match name {
+            "QUEUE_PREFIX" => Some("to be made".to_owned()),
+            _ => SETTINGS.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()),
+        };
+        let config = Config::from_lookup(lookup).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let prefix = schema::create(&clients, &config, "shop-", 30).await.unwrap();
+        let (listener, aws) = listen().await;
+        let serving = endpoints.clone();
+        tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
+        let (api, events, answers) = runtime_api().await;
+        let process = Command::new(env!("CARGO_BIN_EXE_submit"))
+            .envs(SETTINGS)
+            .env("QUEUE_PREFIX", prefix)
+            .env("AWS_ENDPOINT_URL", format!("http://{aws}"))
+            .envs([("AWS_ACCESS_KEY_ID", "any"), ("AWS_SECRET_ACCESS_KEY", "any")])
+            .env("AWS_LAMBDA_RUNTIME_API", api)
+            .envs([("AWS_LAMBDA_FUNCTION_NAME", "shop-submit"), ("AWS_LAMBDA_FUNCTION_VERSION", "1")])
+            .envs([("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"), ("AWS_LAMBDA_LOG_GROUP_NAME", "group")])
+            .env("AWS_LAMBDA_LOG_STREAM_NAME", "stream")
+            .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("{collector}/v1/traces"))
+            .env_remove("OTEL_SERVICE_NAME")
+            .spawn()
+            .unwrap();
+        Self { process, events, answers, _endpoints: endpoints }
+    }
+
+    /// The answer to `event`, and how long it took.
+    async fn invoke(&mut self, event: Value) -> (Value, Duration) {
+        let begin = Instant::now();
+        self.events.send(event).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, self.answers.recv()).await.expect("an answer").unwrap();
+        (answer, begin.elapsed())
+    }
+
+    /// Submits an order over HTTP.
+    async fn order(&mut self, key: &str) -> Duration {
+        let order: Value = serde_json::from_str(ORDERS.lines().next().unwrap()).unwrap();
+        let (answer, took) = self
+            .invoke(json!({
+                "version": "2.0",
+                "rawPath": "/orders",
+                "rawQueryString": "",
+                "headers": {"content-type": "application/json", "idempotency-key": key,
+                            "traceparent": format!("00-{TRACE}-b7ad6b7169203331-01")},
+                "requestContext": {"http": {"method": "POST", "path": "/orders"},
+                                   "authorizer": {"iam": {"accountId": "111122223333"}}},
+                "body": json!({"workflow": "order", "input": order}).to_string(),
+                "isBase64Encoded": false,
+            }))
+            .await;
+        assert_eq!(answer["statusCode"], 202, "{answer}");
+        took
+    }
+}
+
+// Telemetry: exported before the answer, for requests and for messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_are_exported_before_the_answer() {
+    let collector = Collector::start().await;
+    let mut submit = Function::start(&collector.url).await;
+    submit.order("one").await;
+    let spans = collector.spans();
+    let [span] = spans.as_slice() else { panic!("one span: {spans:#?}") };
+    assert_eq!((span.name.as_str(), span.service.as_str()), ("POST /orders", "shop-submit"));
+    assert_eq!((span.trace.as_str(), span.parent.as_str()), (TRACE, "b7ad6b7169203331"));
+
+    let record = |key: &str, body: Value| {
+        json!({"Records": [{"messageId": key, "body": body.to_string(), "attributes": {}, "messageAttributes": {},
+                            "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:local:000000000000:shop-submissions"}]})
+    };
+    let (answer, _) =
+        submit.invoke(record("bad", json!({"idempotency_key": "two", "workflow": "none", "input": {}}))).await;
+    assert_eq!(answer["batchItemFailures"], json!([]));
+    let by_name = |spans: Vec<Span>| spans.into_iter().find(|span| span.name == "process shop-submissions");
+    let span = by_name(collector.spans()).expect("exported before the answer");
+    assert_eq!((span.get("messaging.message.id"), span.get("error.type")), ("bad", "unknown_workflow"));
+    assert!(span.is_error && span.parent.is_empty());
+}
+
+// Telemetry: a dead collector fails no invocation, delays one by a bounded time, and those after it not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_collector_costs_one_bounded_wait() {
+    let (dead, address) = listen().await;
+    let mut submit = Function::start(&format!("http://{address}")).await;
+    let first = submit.order("one").await;
+    let tried = tokio::time::timeout(PATIENCE, dead.accept()).await.expect("it was tried").unwrap();
+    println!("the first answer beside a dead collector took {first:?}");
+    assert!(first >= traces::PATIENCE, "it waited: {first:?}");
+    // Room for a cold start on a slow machine.
+    assert!(first < traces::PATIENCE + Duration::from_secs(10), "{first:?}");
+    let begin = Instant::now();
+    for n in 0..5 {
+        submit.order(&format!("more-{n}")).await;
+    }
+    println!("five more took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < 5 * traces::PATIENCE, "none of them waited: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < traces::HOLD_OFF, "within that time nothing is sent");
+    drop(tried);
+}
