@@ -158,8 +158,9 @@ def window(chromium, system):
     """Opens pages; afterwards none of them may have seen an error."""
     windows = []
 
-    def open_one(path="", **options):
+    def open_one(path="", signed_in=True, **options):
         base, _, fragment = system.console.partition("#")
+        fragment = fragment if signed_in else ""
         if path.startswith("#/") and fragment:
             path = f"#{fragment}&{path[1:]}"
         windows.append(Window(chromium, base + (path or (f"#{fragment}" if fragment else "")), **options))

@@ -289,15 +289,15 @@ def test_poison_is_shown_and_moved_back(system, window):
     expect(page.locator(".toast")).to_have_text("2 messages moved back.")
 
 
-def guarded(one, wanted):
-    """The API asks for the token `wanted`, the console's files do not."""
+def guarded(system, one, wanted):
+    """The API asks for the token `wanted`, in place of the system's own. What it was sent."""
     sent = []
 
     def check(route):
         got = route.request.headers.get("authorization")
         sent.append(got)
         if got == f"Bearer {wanted}":
-            return route.fallback()
+            return route.fallback(headers={**route.request.headers, "authorization": f"Bearer {system.token}"})
         body = {"type": "/problems/unauthorized", "title": "A token is needed", "status": 401, "code": "unauthorized", "detail": "send a token"}
         return route.fulfill(status=401, headers={"www-authenticate": "Bearer"}, content_type="application/problem+json", body=json.dumps(body))
 
@@ -306,19 +306,13 @@ def guarded(one, wanted):
 
 
 def test_a_token_is_asked_for_and_kept_in_the_tab(system, window):
-    if system.token:
-        pytest.skip("the API asks for a token itself")
-    one = window("#/system")
-    one.expected = [401]
-    guarded(one, "right")
-    page = one.page
-    page.reload()
+    page = window("#/system", signed_in=False, expected=[401]).page
     dialog = page.get_by_role("dialog", name="Sign in")
     expect(dialog).to_be_visible()
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("does not take this token")
-    page.fill("#token", "right")
+    page.fill("#token", system.token)
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
     expect(page.locator("#top .pill")).to_have_text("Live")
@@ -329,11 +323,8 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(system, window):
 
 
 def test_a_token_in_the_address_is_taken_and_removed_at_once(system, window):
-    if system.token:
-        pytest.skip("the API asks for a token itself")
-    one = window()
-    sent = guarded(one, "right & long")
-    one.expected = [401]
+    one = window(signed_in=False, expected=[401])
+    sent = guarded(system, one, "right & long")
     base = one.page.url.split("#")[0]
     one.page.goto("about:blank")
     sent.clear()
