@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Attempts per call, the first included: a throttled or lost call is tried again within the invocation.
 const ATTEMPTS: u32 = 3;
+/// Longest wait before the second attempt on this machine, where no other caller has to be spared; the SDK's own is a second.
+const LOCAL_BACKOFF: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One attempt. DynamoDB and SQS answer within milliseconds; a longer silence is a lost packet.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -63,7 +65,7 @@ impl Clients {
             .sleep_impl(aws_smithy_async::rt::sleep::SharedAsyncSleep::new(
                 aws_smithy_async::rt::sleep::TokioSleep::new(),
             ))
-            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS).with_initial_backoff(LOCAL_BACKOFF))
             .timeout_config(timeouts())
             .build();
         Self {

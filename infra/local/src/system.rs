@@ -4,6 +4,7 @@ use crate::access::{self, Access};
 use crate::door;
 use crate::gate::Gate;
 use crate::http;
+use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
@@ -39,7 +40,7 @@ pub const NAME_PREFIX: &str = "stepwarden-";
 /// A message comes again this long after it was received and not deleted.
 pub const VISIBILITY_TIMEOUT_S: u32 = 180;
 /// Clocks in one process do not differ; this leaves room for a slow poll.
-const SKEW: SignedDuration = SignedDuration::from_millis(50);
+pub const SKEW: SignedDuration = SignedDuration::from_millis(50);
 /// How often the supervisor sweeps.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
@@ -187,6 +188,9 @@ impl System {
         }
 
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
+        if let Backend::Embedded { data: Some(data), .. } = &options.backend {
+            predecessor::succeed(data, &config.instance, &supervisor::lease_name(0), &engine.store).await?;
+        }
         let submit = Arc::new(Submit {
             engine: Arc::clone(&engine),
             workflows: options.workflows,

@@ -1,7 +1,7 @@
 //! The verbs that run something here.
 
-use super::args::{Bench, Cli, Command, Completions, Demo, Remotes, Simulate, Up};
-use crate::system::{self, Backend, Options, System};
+use super::args::{Bench, BenchAgent, Cli, Command, Completions, Demo, Remotes, Simulate, Up};
+use crate::system::{self, Backend, Options, StartError, System};
 use crate::{access, bench, demo, doctor, say, simulate};
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -26,6 +26,10 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
             self::up(up, workflows).await
         }
         Some(Command::Bench(bench)) => self::bench(bench).await,
+        Some(Command::BenchAgent(BenchAgent { url })) => {
+            bench::agent::serve(&url).await?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Simulate(options)) => self::simulate(options).await,
         Some(Command::Doctor(options)) => doctor::run(options, folder).await,
@@ -140,45 +144,33 @@ async fn simulate(Simulate { file, external_agents, seeds, seed, adapter_every, 
 }
 
 async fn bench(bench: Bench) -> Result<ExitCode> {
+    let Bench { only, orders, single, in_flight, backlog, .. } = bench;
     let settings = bench::Settings {
-        orders: bench.orders.max(1),
-        single: bench.single.max(1),
-        in_flight: bench.in_flight.max(1),
-        backlog: bench.backlog,
+        parts: only,
+        orders,
+        single,
+        in_flight,
+        backlog,
+        rates: bench.rates,
+        rate_for: bench.rate_for,
+        kills: bench.kills,
+        steady: bench.duration.map(|lasting| (bench.rate, lasting)),
         durability: (!bench.memory).then_some(bench.durability.into()),
         data: bench.data,
     };
-    let report = bench::run(settings).await?;
+    settings.check(bench.svg.is_some()).map_err(|wrong| StartError::Data(wrong.into()))?;
+    if let Some(path) = &bench.svg {
+        // Now, and not after a minute.
+        std::fs::write(path, "").map_err(|e| StartError::Data(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let report = bench::run(&settings).await?;
+    if let Some(path) = &bench.svg {
+        std::fs::write(path, bench::svg(&report)).with_context(|| format!("writing {}", path.display()))?;
+    }
     if bench.json {
         say!("{}", serde_json::to_string_pretty(&report)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    say!("machine             {} x {}", report.cpus, report.cpu_model);
-    say!("durability          {}", report.durability);
-    say!(
-        "throughput          {:.0} orders/s ({} orders, {} in flight)",
-        report.orders_per_second,
-        report.orders,
-        if report.backlog { "all".to_owned() } else { report.in_flight.to_string() }
-    );
-    say!(
-        "  first, last tenth {:.0}, {:.0} orders/s",
-        report.orders_per_second_first_tenth,
-        report.orders_per_second_last_tenth
-    );
-    say!("one at a time       p50 {:.1} ms, p99 {:.1} ms", report.p50_ms, report.p99_ms);
-    say!(
-        "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests, {:.1} fsyncs",
-        report.dynamodb_calls_per_order,
-        report.sends_per_order,
-        report.sqs_calls_per_order,
-        report.fsyncs_per_order
-    );
-    if let Some(cpu) = report.cpu_ms_per_order {
-        say!("CPU                 {cpu:.2} ms per order");
-    }
-    if let (Some(idle), Some(peak)) = (report.idle_memory_bytes, report.peak_memory_bytes) {
-        say!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+    } else {
+        report.say()?;
     }
     Ok(ExitCode::SUCCESS)
 }

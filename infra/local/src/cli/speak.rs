@@ -51,6 +51,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Up(_)
         | Command::Demo(_)
         | Command::Bench(_)
+        | Command::BenchAgent(_)
         | Command::Remotes(_)
         | Command::Simulate(_)
         | Command::Doctor(_)

@@ -1,10 +1,13 @@
 //! Arguments of the verbs that run something here.
 
 use super::At;
+use crate::bench::Part;
 use crate::client::DATA;
 use clap::ValueEnum;
+use jiff::SignedDuration;
 use shared::pools::Layout;
 use std::path::PathBuf;
+use std::time::Duration;
 use stepwarden_embedded::Durability;
 
 /// How a system starts.
@@ -89,30 +92,58 @@ pub struct Demo {
 /// A measurement.
 #[derive(clap::Args)]
 pub struct Bench {
+    /// Measure these alone
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = Part::value_variants().iter().copied())]
+    pub only: Vec<Part>,
     /// Orders in the throughput run
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub orders: u64,
     /// Orders one at a time, for the latency
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
     /// Orders submitted and not ended at most
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
     /// Submit all orders before the first one is scheduled
     #[arg(long)]
     pub backlog: bool,
+    /// Orders a second, each in a run of its own: they are submitted on schedule, and their time counts from then
+    #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [50, 100, 200, 400], value_parser = per_second())]
+    pub rates: Vec<u32>,
+    /// How long each of these runs lasts
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
+    pub rate_for: Duration,
+    /// How often an agent, the scheduler and everything are killed
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub kills: u32,
+    /// Measure memory and files instead, in one run of so long at --rate, for instance 1h
+    #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
+    pub duration: Option<Duration>,
+    /// Orders a second of the run with --duration
+    #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
+    pub rate: u32,
     /// What an answered write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Keep everything in memory
+    /// Keep everything in memory, and leave out recovery, for want of anything to recover
     #[arg(long)]
     pub memory: bool,
     /// Where the data goes [default: a fresh directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
+    /// Draw throughput and latencies into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The process that `bench` kills.
+#[derive(clap::Args)]
+pub struct BenchAgent {
+    /// Where the endpoints are
+    pub url: String,
 }
 
 /// A run in virtual time.
@@ -185,4 +216,19 @@ fn remote(text: &str) -> Result<(String, String), String> {
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for instance 0.1".to_owned())?;
     if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for instance 0.1".into()) }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "write a number from 1".to_owned())
+}
+
+fn per_second() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=10_000)
+}
+
+fn lasting(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a time from 1s to 24h, such as 5s or 1h".to_owned();
+    let span = text.parse::<SignedDuration>().map_err(|_| wrong())?;
+    let bounds = SignedDuration::from_secs(1)..=SignedDuration::from_hours(24);
+    if bounds.contains(&span) { Ok(span.unsigned_abs()) } else { Err(wrong()) }
 }

@@ -3,7 +3,7 @@
 mod here;
 mod speak;
 
-pub use here::{Bench, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
+pub use here::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
 pub use speak::{
     Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, One, Redrive, Submit, Wait, Watch,
 };
@@ -60,9 +60,14 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden demo\n  stepwarden demo my.jsonl --seed 7    your own orders, one JSON object a line"
     )]
     Demo(Demo),
-    /// Measure throughput and latency on this machine
-    #[command(after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --orders 1000 --memory --json")]
+    /// Measure throughput, latency, recovery and memory on this machine, in about a minute
+    #[command(
+        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --duration 1h --rate 100    whether memory stays as it is"
+    )]
     Bench(Bench),
+    /// Serve the steps of the recovery runs of `bench`, which starts and kills it
+    #[command(hide = true)]
+    BenchAgent(BenchAgent),
     /// Run a workflow under faults in virtual time, and check that every order ends well
     #[command(
         after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace"

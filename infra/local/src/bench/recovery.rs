@@ -1,0 +1,367 @@
+//! What kill -9 costs: a system in processes of its own, one of them the agent, killed in the middle of orders.
+//!
+//! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone, the
+//! scheduler with all these, and everything means both processes.
+
+use super::agent::{Begun, NAME, WORK};
+use super::report::quantile;
+use crate::client::Api;
+use crate::say;
+use crate::system::SKEW;
+use anyhow::{Context, Result, ensure};
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::{Value, json};
+use shared::order::Id;
+use shared::time::{Timestamp, plus};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use stepwarden_embedded::Durability;
+use tokio::sync::oneshot;
+
+/// Time for each attempt at a step. An attempt that failed is repeated at once.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Orders under way at each kill, and the time between two of them: the first ones are nearly done when the last one begins.
+const ORDERS: u64 = 40;
+const APART: Duration = Duration::from_millis(8);
+/// Between two looks at an order.
+const LOOK: Duration = Duration::from_millis(10);
+/// All orders have ended by then, or never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A process says that it is up within this.
+const START: Duration = Duration::from_secs(30);
+
+/// What kills cost.
+#[derive(Debug, Serialize)]
+pub struct Recovery {
+    /// Time for each attempt at a step, in milliseconds: what was lost is found missing after it.
+    pub timeout_ms: u64,
+    /// Allowed for clocks on top of it, in milliseconds.
+    pub skew_ms: u64,
+    /// How long a step takes, in milliseconds.
+    pub step_ms: u64,
+    /// An agent's process killed, and started again.
+    pub agent: Kills,
+    /// The process of the scheduler, the supervisor, the API and the data killed, and started again: at once, and every other
+    /// time after the timeout, so that all that was under way has expired by then.
+    pub scheduler: Kills,
+    /// Both at once, and started again likewise.
+    pub everything: Kills,
+}
+
+/// What was killed some times.
+#[derive(Debug, Default, Serialize)]
+pub struct Kills {
+    /// How often.
+    pub kills: u32,
+    /// Orders open at a kill, in all.
+    pub orders: u64,
+    /// Attempts at a step that expired, each of which ran again.
+    pub expired: usize,
+    /// To the beginning of the next attempt, from the expiry of the one before, which is its CompleteBy plus the skew, or from
+    /// the restart, whichever was later, in milliseconds: median.
+    pub again_p50_ms: Option<f64>,
+    /// The same: longest.
+    pub again_max_ms: Option<f64>,
+    /// From the restart until the last order that was open at the kill had ended, in milliseconds: median.
+    pub final_p50_ms: f64,
+    /// The same: longest.
+    pub final_max_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Agent,
+    Scheduler,
+    Everything,
+}
+
+/// Kills each victim `kills` times.
+///
+/// # Errors
+/// A process does not start, or an order does not end.
+pub async fn run(kills: u32, durability: Durability) -> Result<Recovery> {
+    let folder = tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("making a fresh directory")?;
+    let mut world = World::start(folder.path(), durability).await?;
+    Ok(Recovery {
+        timeout_ms: ms(TIMEOUT) as u64,
+        skew_ms: ms(SKEW.unsigned_abs()) as u64,
+        step_ms: ms(WORK) as u64,
+        agent: world.kill_often(Victim::Agent, kills).await?,
+        scheduler: world.kill_often(Victim::Scheduler, kills).await?,
+        everything: world.kill_often(Victim::Everything, kills).await?,
+    })
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// The two processes, killed when dropped.
+struct World<'a> {
+    folder: &'a Path,
+    durability: &'static str,
+    port: u16,
+    token: String,
+    api: Api,
+    system: Running,
+    agent: Running,
+    /// What all agents began since it was last taken.
+    begun: Arc<Mutex<Vec<Begun>>>,
+}
+
+impl<'a> World<'a> {
+    async fn start(folder: &'a Path, durability: Durability) -> Result<Self> {
+        let step = |name: &str, after: &str| {
+            format!(
+                "[[step]]\nname = \"{name}\"\nagent = \"{NAME}\"\ntimeout = \"{}ms\"\n{after}\
+                 retry = {{ max = 50, backoff = [\"0s\"] }}\n",
+                TIMEOUT.as_millis()
+            )
+        };
+        let workflow = format!(
+            "name = \"bench\"\n{}{}{}",
+            step("first", ""),
+            step("second", "after = [\"first\"]\n"),
+            step("third", "after = [\"second\"]\n")
+        );
+        std::fs::create_dir(folder.join("workflows")).context("making a folder for the workflow")?;
+        std::fs::write(folder.join("workflows/bench.toml"), workflow).context("writing the workflow")?;
+        let durability = match durability {
+            Durability::Full => "power",
+            Durability::Process => "process",
+        };
+        let (port, token) = (free_ports()?, format!("{:016x}", fastrand::u64(..)));
+        let api = Api::new(&format!("http://127.0.0.1:{port}"), Some(token.clone()), folder)?;
+        let begun = Arc::default();
+        let system = start_system(folder, durability, port, &token).await?;
+        let agent = start_agent(port, &begun)?;
+        Ok(Self { folder, durability, port, token, api, system, agent, begun })
+    }
+
+    async fn kill_often(&mut self, victim: Victim, kills: u32) -> Result<Kills> {
+        let (mut all, mut again, mut until_final) = (Kills { kills, ..Kills::default() }, Vec::new(), Vec::new());
+        for kill in 0..kills {
+            let orders = self.submit(&format!("{victim:?}-{kill}")).await?;
+            let down_for = if victim == Victim::Agent || kill % 2 == 0 { Duration::ZERO } else { TIMEOUT };
+            let (restart, at) = self.kill(victim, down_for).await?;
+            self.wait_for(&orders).await.with_context(|| format!("after {victim:?} was killed"))?;
+            until_final.push(ms(restart.elapsed()));
+            again.extend(lateness(std::mem::take(&mut *lock(&self.begun)), at));
+            all.orders += orders.len() as u64;
+        }
+        until_final.sort_by(f64::total_cmp);
+        again.sort_by(f64::total_cmp);
+        let of_expired = |q| (!again.is_empty()).then(|| quantile(&again, q));
+        Ok(Kills {
+            expired: again.len(),
+            again_p50_ms: of_expired(0.5),
+            again_max_ms: of_expired(1.0),
+            final_p50_ms: quantile(&until_final, 0.5),
+            final_max_ms: quantile(&until_final, 1.0),
+            ..all
+        })
+    }
+
+    /// Orders one after the other, so that they stand at all their steps when this returns.
+    async fn submit(&self, name: &str) -> Result<Vec<String>> {
+        let (begin, mut ids) = (Instant::now(), Vec::new());
+        for n in 0..ORDERS {
+            let order = json!({"workflow": "bench", "input": {"number": n}});
+            let answer = loop {
+                let post = self.api.request(Method::POST, "/orders").header("idempotency-key", format!("{name}-{n}"));
+                match self.api.ask(post.json(&order)).await {
+                    // For some seconds after a stop no order is taken, because of those that waited.
+                    Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
+                    answer => break answer?,
+                }
+            };
+            ids.push(answer.body["order_id"].as_str().context("an order without an id")?.to_owned());
+            tokio::time::sleep(APART).await;
+        }
+        Ok(ids)
+    }
+
+    /// Kills, and starts again after a while; answers when the restart began.
+    async fn kill(&mut self, victim: Victim, down_for: Duration) -> Result<(Instant, Timestamp)> {
+        let (kills_system, kills_agent) = (victim != Victim::Agent, victim != Victim::Scheduler);
+        // Both first: neither may do anything without the other.
+        let victims = [(kills_system, &mut self.system), (kills_agent, &mut self.agent)];
+        let mut victims: Vec<_> = victims.into_iter().filter_map(|(is, process)| is.then_some(process)).collect();
+        for process in &mut victims {
+            process.0.kill().context("killing a process")?;
+        }
+        for process in victims {
+            process.0.wait().context("waiting for a process that was killed")?;
+        }
+        tokio::time::sleep(down_for).await;
+        let restart = (Instant::now(), Timestamp::now());
+        if kills_system {
+            self.system = start_system(self.folder, self.durability, self.port, &self.token).await?;
+        }
+        if kills_agent {
+            self.agent = start_agent(self.port, &self.begun)?;
+        }
+        Ok(restart)
+    }
+
+    /// Returns when the last of them has ended.
+    async fn wait_for(&self, orders: &[String]) -> Result<()> {
+        let begin = Instant::now();
+        for id in orders {
+            loop {
+                let order = self.api.read(&format!("/orders/{id}")).await;
+                match order.as_ref().map(|order| order["state"].as_str()) {
+                    Ok(Some("Processed")) => break,
+                    Ok(Some("Pending" | "Processing")) => {}
+                    Ok(_) => anyhow::bail!("order {id} did not end well: {}", order.unwrap_or(Value::Null)),
+                    Err(error) => ensure!(error.is_passing(), "order {id}: {error}"),
+                }
+                ensure!(begin.elapsed() < PATIENCE, "order {id} did not end within {} s", PATIENCE.as_secs());
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// To the beginning of each attempt that was not the first, from the expiry of the one before or from `restart`, whichever was
+/// later, in milliseconds.
+fn lateness(begun: Vec<Begun>, restart: Timestamp) -> Vec<f64> {
+    let mut steps: BTreeMap<(Id, String), BTreeMap<u32, Begun>> = BTreeMap::new();
+    for begun in begun {
+        let attempts = steps.entry((begun.order.clone(), begun.step.clone())).or_default();
+        // The same request may come twice: the first time is when the step ran.
+        attempts.entry(begun.attempt).or_insert(begun);
+    }
+    let late = |(before, next): (&Begun, &Begun)| {
+        plus(before.complete_by, SKEW).max(restart).duration_until(next.at).as_secs_f64() * 1000.0
+    };
+    steps.values().flat_map(|attempts| attempts.values().zip(attempts.values().skip(1)).map(late)).collect()
+}
+
+/// A process, killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn start_system(folder: &Path, durability: &str, port: u16, token: &str) -> Result<Running> {
+    let mut command = program()?;
+    command.current_dir(folder).env("STEPWARDEN_TOKEN", token);
+    command.args(["up", "--data", "data", "--workflows", "workflows", "--rate-limit", "0", "--external-agent", NAME]);
+    command.args(["--durability", durability, "--port", &port.to_string()]);
+    let (says_so, is_up) = oneshot::channel();
+    let mut says_so = Some(says_so);
+    let process = spawn(command, move |line| {
+        if line.contains("AWS endpoints")
+            && let Some(says_so) = says_so.take()
+        {
+            let _ = says_so.send(());
+        }
+    })?;
+    let is_up = tokio::time::timeout(START, is_up).await.context("`stepwarden up` did not say that it is up")?;
+    is_up.context("`stepwarden up` ended at once")?;
+    Ok(process)
+}
+
+/// What it begins goes to `begun`.
+fn start_agent(port: u16, begun: &Arc<Mutex<Vec<Begun>>>) -> Result<Running> {
+    let mut command = program()?;
+    command.args(["bench-agent", &format!("http://127.0.0.1:{}", port + 1)]);
+    let begun = Arc::clone(begun);
+    spawn(command, move |line| {
+        // The last line of an agent that was killed may be a part of one.
+        if let Ok(one) = serde_json::from_str(line) {
+            lock(&begun).push(one);
+        }
+    })
+}
+
+/// This program, without what the environment says of other systems.
+fn program() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("looking for this program")?);
+    for name in ["AWS_ENDPOINT_URL", "AGENT_POOLS", "STEPWARDEN_URL", "STEPWARDEN_TOKEN"] {
+        command.env_remove(name);
+    }
+    command.env("RUST_LOG", "off").stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts it, and gives each line of its output to `hear`, which is dropped when there will be no more.
+fn spawn(mut command: Command, mut hear: impl FnMut(&str) + Send + 'static) -> Result<Running> {
+    let mut process = Running(command.spawn().context("starting this program once more")?);
+    let output = process.0.stdout.take().context("a process without an output")?;
+    std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).for_each(|line| hear(&line)));
+    Ok(process)
+}
+
+/// A port that is free with the two after it, below those that the system hands out.
+fn free_ports() -> Result<u16> {
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let tries = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
+    let found = { tries }.find(|port| (*port..port + 3).all(is_free));
+    found.context("no three free ports in a row between 20000 and 32000")
+}
+
+impl Recovery {
+    /// Writes it to standard output, for people.
+    ///
+    /// # Errors
+    /// Standard output cannot be written to.
+    pub fn say(&self) -> Result<()> {
+        say!("recovery            steps of {} ms with a timeout of {} ms", self.step_ms, self.timeout_ms);
+        for (name, killed) in [("agent", &self.agent), ("scheduler", &self.scheduler), ("everything", &self.everything)]
+        {
+            let Kills { kills, orders, expired, again_p50_ms, again_max_ms, final_p50_ms, final_max_ms } = killed;
+            say!(
+                "  {:<17} {kills} kills with {orders} orders open: all final p50 {final_p50_ms:.0} ms, at most \
+                 {final_max_ms:.0} ms after the restart",
+                format!("{name} killed")
+            );
+            if let (Some(p50), Some(most)) = (again_p50_ms, again_max_ms) {
+                say!(
+                    "{:19} {expired} steps ran again p50 {p50:.0} ms, at most {most:.0} ms after they had expired",
+                    ""
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // An attempt counts once however often its request comes, and nothing counts while everything is down.
+    #[test]
+    fn a_step_is_late_from_its_expiry_or_from_the_restart() {
+        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
+        let begun = |step: &str, attempt, begun: i64, complete_by: i64| Begun {
+            order: Id::derive("tenant", "key"),
+            step: step.into(),
+            attempt,
+            complete_by: at(complete_by),
+            at: at(begun),
+        };
+        let again =
+            [begun("a", 1, 0, 1000), begun("a", 1, 900, 1000), begun("a", 2, 1250, 2200), begun("b", 1, 50, 1050)];
+        assert_eq!(lateness(again.to_vec(), at(500)), [200.0]);
+        assert_eq!(lateness(again.to_vec(), at(1200)), [50.0]);
+        assert_eq!(lateness(again[..2].to_vec(), at(0)), [0.0; 0]);
+    }
+}

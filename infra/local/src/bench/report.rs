@@ -1,0 +1,213 @@
+//! What was measured, for programs and for people.
+
+use super::{Recovery, Steady};
+use crate::say;
+use anyhow::Result;
+use serde::Serialize;
+use stepwarden_embedded::Durability;
+
+/// What was measured. A part that was left out has no fields.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of Stepwarden.
+    pub version: &'static str,
+    /// When it began. UTC, whole seconds.
+    pub date: String,
+    /// Processors of the machine.
+    pub cpus: usize,
+    /// What the processors call themselves.
+    pub cpu_model: String,
+    /// What an answered write survives.
+    pub durability: &'static str,
+    /// Many orders at once.
+    #[serde(flatten)]
+    pub throughput: Option<Throughput>,
+    /// From submission to the end, one order at a time.
+    #[serde(flatten)]
+    pub single: Option<Latency>,
+    /// Resident memory before the first order, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_memory_bytes: Option<u64>,
+    /// Peak of resident memory up to the end of the throughput run, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Runs at fixed rates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<Rate>,
+    /// What kills cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// One long run at a fixed rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steady: Option<Steady>,
+}
+
+/// Many orders at once.
+#[derive(Debug, Serialize)]
+pub struct Throughput {
+    /// Orders ended per second.
+    pub orders_per_second: f64,
+    /// The same in the first and in the last tenth of the orders: equal if a backlog costs nothing.
+    pub orders_per_second_first_tenth: f64,
+    /// See above.
+    pub orders_per_second_last_tenth: f64,
+    /// How many.
+    pub orders: u64,
+    /// Submitted and not ended at most.
+    pub in_flight: usize,
+    /// Whether all orders were submitted before the first was scheduled.
+    pub backlog: bool,
+    /// User and system time of the whole process per order.
+    pub cpu_ms_per_order: Option<f64>,
+    /// Requests to the DynamoDB endpoint per order; the supervisor's sweeps included.
+    pub dynamodb_calls_per_order: f64,
+    /// Messages sent per order.
+    pub sends_per_order: f64,
+    /// Requests to the SQS endpoint per order: sends, receives and deletes, in batches.
+    pub sqs_calls_per_order: f64,
+    /// Times the disk was made to keep what was written, per order.
+    pub fsyncs_per_order: f64,
+    /// When each order ended, in seconds from the beginning, in order.
+    #[serde(skip)]
+    pub ends_s: Vec<f64>,
+}
+
+/// How long orders took, in milliseconds.
+#[derive(Debug, Default, Serialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_ms: f64,
+    /// 90th percentile.
+    pub p90_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+}
+
+impl Latency {
+    /// Of these milliseconds, in any order; all zero of none.
+    #[must_use]
+    pub fn of(mut latencies: Vec<f64>) -> Self {
+        latencies.sort_by(f64::total_cmp);
+        Self {
+            p50_ms: quantile(&latencies, 0.50),
+            p90_ms: quantile(&latencies, 0.90),
+            p99_ms: quantile(&latencies, 0.99),
+            max_ms: quantile(&latencies, 1.0),
+        }
+    }
+}
+
+/// A run at a fixed rate. An order's time counts from when it was to be submitted.
+#[derive(Debug, Serialize)]
+pub struct Rate {
+    /// Orders a second that were to be submitted, whatever became of those before them.
+    pub offered_per_second: u32,
+    /// For so long.
+    pub seconds: f64,
+    /// Orders that were taken, and ended.
+    pub orders: u64,
+    /// Orders refused for overload.
+    pub refused: u64,
+    /// Orders ended a second, until the last one had.
+    pub orders_per_second: f64,
+    /// How long they took.
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+impl Report {
+    /// Of this machine, with nothing measured yet.
+    #[must_use]
+    pub fn begin(durability: Option<Durability>) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu_model: cpu_model(),
+            durability: match durability {
+                Some(Durability::Full) => "fsync before every answer: survives a power failure",
+                Some(Durability::Process) => "written before every answer: survives kill -9, not a power failure",
+                None => "memory only",
+            },
+            throughput: None,
+            single: None,
+            idle_memory_bytes: None,
+            peak_memory_bytes: None,
+            rates: Vec::new(),
+            recovery: None,
+            steady: None,
+        }
+    }
+
+    /// Writes it to standard output, for people.
+    ///
+    /// # Errors
+    /// Standard output cannot be written to.
+    pub fn say(&self) -> Result<()> {
+        say!("machine             {} x {}", self.cpus, self.cpu_model);
+        say!("durability          {}", self.durability);
+        if let Some(run) = &self.throughput {
+            let in_flight = if run.backlog { "all".to_owned() } else { run.in_flight.to_string() };
+            let Throughput { orders_per_second, orders, .. } = run;
+            say!("throughput          {orders_per_second:.0} orders/s ({orders} orders, {in_flight} in flight)");
+            say!(
+                "  first, last tenth {:.0}, {:.0} orders/s",
+                run.orders_per_second_first_tenth,
+                run.orders_per_second_last_tenth
+            );
+            say!(
+                "per order           {:.1} DynamoDB calls, {:.1} messages, {:.1} SQS requests, {:.1} fsyncs",
+                run.dynamodb_calls_per_order,
+                run.sends_per_order,
+                run.sqs_calls_per_order,
+                run.fsyncs_per_order
+            );
+            if let Some(cpu) = run.cpu_ms_per_order {
+                say!("CPU                 {cpu:.2} ms per order");
+            }
+        }
+        if let Some(single) = &self.single {
+            say!("one at a time       {single}");
+        }
+        for rate in &self.rates {
+            let Rate { offered_per_second, orders_per_second, refused, .. } = rate;
+            let refused = if *refused > 0 { format!(", {refused} refused") } else { String::new() };
+            say!(
+                "{:<19} {}, {orders_per_second:.0} orders/s{refused}",
+                format!("at {offered_per_second} orders/s"),
+                rate.latency
+            );
+        }
+        if let (Some(idle), Some(peak)) = (self.idle_memory_bytes, self.peak_memory_bytes) {
+            say!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+        }
+        if let Some(recovery) = &self.recovery {
+            recovery.say()?;
+        }
+        if let Some(steady) = &self.steady {
+            steady.say()?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { p50_ms, p90_ms, p99_ms, max_ms } = self;
+        write!(f, "p50 {p50_ms:.1} ms, p90 {p90_ms:.1} ms, p99 {p99_ms:.1} ms, at most {max_ms:.1} ms")
+    }
+}
+
+/// The `q`-th part of what is sorted; 0 of nothing.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let index = ((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or_default()
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    line.trim_start_matches([' ', '\t', ':']).to_owned()
+}

@@ -1,0 +1,150 @@
+//! One long run at a fixed rate: whether memory and files stay as they are.
+
+use super::load::Load;
+use super::report::Latency;
+use crate::{process, say};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Looks at memory and files, in a whole run.
+const SAMPLES: u32 = 120;
+/// Least time between two of them.
+const LEAST: Duration = Duration::from_millis(100);
+
+/// One long run at a fixed rate.
+#[derive(Debug, Serialize)]
+pub struct Steady {
+    /// Orders a second that were to be submitted.
+    pub offered_per_second: u32,
+    /// For so long.
+    pub seconds: f64,
+    /// Orders that were taken, and ended.
+    pub orders: u64,
+    /// Orders refused for overload.
+    pub refused: u64,
+    /// From when they were to be submitted to their end.
+    pub latency: Latency,
+    /// Mean of resident memory in each quarter of the run, in bytes. The first one is that in which caches fill.
+    pub memory_quarters_bytes: [u64; 4],
+    /// What an order that has ended leaves in the files, in bytes. They are kept for the retention.
+    pub file_bytes_per_order: f64,
+    /// Looks on the way.
+    pub samples: Vec<Sample>,
+}
+
+/// One look.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// Seconds since the beginning.
+    pub at_s: f64,
+    /// Resident memory, in bytes.
+    pub memory_bytes: u64,
+    /// Databases, in bytes.
+    pub database_bytes: u64,
+    /// Their write-ahead logs, in bytes.
+    pub log_bytes: u64,
+}
+
+/// Offers `rate` orders a second for so long. `data` is where the files are.
+///
+/// # Errors
+/// An order is refused or does not end, or this system does not tell how much memory is used.
+pub async fn run(load: &Load, rate: u32, lasting: Duration, data: Option<&Path>) -> Result<Steady> {
+    // As large as it becomes from the beginning, and not only promised: or it would be what grows.
+    let mut latencies = vec![1.0; (lasting.as_secs_f64() * f64::from(rate)) as usize + 1];
+    latencies.clear();
+    let mut refused = 0;
+    let sampling = tokio::spawn(sample(lasting, data.map(Path::to_owned)));
+    load.offer("steady", rate, lasting, |latency| match latency {
+        Some(latency) => latencies.push(latency),
+        None => refused += 1,
+    })
+    .await?;
+    let samples = sampling.await??;
+    let orders = latencies.len() as u64;
+    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    Ok(Steady {
+        offered_per_second: rate,
+        seconds: lasting.as_secs_f64(),
+        orders,
+        refused,
+        latency: Latency::of(latencies),
+        memory_quarters_bytes: quarters(&samples),
+        file_bytes_per_order: last.database_bytes.saturating_sub(first.database_bytes) as f64
+            / (orders as f64).max(1.0),
+        samples,
+    })
+}
+
+async fn sample(lasting: Duration, data: Option<PathBuf>) -> Result<Vec<Sample>> {
+    let every = (lasting / SAMPLES).max(LEAST);
+    let begin = Instant::now();
+    let mut samples = Vec::with_capacity(SAMPLES as usize + 1);
+    loop {
+        let at = begin.elapsed();
+        let memory_bytes = process::memory().context("this system does not tell how much memory is used")?.0;
+        let (database_bytes, log_bytes) = data.as_deref().map_or((0, 0), sizes);
+        samples.push(Sample { at_s: at.as_secs_f64(), memory_bytes, database_bytes, log_bytes });
+        if at >= lasting {
+            return Ok(samples);
+        }
+        tokio::time::sleep(every.min(lasting - at)).await;
+    }
+}
+
+/// Bytes of the databases in `folder`, and of their write-ahead logs.
+fn sizes(folder: &Path) -> (u64, u64) {
+    let size = |name: &str| std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
+    let of = |suffix: &str| {
+        ["tables.db", "queues.db", "remotes.db"].map(|name| size(&format!("{name}{suffix}"))).iter().sum()
+    };
+    (of(""), of("-wal"))
+}
+
+/// Means of the quarters; the last sample belongs to the last one.
+fn quarters(samples: &[Sample]) -> [u64; 4] {
+    let end = samples.last().map_or(0.0, |sample| sample.at_s).max(f64::MIN_POSITIVE);
+    let (mut sums, mut counts) = ([0; 4], [0; 4]);
+    for sample in samples {
+        let quarter = ((sample.at_s / end * 4.0) as usize).min(3);
+        sums[quarter] += sample.memory_bytes;
+        counts[quarter] += 1;
+    }
+    std::array::from_fn(|n| sums[n] / counts[n].max(1))
+}
+
+impl Steady {
+    /// Writes it to standard output, for people.
+    ///
+    /// # Errors
+    /// Standard output cannot be written to.
+    pub fn say(&self) -> Result<()> {
+        let Self { orders, seconds, refused, latency, memory_quarters_bytes, .. } = self;
+        say!("steady              {orders} orders in {seconds:.0} s, {refused} refused, {latency}");
+        say!(
+            "  memory            {} MB, means of the quarters",
+            memory_quarters_bytes.map(|b| (b >> 20).to_string()).join(", ")
+        );
+        let log = self.samples.iter().map(|sample| sample.log_bytes).max().unwrap_or_default();
+        say!(
+            "  files             {:.0} bytes per order, write-ahead logs {} MB at most",
+            self.file_bytes_per_order,
+            log >> 20
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_is_the_mean_of_its_samples() {
+        let at = |at_s: f64, memory_bytes| Sample { at_s, memory_bytes, database_bytes: 0, log_bytes: 0 };
+        let samples = [at(0.0, 10), at(1.0, 20), at(2.0, 30), at(4.0, 40), at(6.0, 50), at(7.0, 60), at(8.0, 100)];
+        assert_eq!(quarters(&samples), [15, 30, 40, 70]);
+    }
+}

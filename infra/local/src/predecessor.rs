@@ -1,0 +1,53 @@
+//! The instance that had the data before this one. It is dead, or the data would be locked; so nobody has to wait until its
+//! lease runs out.
+
+use anyhow::{Context, Result};
+use shared::lease::LeaseStore;
+use std::path::Path;
+
+/// Where an instance leaves its name, beside the data.
+const FILE: &str = "instance";
+
+/// Gives back the lease called `lease` if the instance that had the data in `folder` before still holds it, and leaves the
+/// name of this one, which holds the lock of `folder`. The fencing token rises as ever.
+///
+/// # Errors
+/// The lease store's, or the file cannot be written.
+pub async fn succeed(folder: &Path, instance: &str, lease: &str, store: &impl LeaseStore) -> Result<()> {
+    let path = folder.join(FILE);
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let held = store.read(lease).await.context("reading the lease of the instance before")?;
+    // A holder is an instance and the number of its tenure.
+    let of_the_dead = held.filter(|held| !held.is_free() && held.holder.split('#').next() == Some(before.as_str()));
+    if let Some(held) = of_the_dead {
+        store.release(&held).await.context("giving back the lease of the instance before")?;
+    }
+    std::fs::write(&path, instance).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leader::memory::MemoryLeases;
+    use shared::time::{SignedDuration, Timestamp};
+
+    const LIFE: SignedDuration = SignedDuration::from_secs(10);
+
+    // I1, I8: only a lease of the dead is given back, and who takes it next has a higher token.
+    #[tokio::test]
+    async fn a_lease_of_the_dead_is_free_at_once_and_that_of_the_living_is_not() {
+        let (store, folder) = (MemoryLeases::default(), tempfile::tempdir().unwrap());
+        let now = Timestamp::now();
+        let take = |holder| store.acquire("sweep", holder, now, LIFE, SignedDuration::ZERO);
+        let succeed = |instance| succeed(folder.path(), instance, "sweep", &store);
+        succeed("a").await.unwrap();
+        assert_eq!(take("elsewhere#0").await.unwrap().unwrap().token, 1);
+        succeed("b").await.unwrap();
+        assert_eq!(take("b#0").await.unwrap(), None);
+        let held = store.read("sweep").await.unwrap().unwrap();
+        store.release(&held).await.unwrap();
+        assert_eq!(take("b#0").await.unwrap().unwrap().token, 2);
+        succeed("c").await.unwrap();
+        assert_eq!(take("c#0").await.unwrap().unwrap().token, 3);
+    }
+}

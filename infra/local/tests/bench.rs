@@ -1,0 +1,138 @@
+//! Goal: `stepwarden bench` measures what it says it does. Method: the real binary in small runs, and what it prints held to
+//! what can be counted: never to times, which are the machine's.
+
+mod common;
+
+use common::run;
+use serde_json::Value;
+use std::path::Path;
+
+fn bench(dir: &Path, args: &[&str]) -> Value {
+    let output = run(dir, &[&["bench", "--json"], args].concat());
+    let (text, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{args:?}: {text}{error}");
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e} in {text}"))
+}
+
+fn number(of: &Value, name: &str) -> f64 {
+    of[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of}"))
+}
+
+fn assert_latency(of: &Value) {
+    let all = ["p50_ms", "p90_ms", "p99_ms", "max_ms"].map(|name| number(of, name));
+    assert!(all[0] > 0.0 && all.is_sorted(), "{of}");
+}
+
+// Issue 7, point 1: every figure of a run is there, and what can be counted is right.
+#[test]
+fn a_run_counts_its_orders_and_its_kills() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("bench.svg");
+    let report = bench(
+        dir.path(),
+        &[
+            "--orders=50",
+            "--single=5",
+            "--in-flight=10",
+            "--rates=40,20",
+            "--rate-for=1s",
+            "--kills=1",
+            "--durability=process",
+            "--svg=bench.svg",
+        ],
+    );
+    assert_eq!(number(&report, "orders"), 50.0, "{report}");
+    // Nothing is lost or late here, so nothing is sent twice.
+    assert_eq!(number(&report, "sends_per_order"), 7.0, "{report}");
+    assert!(number(&report, "dynamodb_calls_per_order") >= 5.0, "{report}");
+    assert!(number(&report, "orders_per_second") > 0.0, "{report}");
+    assert!(number(&report, "peak_memory_bytes") >= number(&report, "idle_memory_bytes"), "{report}");
+    assert_latency(&report);
+    let rates = report["rates"].as_array().unwrap();
+    for (rate, offered) in rates.iter().zip([40.0, 20.0]) {
+        assert_eq!(number(rate, "offered_per_second"), offered, "{rate}");
+        assert_eq!(number(rate, "orders") + number(rate, "refused"), offered, "{rate}");
+        assert!(number(rate, "orders_per_second") <= offered, "{rate}");
+        assert_latency(rate);
+    }
+    assert_eq!(rates.len(), 2);
+    let recovery = &report["recovery"];
+    for victim in ["agent", "scheduler", "everything"] {
+        let killed = &recovery[victim];
+        assert_eq!((number(killed, "kills"), number(killed, "orders")), (1.0, 40.0), "{killed}");
+        // Only after the restart, and not before a step had run.
+        assert!(number(killed, "final_p50_ms") > number(recovery, "step_ms"), "{killed}");
+    }
+    // What the dead agent had begun is lost until it expires, and never runs again before.
+    let agent = &recovery["agent"];
+    assert!(number(agent, "expired") > 0.0 && number(agent, "again_p50_ms") > 0.0, "{agent}");
+    assert!(number(agent, "again_max_ms") >= number(agent, "again_p50_ms"), "{agent}");
+    let picture = std::fs::read_to_string(svg).unwrap();
+    for part in [
+        "orders per second offered",
+        "milliseconds",
+        "orders per second",
+        "seconds",
+        ">p50</text>",
+        ">p99</text>",
+        "<polyline",
+        "prefers-color-scheme",
+        "currentColor",
+        env!("CARGO_PKG_VERSION"),
+        report["date"].as_str().unwrap(),
+        "After kill -9",
+    ] {
+        assert!(picture.contains(part), "no {part} in {picture}");
+    }
+    assert!(picture.trim_end().ends_with("</svg>"), "{picture}");
+}
+
+// Issue 7, point 2: what a long run says of memory and files.
+#[test]
+fn a_steady_run_looks_at_memory_and_files_on_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = bench(dir.path(), &["--duration=2s", "--rate=30", "--svg=bench.svg"]);
+    let steady = &report["steady"];
+    assert_eq!((number(steady, "orders"), number(steady, "refused")), (60.0, 0.0), "{report}");
+    let samples = steady["samples"].as_array().unwrap();
+    assert!(samples.len() >= 4, "{report}");
+    let times: Vec<f64> = samples.iter().map(|sample| number(sample, "at_s")).collect();
+    assert!(times.is_sorted() && times[times.len() - 1] >= 2.0, "{times:?}");
+    let peak = number(&report, "peak_memory_bytes");
+    for quarter in steady["memory_quarters_bytes"].as_array().unwrap() {
+        assert!(quarter.as_f64().is_some_and(|mean| mean > 1e6 && mean <= peak), "{report}");
+    }
+    assert!(samples.iter().any(|sample| number(sample, "log_bytes") > 0.0), "{report}");
+    assert!(report["rates"].is_null() && report["recovery"].is_null() && report["orders_per_second"].is_null());
+    assert!(std::fs::read_to_string(dir.path().join("bench.svg")).unwrap().contains("Resident memory"));
+}
+
+// What was not asked for is not done, and has no fields.
+#[test]
+fn a_part_alone_is_measured_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "--memory"]);
+    assert_eq!((report["backlog"].as_bool(), number(&report, "fsyncs_per_order")), (Some(true), 0.0), "{report}");
+    for absent in ["p50_ms", "rates", "recovery", "steady"] {
+        assert!(report[absent].is_null(), "{report}");
+    }
+}
+
+#[test]
+fn a_bench_that_makes_no_sense_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, word) in [
+        (&["--rates=0"] as &[&str], "1..=10000"),
+        (&["--rate-for=1ms"], "1s to 24h"),
+        (&["--duration=1h", "--only=single"], "cannot be used with"),
+        (&["--rate=5"], "--duration"),
+        (&["--only=recovery", "--svg=a.svg"], "nothing to draw"),
+        (&["--only=throughput", "--svg=nowhere/a.svg"], "nowhere/a.svg"),
+        (&["--memory", "--only=recovery"], "nothing to recover"),
+    ] {
+        let output = run(dir.path(), &[&["bench"], args].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(word), "{args:?}: {text}");
+    }
+}
