@@ -121,8 +121,12 @@ class World:
 
     def __init__(self, binary):
         self.process = subprocess.Popen([binary, "up", "--memory", "--port", "0"], stdout=subprocess.PIPE, text=True)
-        lines = [self.process.stdout.readline() for _ in range(4)]
-        words = " ".join(lines).split()
+        told = ""
+        while "Stop with" not in told:
+            line = self.process.stdout.readline()
+            assert line, f"it ended: {told}"
+            told += line
+        words = told.split()
         self.aws = words[words.index("endpoints") + 1]
         self.remotes = words[words.index("services") + 1]
         self.stack = Stack(read())
