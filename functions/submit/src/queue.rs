@@ -1,7 +1,7 @@
 //! Orders submitted by message: the same as over HTTP, with the idempotency key in the message.
 
 use crate::Submit;
-use crate::submission::{self, Submission};
+use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
 use futures::future::join_all;
 use serde::Deserialize;
@@ -21,12 +21,12 @@ struct Message {
 /// Handles one batch. What can never be accepted is set aside with its reason; what failed for now comes again.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
-    let mut aside = Vec::new();
+    let (mut aside, mut news) = (Vec::new(), Vec::new());
     let records = batch::records(event);
     let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
     for (record, answer) in records.into_iter().zip(answers) {
         match answer {
-            Ok(()) => {}
+            Ok(accepted) => news.push(accepted),
             Err(problem) if problem.status >= 500 => response.fail(&record.message_id),
             Err(problem) => {
                 let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
@@ -34,6 +34,7 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
             }
         }
     }
+    submit.announce(news).await;
     batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
     response
 }
@@ -41,9 +42,9 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
 async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
-) -> Result<(), crate::problem::Problem> {
+) -> Result<News, crate::problem::Problem> {
     let (key, submission) = parse(&record.body)?;
-    submit.accept_by_message(&submit.queue_tenant, &key, submission).await.map(drop)
+    submit.accept_by_message(&submit.queue_tenant, &key, submission).await
 }
 
 /// The idempotency key and the submission in the body of a message.
