@@ -51,12 +51,19 @@ impl Settings {
     }
 
     /// The shards of a group: first the tasks that are under way, then those that may still wait in the queue of Wakes of
-    /// their class.
-    fn shards_of(self, group: u16) -> impl Iterator<Item = (u16, Option<Priority>)> {
-        let own = move || (group..self.shards).step_by(usize::from(self.groups.max(1)));
-        let with = move |bits: u16, class| own().map(move |shard| (shard | bits, class));
-        with(MOVED, None).chain(with(URGENT, Some(Priority::High))).chain(with(0, Some(Priority::Normal)))
+    /// their class. `turn` says with which shard to begin, so that where sweeps are cut short it is not always the same.
+    fn shards_of(self, group: u16, turn: usize) -> impl Iterator<Item = (u16, Option<Priority>)> {
+        let mut own: Vec<u16> = (group..self.shards).step_by(usize::from(self.groups.max(1))).collect();
+        let turn = turn % own.len().max(1);
+        own.rotate_left(turn);
+        let parts = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
+        parts.into_iter().flat_map(move |(bits, class)| own.clone().into_iter().map(move |shard| (shard | bits, class)))
     }
+}
+
+/// The number of the minute, by which what comes first changes.
+fn minute(at: Timestamp) -> usize {
+    usize::try_from(at.as_second() / 60).unwrap_or_default()
 }
 
 /// A part of the due index in one sweep, and how far the sweep is in it.
@@ -125,8 +132,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let holds = (0..groups).map(hold).collect();
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
         // By the minute too: one that leads fewer groups than there are comes to each of them, though nobody else does.
-        let minute = usize::try_from(engine.now().as_second() / 60).unwrap_or_default();
-        let first = first.wrapping_add(minute) % usize::from(groups);
+        let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
         Self { engine, settings, holds, held: BTreeMap::new(), alerts: strain::Alerts::default(), first, stop_at: None }
     }
 
@@ -175,7 +181,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         sweep.groups = 1;
         // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
         let until = self.engine.now();
-        let shards = self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most"));
+        let group_number = u16::try_from(group).expect("as many groups as shards at most");
+        let shards = self.settings.shards_of(group_number, minute(until));
         let part = |(shard, class)| Part { shard, class, until, cursor: None, pages: 0 };
         let mut parts: VecDeque<Part> = shards.map(part).collect();
         // A page of each in turn: where a sweep is cut short no shard has waited behind the backlog of another one.
