@@ -94,52 +94,6 @@ async fn instances_that_take_turns_cost_at_most_three_calls_more() {
     assert!(counts.messages_sent <= 7 * ORDERS, "{counts:#?}");
 }
 
-/// US dollars for a million orders, as docs/deploy.md writes them.
-fn dollars(units: f64, price: f64) -> String {
-    format!("{:.2}", units * price)
-}
-
-// J1: the cost sheet is made of counted calls: each of its rows is what an order of the reference workflow needs here.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_cost_sheet_is_what_the_reference_order_costs() {
-    let world = World::start(&[include_str!("../workflows/order.toml").to_owned()], None).await;
-    let scheduler = world.engine("scheduler", 1000, None);
-    // What a scheduler reads once in its life: the workflow, how the agents stand.
-    world.accept("order", "first", northwind(0)).await;
-    world.settle(&scheduler).await;
-    let before = world.endpoints.counts();
-    for n in 0..ORDERS {
-        let id = world.accept("order", &format!("{n}"), northwind(usize::try_from(n).unwrap())).await;
-        world.settle(&scheduler).await;
-        assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
-    }
-    let counts = world.endpoints.counts().since(&before);
-    assert_eq!(dynamodb(&counts, "TransactWriteItems"), ORDERS);
-    // Replies to two steps at once may be saved in one write; the sheet takes one each. What is read every 2 s, however many
-    // orders there are, rounds away.
-    let (saves, reads) = (5, (dynamodb(&counts, "GetItem") - ORDERS) / ORDERS);
-    assert!(dynamodb(&counts, "PutItem") <= saves * ORDERS, "{counts:#?}");
-    let messages = counts.messages_sent / ORDERS;
-    println!("{saves} saves, {reads} reads, {messages} messages");
-    // Two records in a transaction are two units each; the due index has one more at the begin and one at the end.
-    let writes = 5 + saves + 1;
-    let (alone, batched) = (messages as f64, messages as f64 / 10.0);
-    // The submission's Wake is sent on its own; the rest goes out in batches as it comes in.
-    let requests = [3.0 * alone, 1.0 + (alone - 1.0) / 10.0 + 2.0 * batched];
-    let invocations = [1.0 + alone, 1.0 + batched];
-    let sheet = include_str!("../docs/deploy.md");
-    let row = |begin: &str, units: [f64; 2], price: f64| {
-        let [one, ten] = units.map(|units| dollars(units, price));
-        let shown = |units: f64| if units.fract() == 0.0 { format!("{units}") } else { format!("{units:.1}") };
-        let row = format!("| {begin} | {price} | {} | {one} | {} | {ten} |", shown(units[0]), shown(units[1]));
-        assert!(sheet.contains(&row), "docs/deploy.md, \"What it costs\", has no row\n{row}");
-    };
-    row(&format!("DynamoDB writes: submission 5, transitions {saves}, index 1"), [writes as f64; 2], 0.625);
-    row("DynamoDB reads", [reads as f64; 2], 0.125);
-    row(&format!("SQS requests: {messages} messages, each sent, received and deleted"), requests, 0.4);
-    row("Lambda invocations: the submission, and the batches", invocations, 0.2);
-}
-
 // J1: one insert into the due index and one delete: `due` is the same from submission to the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_happy_order_changes_the_due_index_twice() {

@@ -294,7 +294,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order.
     pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<Found, Error>> {
-        let verdicts = join_all(ids.iter().map(|id| Box::pin(self.judge(id, lease.token)))).await;
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        // Once for all: a page of tasks would read the same record a hundred times.
+        let agents = self.agents().await;
+        let verdicts = join_all(ids.iter().map(|id| Box::pin(self.judge(id, lease.token, &agents)))).await;
         let (mut found, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
@@ -397,9 +402,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         decision
     }
 
-    async fn judge(&self, id: &Id, token: u64) -> Result<(Found, Decided), Error> {
+    async fn judge(&self, id: &Id, token: u64, agents: &Agents) -> Result<(Found, Decided), Error> {
         let mut known: Option<Arc<Task>> = None;
-        let agents = self.agents().await;
         for _ in 0..MAX_ROUNDS {
             let task = match known.take() {
                 Some(task) => task,
@@ -411,7 +415,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let turn = self.turn(&workflow, &agents);
+            let turn = self.turn(&workflow, agents);
             let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
             match supervise(&task, token, &turn) {

@@ -1,12 +1,15 @@
-"""Measures each function's binary as Lambda would start it: a new process, the template's environment, one real event.
+"""Measures each function's binary as Lambda would start it: a new process, the template's environment, real events. Cold: the
+first response. Warm: batches of one and of ten, and a sweep over overdue orders.
 
-The endpoints and the remote services are those of `stepwarden up`, in another process on this machine, over plain HTTP. What
+Processor time is held to ratios, tests/lambda/ratios.json: of a cold start to a process of Python that starts on the same machine just
+then, and of ten messages to one. The endpoints and the remote services are those of `stepwarden up`, in another process on this machine, over plain HTTP. What
 Lambda itself adds (fetching and unpacking the archive, starting the sandbox) and TLS are not in the figures.
 """
 
 import argparse
 import json
 import os
+import resource
 import signal
 import socket
 import statistics
@@ -16,6 +19,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +29,18 @@ from template import Stack, read, target  # noqa: E402
 
 # Bounds: a cold start is felt by whoever waits for an order's answer, and Lambda bills it.
 MAX_MEGABYTES = 8.0
-MAX_FIRST_RESPONSE_MS = 15.0
 MAX_RSS_MEGABYTES = 20.0
+# A ratio may be so many times the one that is written down.
+SLACK = 1.5
+RATIOS = ROOT / "tests/lambda/ratios.json"
 PATIENCE_S = 20
-# Wall time on a machine that does something else as well says more about the machine: of up to so many rounds the best one
-# of each function counts.
+# A machine that does something else as well makes everything slower: of up to so many rounds the best one of each figure counts.
 ROUNDS = 5
 FUNCTIONS = ("Submit", "Scheduler", "Agent", "Supervisor", "Operator")
+# Warm invocations of each size that are measured, and some before them that are not.
+WARM, WARM_UP = 20, 3
+# The steps of the reference workflow expire after five seconds, and a second is for clocks that differ.
+UNTIL_OVERDUE_S = 7
 
 
 class RuntimeApi:
@@ -40,7 +49,7 @@ class RuntimeApi:
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        self.events, self.asked, self.answered, self.answers = [], [], [], []
+        self.events, self.asked, self.given, self.answered, self.answers = [], [], [], [], []
         self.changed = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -87,7 +96,8 @@ class RuntimeApi:
                     if not self.changed.wait_for(lambda: self.events, PATIENCE_S):
                         return
                     event = self.events.pop(0)
-                deadline = int((time.time() + 30) * 1000)
+                deadline = int((time.time() + 50) * 1000)
+                self.given.append(time.perf_counter())
                 connection.sendall(
                     b"HTTP/1.1 200 OK\r\nlambda-runtime-aws-request-id: 8476a536-e9f4-11e8-9739-2dfe598c3fcd\r\n"
                     b"lambda-runtime-deadline-ms: %d\r\nlambda-runtime-trace-id: Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700\r\n"
@@ -150,6 +160,10 @@ class World:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(15)
+
     def environment(self, function):
         """What the template gives a function, and what Lambda gives every one."""
         variables = self.stack.properties(function)["Environment"]["Variables"]
@@ -172,24 +186,23 @@ class World:
             "AWS_LAMBDA_LOG_STREAM_NAME": "stream",
         }
 
-    def take(self, queue):
-        """One message of a queue as a batch for a function."""
-        deadline = time.monotonic() + PATIENCE_S
-        body = {"QueueUrl": self.queues[queue], "WaitTimeSeconds": 1}
-        while not (messages := self.ask("AmazonSQS.ReceiveMessage", body).get("Messages")):
+    def take(self, queue, count=1):
+        """So many messages of a queue as a batch for a function."""
+        deadline, messages = time.monotonic() + PATIENCE_S, []
+        while len(messages) < count:
+            body = {"QueueUrl": self.queues[queue], "WaitTimeSeconds": 1, "MaxNumberOfMessages": count - len(messages)}
+            messages += self.ask("AmazonSQS.ReceiveMessage", body).get("Messages") or []
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nothing came to {queue}")
+                raise RuntimeError(f"only {len(messages)} of {count} messages came to {queue}")
         record = {
-            "messageId": messages[0]["MessageId"],
-            "receiptHandle": messages[0]["ReceiptHandle"],
-            "body": messages[0]["Body"],
             "attributes": {},
             "messageAttributes": {},
             "eventSource": "aws:sqs",
             "eventSourceARN": f"arn:aws:sqs:eu-west-1:111122223333:{queue}",
             "awsRegion": "eu-west-1",
         }
-        return {"Records": [record]}
+        fields = {"messageId": "MessageId", "receiptHandle": "ReceiptHandle", "body": "Body"}
+        return {"Records": [record | {k: m[v] for k, v in fields.items()} for m in messages]}
 
 
 def api_event(method, path, body=None, query=None, **headers):
@@ -248,43 +261,118 @@ def is_good(function, answer):
     return answer["statusCode"] == {"Submit": 202, "Operator": 200}[function]
 
 
-def cold_start(binary, environment, function, event):
-    """Milliseconds to the first `next` and to the first answer, of processor time until then, and the most memory in MB."""
-    api = RuntimeApi()
-    environment = environment | {"AWS_LAMBDA_RUNTIME_API": api.address}
-    sink = os.open(os.devnull, os.O_RDWR)
-    actions = [(os.POSIX_SPAWN_DUP2, sink, 1), (os.POSIX_SPAWN_DUP2, sink, 2)]
-    begin = time.perf_counter()
-    process = os.posix_spawn(binary, [str(binary)], environment, file_actions=actions)
-    try:
-        with api.changed:
-            if not api.changed.wait_for(lambda: api.asked, PATIENCE_S):
-                raise RuntimeError(f"{function} did not start")
-        answer = api.invoke(event)
-        if not is_good(function, answer):
-            raise RuntimeError(f"{function}: {answer}")
-        status = Path(f"/proc/{process}/status").read_text()
-        rss = int(status.split("VmHWM:")[1].split()[0]) / 1024
-        threads = Path(f"/proc/{process}/task").iterdir()
-        cpu = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
-        # The event waited at the Runtime API when it was asked for.
-        return (api.asked[0] - begin) * 1000, (api.answered[0] - begin) * 1000, cpu, rss
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        os.close(sink)
-        api.listener.close()
+class Process:
+    """A function's binary at a Runtime API of its own."""
+
+    def __init__(self, binaries, world, function):
+        self.function, self.api = function, RuntimeApi()
+        binary = binaries / function.lower() / "bootstrap"
+        environment = world.environment(function) | {"AWS_LAMBDA_RUNTIME_API": self.api.address}
+        self.sink = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, self.sink, 1), (os.POSIX_SPAWN_DUP2, self.sink, 2)]
+        self.begin = time.perf_counter()
+        self.pid = os.posix_spawn(binary, [str(binary)], environment, file_actions=actions)
+
+    def __enter__(self):
+        with self.api.changed:
+            if not self.api.changed.wait_for(lambda: self.api.asked, PATIENCE_S):
+                raise RuntimeError(f"{self.function} did not start")
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.sink)
+        self.api.listener.close()
+
+    def invoke(self, event):
+        """Milliseconds from the event to its answer, and the answer."""
+        answer = self.api.invoke(event)
+        if not is_good(self.function, answer):
+            raise RuntimeError(f"{self.function}: {answer}")
+        return (self.api.answered[-1] - self.api.given[-1]) * 1000, answer
+
+    def cpu(self):
+        """Milliseconds of processor time so far."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
+
+    def memory(self):
+        """The most memory so far, in MB."""
+        return int(Path(f"/proc/{self.pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
-def measure(world, binaries, functions, count):
-    """Medians of cold starts by function: milliseconds to `next`, to the first answer, of processor time, and memory."""
-    events, medians = Events(world), {}
-    for function in functions:
-        binary, environment = binaries / function.lower() / "bootstrap", world.environment(function)
-        # One run before, which reads the file from the disk.
-        runs = [cold_start(binary, environment, function, events.next(function)) for _ in range(count + 1)]
-        medians[function] = tuple(statistics.median(values) for values in zip(*runs[1:], strict=True))
-    return medians
+def calibrate():
+    """Milliseconds of processor time that a process of Python takes to start and end: what the machine is worth just now."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+
+def cold(world, binaries, function, count):
+    """Medians of cold starts: milliseconds to `next`, to the first answer, of processor time until then; memory; that processor time in
+    starts of Python."""
+    events, runs = Events(world), []
+    # One run before, which reads the file from the disk.
+    for _ in range(count + 1):
+        event, python = events.next(function), calibrate()
+        with Process(binaries, world, function) as process:
+            process.invoke(event)
+            # The event waited at the Runtime API when it was asked for.
+            asked, first = (process.api.asked[0] - process.begin) * 1000, (process.api.answered[0] - process.begin) * 1000
+            cpu = process.cpu()
+            runs.append((asked, first, cpu, process.memory(), cpu / python))
+    return tuple(statistics.median(values) for values in zip(*runs[1:], strict=True))
+
+
+def warm(world, binaries):
+    """Orders go one by one and ten by ten through warm functions, and are swept once they are overdue. By function and size: medians
+    of milliseconds and of processor time for each invocation, of a sweep for each order; and memory in the end."""
+    events, runs = Events(world), {}
+    with ExitStack() as stack:
+        names = ("Submit", "Scheduler", "Agent", "Supervisor")
+        submit, scheduler, agent, supervisor = (stack.enter_context(Process(binaries, world, name)) for name in names)
+        stages = (
+            ("scheduler, orders", scheduler, "scheduler"),
+            ("agent", agent, "agent-inventory"),
+            ("scheduler, replies", scheduler, "replies"),
+        )
+        supervisor.invoke({})
+        for size in (1, 10):
+            for n in range(WARM_UP + WARM):
+                works = [("submit", submit, 1, lambda: events.next("Submit"))] * size
+                works += [(name, p, size, lambda q=queue: world.take(f"shop-{q}", size)) for name, p, queue in stages]
+                for name, process, count, event in works:
+                    event, before = event(), process.cpu()
+                    ms, _ = process.invoke(event)
+                    if n >= WARM_UP:
+                        runs.setdefault((name, count), []).append((ms, process.cpu() - before))
+        # Nobody does the other step of these orders.
+        time.sleep(UNTIL_OVERDUE_S)
+        before = supervisor.cpu()
+        ms, swept = supervisor.invoke({})
+        orders = (WARM_UP + WARM) * 11
+        assert swept["expired"] == orders, f"{swept}, {orders} orders"
+        runs["supervisor, an overdue order", orders] = [(ms / orders, (supervisor.cpu() - before) / orders)]
+        memory = {p.function.lower(): p.memory() for p in (submit, scheduler, agent, supervisor)}
+    return {key: tuple(map(statistics.median, zip(*all_, strict=True))) for key, all_ in runs.items()}, memory
+
+
+def ratios(cold_starts, warm_runs):
+    """What is held, by processor time, which other work on the machine does not make longer: cold starts in starts of Python, and
+    batches of ten, or sweeps, against one message."""
+    found = {f"cold, {name.lower()}": figures[4] for name, figures in cold_starts.items()}
+    for name in ("scheduler, orders", "agent", "scheduler, replies"):
+        found[f"ten to one, {name}"] = warm_runs[name, 10][1] / warm_runs[name, 1][1]
+    one = next(cpu for (name, _), (_, cpu) in warm_runs.items() if name.startswith("supervisor"))
+    found["an overdue order to one message, supervisor"] = one / warm_runs["scheduler, orders", 1][1]
+    return found
+
+
+def least(best, found):
+    """The best of each figure of several rounds."""
+    return {key: min(best.get(key, value), value) for key, value in found.items()}
 
 
 def main():
@@ -292,25 +380,48 @@ def main():
     arguments.add_argument("--stepwarden", required=True)
     arguments.add_argument("--binaries", type=Path, default=ROOT / "target/lambda")
     arguments.add_argument("--runs", type=int, default=11)
+    arguments.add_argument("--write", action="store_true", help="write the ratios found, instead of holding them")
     options = arguments.parse_args()
-    best = {}
+    bounds = {} if options.write else json.loads(RATIOS.read_text())
+    colds, warms, memory, found = {}, {}, {}, {}
     for _ in range(ROUNDS):
         world = World(options.stepwarden)
         try:
-            for function, medians in measure(world, options.binaries, FUNCTIONS, options.runs).items():
-                best[function] = min(best.get(function, medians), medians, key=lambda m: m[1])
+            now = {f: cold(world, options.binaries, f, options.runs) for f in FUNCTIONS}
         finally:
-            world.process.terminate()
-            world.process.wait(15)
-        if all(first <= MAX_FIRST_RESPONSE_MS for _, first, _, _ in best.values()):
+            world.stop()
+        # Apart, so that the orders of the cold starts are in no queue and no sweep.
+        world = World(options.stepwarden)
+        try:
+            runs, most = warm(world, options.binaries)
+        finally:
+            world.stop()
+        found = least(found, ratios(now, runs))
+        colds = {f: min(colds.get(f, now[f]), now[f], key=lambda figures: figures[1]) for f in FUNCTIONS}
+        warms, memory = least(warms, runs), least(memory, most)
+        if bounds and all(found[name] <= bound * SLACK for name, bound in bounds.items()):
             break
     over = []
-    print(f"{'function':<11}{'size MB':>9}{'next ms':>9}{'first response ms':>19}{'CPU ms':>8}{'memory MB':>11}   medians of {options.runs}")
-    for function, (asked, first, cpu, rss) in best.items():
+    print(f"cold, medians of {options.runs}: size MB, until it asks for work ms, first response ms, CPU ms, memory MB")
+    for function, (asked, first, cpu, rss, _) in colds.items():
         size = (options.binaries / function.lower() / "bootstrap").stat().st_size / 1e6
-        print(f"{function.lower():<11}{size:>9.1f}{asked:>9.1f}{first:>19.1f}{cpu:>8.1f}{rss:>11.1f}")
-        figures = [("MB", size, MAX_MEGABYTES), ("ms", first, MAX_FIRST_RESPONSE_MS), ("MB of memory", rss, MAX_RSS_MEGABYTES)]
+        print(f"  {function.lower():<30}{size:>9.1f}{asked:>9.1f}{first:>9.1f}{cpu:>9.1f}{rss:>9.1f}")
+        figures = [("MB", size, MAX_MEGABYTES), ("MB of memory", rss, MAX_RSS_MEGABYTES)]
         over += [f"{function.lower()}: {v:.1f} {unit}, bound {most:.0f}" for unit, v, most in figures if v > most]
+    print(f"warm, medians of {WARM}: messages, ms, CPU ms")
+    for (name, size), (ms, cpu) in warms.items():
+        print(f"  {name:<30}{size:>9}{ms:>9.2f}{cpu:>9.2f}")
+    print("memory after that, MB")
+    for name, most in memory.items():
+        print(f"  {name:<30}{most:>9.1f}")
+        over += [f"{name}: {most:.1f} MB after {WARM} batches"] if most > MAX_RSS_MEGABYTES else []
+    print(f"ratios, and the ones written down; {SLACK} times those are too much")
+    for name, ratio in found.items():
+        print(f"  {name:<46}{ratio:>7.2f}{bounds.get(name, ratio):>7.2f}")
+        if ratio > bounds.get(name, ratio) * SLACK:
+            over.append(f"{name}: {ratio:.2f}, bound {bounds[name] * SLACK:.2f}")
+    if options.write:
+        RATIOS.write_text(json.dumps({name: round(ratio, 2) for name, ratio in found.items()}, indent=2) + "\n")
     for words in over:
         print(f"FAIL {words}")
     return 1 if over else 0

@@ -1,6 +1,7 @@
 //! What the tests of the whole share: short workflows, the whole system in memory, and bounded waits.
 #![allow(dead_code)]
 
+pub mod page;
 pub mod world;
 
 use serde_json::{Value, json};

@@ -1,14 +1,14 @@
 //! Orders submitted by message: the same as over HTTP, with the idempotency key in the message.
 
 use crate::Submit;
-use crate::submission::{self, Submission};
+use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
-use stepwarden_aws::traces::Span;
+use stepwarden_aws::traces::{self, Senders, Span};
 
 /// A message on the submission queue: a submission and its key.
 #[derive(Deserialize)]
@@ -22,12 +22,15 @@ struct Message {
 /// Handles one batch. What can never be accepted is set aside with its reason; what failed for now comes again.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
-    let mut aside = Vec::new();
+    let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
     let records = batch::records(event);
     let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
     for (record, answer) in records.into_iter().zip(answers) {
         match answer {
-            Ok(()) => {}
+            Ok((accepted, traceparent)) => {
+                senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
+                news.push(accepted);
+            }
             Err(problem) if problem.status >= 500 => response.fail(&record.message_id),
             Err(problem) => {
                 let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
@@ -35,14 +38,16 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
             }
         }
     }
+    traces::sending(senders, submit.announce(news)).await;
     batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
     response
 }
 
+/// What is to be told, and the `traceparent` of who tells it.
 async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
-) -> Result<(), crate::problem::Problem> {
+) -> Result<(News, Option<String>), crate::problem::Problem> {
     let parsed = parse(&record.body);
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
     let span = Span::message(record, sent);
@@ -52,9 +57,9 @@ async fn accept<S: StateStore, M: Messenger>(
         submit.accept_by_message(&submit.queue_tenant, &key, submission).await
     };
     match span.around(accepted).await {
-        Ok(id) => {
-            span.order(&id);
-            Ok(())
+        Ok(news) => {
+            span.order(&news.id);
+            Ok((news, span.traceparent()))
         }
         Err(problem) => {
             span.fail(problem.code);

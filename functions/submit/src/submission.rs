@@ -13,6 +13,7 @@ use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::{self, Chain};
@@ -106,6 +107,24 @@ pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
     Ok(key)
 }
 
+/// An order that is stored, and what has to be told of it.
+#[derive(Debug)]
+pub struct News {
+    /// The order's id.
+    pub id: Id,
+    /// To the submitter, first.
+    notice: Option<Effect>,
+    /// To a scheduler, if none was there yet.
+    wake: Option<Effect>,
+}
+
+impl News {
+    fn of(task: &Task, notice: Option<Effect>) -> Self {
+        let wake = (task.version == 0).then(|| Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO));
+        Self { id: task.id.clone(), notice, wake }
+    }
+}
+
 impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// Accepts an order, or finds that it was accepted before. The answer is the order's id.
     ///
@@ -127,20 +146,24 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             tracing::warn!(queue = overload.queue, age_ms, alarm = "overload", "refused an order: overload");
             return Err(overloaded(&overload, &order.id));
         }
-        self.store(workflow, order, task).await
+        let news = self.store(workflow, order, task).await?;
+        let id = news.id.clone();
+        self.announce(vec![news]).await;
+        Ok(id)
     }
 
     /// The same for an order by message: nobody would submit it again, and a message that fails too often is set aside. So
-    /// it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it; then it goes in.
+    /// it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it; then it goes in. What
+    /// comes back is still to be [announced](Self::announce), with that of its whole batch.
     ///
     /// # Errors
     /// As above, but never for overload.
-    pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+    pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
         let span = span(tenant, key, &submission);
         Box::pin(self.accept_in_time(tenant, key, submission)).instrument(span).await
     }
 
-    async fn accept_in_time(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+    async fn accept_in_time(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
         if let Some(workflow) = self.workflows.get(&submission.workflow) {
             let patience = Instant::now() + PATIENCE;
             while Instant::now() < patience
@@ -203,19 +226,16 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         Ok((workflow, order, task))
     }
 
-    async fn store(&self, workflow: &Workflow, order: Order, task: Task) -> Result<Id, Problem> {
+    async fn store(&self, workflow: &Workflow, order: Order, task: Task) -> Result<News, Problem> {
         self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
         match self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? {
-            Created::New => {
-                self.announce(&task, shared::view::received(&task, workflow)).await;
-            }
-            Created::Exists => self.recognise(&order).await?,
+            Created::New => Ok(News::of(&task, shared::view::received(&task, workflow))),
+            Created::Exists => self.recognise(&order).await,
         }
-        Ok(order.id)
     }
 
     /// The key was used before: by the same submission, or by another one?
-    async fn recognise(&self, order: &Order) -> Result<(), Problem> {
+    async fn recognise(&self, order: &Order) -> Result<News, Problem> {
         let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(task) = task else {
             // It expired between the transaction and this read: as good as never used.
@@ -231,22 +251,32 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         // Whoever submitted it first may have died before the notice, or before the Wake.
         let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
         let notice = shared::view::received(&task, &workflow).filter(|_| !task.process_state().is_final());
-        self.announce(&task, notice).await;
-        Ok(())
+        Ok(News::of(&task, notice))
     }
 
-    /// The order is safe already: a Wake that is lost here is made up for by the due index. The notice goes first; while it
-    /// cannot be sent there is no Wake either, so that the order stays as it is until the sweep sends both.
-    async fn announce(&self, task: &Task, notice: Option<Effect>) {
-        let wake = Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO);
-        for effect in notice.into_iter().chain((task.version == 0).then_some(wake)) {
-            for sent in self.engine.messenger.send(vec![effect]).await {
-                if let Err(error) = sent {
-                    tracing::warn!(error = %Chain(&error), "an accepted order waits for the supervisor");
-                    return;
-                }
-            }
+    /// Sends what is due once orders are stored, in as few requests as possible. They are safe already: a Wake that is lost
+    /// here is made up for by the due index. Notices go first; while one cannot be sent there is no Wake for its order
+    /// either, so that it stays as it is until the sweep sends both.
+    pub async fn announce(&self, news: Vec<News>) {
+        let (notices, wakes): (Vec<_>, Vec<_>) = news.into_iter().map(|news| (news.notice, news.wake)).unzip();
+        let (owners, notices): (Vec<_>, Vec<_>) =
+            notices.into_iter().enumerate().filter_map(|(n, notice)| Some((n, notice?))).unzip();
+        let sent = self.send(notices).await;
+        let held: BTreeSet<usize> = owners.into_iter().zip(sent).filter(|(_, sent)| !sent).map(|(n, _)| n).collect();
+        let free = wakes.into_iter().enumerate().filter(|(n, _)| !held.contains(n));
+        self.send(free.filter_map(|(_, wake)| wake).collect()).await;
+    }
+
+    /// Which of them went out.
+    async fn send(&self, effects: Vec<Effect>) -> Vec<bool> {
+        if effects.is_empty() {
+            return Vec::new();
         }
+        let sent = self.engine.messenger.send(effects).await;
+        for error in sent.iter().filter_map(|sent| sent.as_ref().err()) {
+            tracing::warn!(error = %Chain(error), "an accepted order waits for the supervisor");
+        }
+        sent.iter().map(Result::is_ok).collect()
     }
 }
 

@@ -16,8 +16,8 @@ use serde::Serialize;
 use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::task::{MOVED, Priority, URGENT};
-use shared::time::plus;
-use std::collections::BTreeMap;
+use shared::time::{Timestamp, plus};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces::Span;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Tasks looked at side by side, and the size of a page of the due index.
 const PAGE: u32 = 100;
-/// Most pages per shard and sweep; the rest is left to the next sweep, so that one sweep always ends.
+/// Most pages of each part in a sweep; the rest is left to the next sweep, so that one sweep always ends.
 const MAX_PAGES: usize = 100;
 
 /// How a supervisor sweeps.
@@ -52,12 +52,29 @@ impl Settings {
     }
 
     /// The shards of a group: first the tasks that are under way, then those that may still wait in the queue of Wakes of
-    /// their class.
-    fn shards_of(self, group: u16) -> impl Iterator<Item = (u16, Option<Priority>)> {
-        let own = move || (group..self.shards).step_by(usize::from(self.groups.max(1)));
-        let with = move |bits: u16, class| own().map(move |shard| (shard | bits, class));
-        with(MOVED, None).chain(with(URGENT, Some(Priority::High))).chain(with(0, Some(Priority::Normal)))
+    /// their class. `turn` says with which shard to begin, so that where sweeps are cut short it is not always the same.
+    fn shards_of(self, group: u16, turn: usize) -> impl Iterator<Item = (u16, Option<Priority>)> {
+        let mut own: Vec<u16> = (group..self.shards).step_by(usize::from(self.groups.max(1))).collect();
+        let turn = turn % own.len().max(1);
+        own.rotate_left(turn);
+        let parts = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
+        parts.into_iter().flat_map(move |(bits, class)| own.clone().into_iter().map(move |shard| (shard | bits, class)))
     }
+}
+
+/// The number of the minute, by which what comes first changes.
+fn minute(at: Timestamp) -> usize {
+    usize::try_from(at.as_second() / 60).unwrap_or_default()
+}
+
+/// A part of the due index in one sweep, and how far the sweep is in it.
+struct Part {
+    shard: u16,
+    /// Whose first Wakes its tasks may still wait for.
+    class: Option<Priority>,
+    until: Timestamp,
+    cursor: Option<String>,
+    pages: usize,
 }
 
 /// What a sweep found.
@@ -96,8 +113,10 @@ pub struct Supervisor<'a, S, M> {
     held: BTreeMap<String, u32>,
     /// What operators have to be told about agents.
     alerts: strain::Alerts,
-    /// Where the next sweep begins, so that several supervisors do not all go for the same group first.
+    /// Where a sweep begins, so that several supervisors do not all go for the same group first.
     first: usize,
+    /// No page is begun after it.
+    stop_at: Option<Instant>,
 }
 
 impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
@@ -113,8 +132,16 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         };
         let holds = (0..groups).map(hold).collect();
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
-        let first = first % usize::from(groups);
-        Self { engine, settings, holds, held: BTreeMap::new(), alerts: strain::Alerts::default(), first }
+        // By the minute too: one that leads fewer groups than there are comes to each of them, though nobody else does.
+        let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
+        Self { engine, settings, holds, held: BTreeMap::new(), alerts: strain::Alerts::default(), first, stop_at: None }
+    }
+
+    /// Begins no page of the due index after `stop_at`; what is left is the next sweep's. For a function that is killed at
+    /// its deadline: it would keep its leases for the rest of their life, and nobody could sweep.
+    #[must_use]
+    pub fn stopping_at(self, stop_at: Instant) -> Self {
+        Self { stop_at: Some(stop_at), ..self }
     }
 
     /// One sweep over all groups this supervisor leads or comes to lead.
@@ -130,7 +157,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut order: Vec<usize> = (0..groups).map(|n| (self.first + n) % groups).collect();
         order.sort_by_key(|&group| !self.holds[group].is_live());
         for group in order {
-            if total.groups >= usize::from(self.settings.lead_at_most) {
+            if total.groups >= usize::from(self.settings.lead_at_most) || total.groups > 0 && self.is_time_up() {
                 break;
             }
             match self.sweep_group(group).await {
@@ -153,70 +180,70 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut sweep = Sweep::default();
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
-        for (shard, class) in self.settings.shards_of(u16::try_from(group).expect("as many groups as shards at most")) {
-            match self.sweep_shard(group, (shard, class), lease, &mut sweep).await? {
-                Some(still) => lease = still,
-                None => break,
+        // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
+        let until = self.engine.now();
+        let group_number = u16::try_from(group).expect("as many groups as shards at most");
+        let shards = self.settings.shards_of(group_number, minute(until));
+        let part = |(shard, class)| Part { shard, class, until, cursor: None, pages: 0 };
+        let mut parts: VecDeque<Part> = shards.map(part).collect();
+        // A page of each in turn: where a sweep is cut short no shard has waited behind the backlog of another one.
+        while let Some(mut part) = parts.pop_front() {
+            if self.sweep_page(&mut part, &lease, &mut sweep).await? {
+                parts.push_back(part);
+            }
+            match self.holds[group].lead(&self.engine.store).await? {
+                Some(still) if still.token == lease.token => lease = still,
+                Some(_) | None => break,
+            }
+            if self.is_time_up() {
+                break;
             }
         }
         Ok(sweep)
     }
 
-    /// Sweeps one shard; `None` when the lease was lost on the way.
-    async fn sweep_shard(
-        &mut self,
-        group: usize,
-        (shard, class): (u16, Option<Priority>),
-        mut lease: Lease,
-        sweep: &mut Sweep,
-    ) -> Result<Option<Lease>, Error> {
-        let mut cursor: Option<String> = None;
-        // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
-        let mut until = self.engine.now();
-        for n in 0..MAX_PAGES {
-            let mut page = self.engine.store.due(shard, until, PAGE, cursor.as_deref()).await?;
-            if n == 0
-                && !page.ids.is_empty()
-                && let Some(class) = class
-            {
-                // Only now: while nothing is due nobody has to know how long the queues are.
-                let lag = self.engine.sweep_lag(class).await;
-                if !lag.is_zero() {
-                    until = plus(until, -lag);
-                    page = self.engine.store.due(shard, until, PAGE, None).await?;
-                }
-            }
-            sweep.looked_at += page.ids.len();
-            // Most sweeps find nothing: a span for each would be all that is seen.
-            let span = if page.ids.is_empty() { Span::none() } else { Span::own("sweep") };
-            for answer in span.around(self.engine.recover(&page.ids, &lease)).await {
-                match answer {
-                    Ok(found) => {
-                        sweep.expired += found.expired;
-                        for agent in found.held_by {
-                            *self.held.entry(agent).or_default() += 1;
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
-                        sweep.failed += 1;
-                        span.fail("unavailable");
-                    }
-                }
-            }
-            span.set("shard", i64::from(shard));
-            span.set("looked_at", page.ids.len() as i64);
-            drop(span);
-            match self.holds[group].lead(&self.engine.store).await? {
-                Some(still) if still.token == lease.token => lease = still,
-                Some(_) | None => return Ok(None),
-            }
-            cursor = page.next;
-            if cursor.is_none() {
-                break;
+    /// Looks after the next page of a part; whether there is another one for this sweep.
+    async fn sweep_page(&mut self, part: &mut Part, lease: &Lease, sweep: &mut Sweep) -> Result<bool, Error> {
+        let store = &self.engine.store;
+        let mut page = store.due(part.shard, part.until, PAGE, part.cursor.as_deref()).await?;
+        if part.pages == 0
+            && !page.ids.is_empty()
+            && let Some(class) = part.class
+        {
+            // Only now: while nothing is due nobody has to know how long the queues are.
+            let lag = self.engine.sweep_lag(class).await;
+            if !lag.is_zero() {
+                part.until = plus(part.until, -lag);
+                page = store.due(part.shard, part.until, PAGE, None).await?;
             }
         }
-        Ok(Some(lease))
+        sweep.looked_at += page.ids.len();
+        // Most sweeps find nothing: a span for each would be all that is seen.
+        let span = if page.ids.is_empty() { Span::none() } else { Span::own("sweep") };
+        span.set("shard", i64::from(part.shard));
+        span.set("looked_at", page.ids.len() as i64);
+        for answer in span.around(self.engine.recover(&page.ids, lease)).await {
+            match answer {
+                Ok(found) => {
+                    sweep.expired += found.expired;
+                    for agent in found.held_by {
+                        *self.held.entry(agent).or_default() += 1;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
+                    sweep.failed += 1;
+                    span.fail("unavailable");
+                }
+            }
+        }
+        part.cursor = page.next;
+        part.pages += 1;
+        Ok(part.cursor.is_some() && part.pages < MAX_PAGES)
+    }
+
+    fn is_time_up(&self) -> bool {
+        self.stop_at.is_some_and(|stop_at| stop_at <= Instant::now())
     }
 
     /// Gives all leases back. One that cannot be given back expires by itself.

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 /// A supervisor that died is followed after this long; one that is slow renews it.
 const LEASE_LIFE: Duration = Duration::from_secs(60);
-/// What the last sweep of an invocation, and giving the leases back, may take.
-const LAST_SWEEP: Duration = Duration::from_secs(10);
+/// What the last page of an invocation, giving the leases back and the ages of orders may take.
+const LAST_PAGE: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -33,8 +33,9 @@ async fn main() -> Result<(), Error> {
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
         let deadline = event.context.deadline();
         let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
-        let until = Instant::now() + sweep_for.min(left.saturating_sub(LAST_SWEEP));
-        let swept = Box::pin(Supervisor::new(engine, settings).patrol(every, until)).await;
+        let stop_at = Instant::now() + left.saturating_sub(LAST_PAGE);
+        let until = stop_at.min(Instant::now() + sweep_for);
+        let swept = Box::pin(Supervisor::new(engine, settings).stopping_at(stop_at).patrol(every, until)).await;
         // Once is enough, and by whoever leads.
         if let Ok(Sweep { stood_by: false, .. }) = swept
             && let Err(error) = Box::pin(ages::measure(engine, settings.shards)).await

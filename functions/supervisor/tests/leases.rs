@@ -178,6 +178,36 @@ async fn several_supervisors_work_at_once_each_on_its_groups() {
     assert!(handler(&d, settings).await.unwrap().stood_by);
 }
 
+// I6, B7: one that leads fewer groups than there are, and is alone, comes to each of them.
+#[tokio::test]
+async fn a_lone_supervisor_that_leads_one_group_comes_to_each_in_turn() {
+    let world = World::new().await;
+    let ids = world.claimed(16, 4).await;
+    world.pass(12_000);
+    let settings = Settings { groups: 2, lead_at_most: 1, ..Settings::new(4, LIFE) };
+    let engine = world.instance("v", 0);
+    assert_eq!(handler(&engine, settings).await.unwrap().expired, 8);
+    world.pass(60_000);
+    assert_eq!(handler(&engine, settings).await.unwrap().expired, 8);
+    assert_eq!(world.failures(&ids).await, [1; 16]);
+}
+
+// B7: what is killed at its deadline would keep its lease for the rest of its life. So it stops before, after a page at least.
+#[tokio::test]
+async fn a_sweep_that_is_out_of_time_stops_after_a_page_and_gives_its_lease_back() {
+    let world = World::new().await;
+    world.claimed(8, 4).await;
+    world.pass(12_000);
+    let engine = world.instance("v", 0);
+    let late = || Supervisor::new(&engine, Settings::new(4, LIFE)).stopping_at(Instant::now());
+    let before = world.endpoints.counts();
+    let swept = late().patrol(Duration::ZERO, Instant::now()).await.unwrap();
+    assert_eq!(world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query"), 1);
+    assert_eq!((swept.groups, swept.stood_by), (1, false));
+    assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
+    assert_eq!(handler(&engine, Settings::new(4, LIFE)).await.unwrap().expired, 8);
+}
+
 // I5: no lease, no sweep. Nothing is lost: what was due is recovered when the store is back.
 #[tokio::test]
 async fn with_the_lease_store_away_nobody_sweeps_and_nothing_is_lost() {

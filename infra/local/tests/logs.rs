@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
-/// Bytes of all lines about an order that goes well, as docs/deploy.md counts them.
+/// Bytes of all lines about an order that goes well, as docs/prices.toml counts them.
 const MOST_BYTES: usize = 600;
 /// All of this repository's crates that run in the process.
 const OWN: [&str; 11] = [

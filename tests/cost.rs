@@ -1,0 +1,334 @@
+//! Goal: the cost sheet, docs/cost.md, is what orders cost. Method: orders go through the handlers, message by message and ten at
+//! a time, over the embedded endpoints; every request is weighed as AWS bills it and multiplied by docs/prices.toml. `UPDATE=1`
+//! writes the tables anew.
+
+mod support;
+
+use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, MessageSystemAttributeName, SendMessageBatchRequestEntry};
+use serde_json::{Value, json};
+use shared::task::ProcessState;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use stepwarden_aws::Engine;
+use stepwarden_embedded::{Call, FaultHook};
+use support::page::{Prices, hold};
+use support::world::{QUEUES, World, whole_event};
+use support::{northwind, three_noops};
+
+const ORDERS: usize = 10;
+/// SQS bills each begun 64 KB of a request, DynamoDB each begun 1 KB of a write and 4 KB of a read.
+const SQS_CHUNK: usize = 64 * 1024;
+const WRITE_UNIT: usize = 1024;
+const READ_UNIT: usize = 4096;
+
+/// What was asked of AWS, in the units that it bills.
+#[derive(Clone, Debug, Default)]
+struct Meter {
+    api_requests: usize,
+    /// Requests that write to a table.
+    writes: usize,
+    record_units: usize,
+    index_units: usize,
+    read_units: usize,
+    messages: usize,
+    sqs_requests: usize,
+    invocations: [usize; 2],
+    /// Messages and bytes that the present invocation sent to each queue.
+    sent: BTreeMap<String, (usize, usize)>,
+    /// What is stored: bytes, and the place in the due index.
+    stored: BTreeMap<String, (usize, Value)>,
+}
+
+/// AWS, "DynamoDB item sizes and formats": names and strings in UTF-8 bytes; a number one byte for each two significant digits
+/// and one more.
+fn weight(item: &Value) -> usize {
+    let of = |value: &Value| match (value["S"].as_str(), value["N"].as_str()) {
+        (Some(text), _) => text.len(),
+        (_, Some(digits)) => digits.trim_matches('0').len().div_ceil(2) + 1,
+        _ => panic!("strings and numbers only: {value}"),
+    };
+    item.as_object().unwrap().iter().map(|(name, value)| name.len() + of(value)).sum()
+}
+
+fn key(item: &Value) -> String {
+    [&item["pk"], &item["bucket"], &item["sort"]].map(|part| part["S"].as_str().unwrap_or_default()).concat()
+}
+
+impl Meter {
+    /// A record written: the larger of what was there and what comes counts, twice in a transaction.
+    fn put(&mut self, item: &Value, times: usize) {
+        let place = json!([item["shard"]["S"], item["due"]["N"]]);
+        assert!(item["attention"].is_null(), "an order that goes well is in no other index: {item}");
+        let nowhere = json!([null, null]);
+        let (before, was) = self.stored.get(&key(item)).cloned().unwrap_or((0, nowhere.clone()));
+        self.record_units += times * weight(item).max(before).div_ceil(WRITE_UNIT);
+        if was != place {
+            self.index_units += usize::from(was != nowhere) + usize::from(place != nowhere);
+        }
+        self.stored.insert(key(item), (weight(item), place));
+    }
+
+    fn call(&mut self, call: &Call<'_>) {
+        let body: Value = serde_json::from_slice(call.body).unwrap();
+        match call.operation {
+            "PutItem" => {
+                self.writes += 1;
+                self.put(&body["Item"], 1);
+            }
+            "TransactWriteItems" => {
+                self.writes += 1;
+                body["TransactItems"].as_array().unwrap().iter().for_each(|item| self.put(&item["Put"]["Item"], 2));
+            }
+            // How the agents stand is read every two seconds, however many orders there are.
+            "GetItem" if key(&body["Key"]).starts_with("control#") => {}
+            "GetItem" => {
+                let (bytes, _) = self.stored.get(&key(&body["Key"])).expect("what is read was written");
+                self.read_units += bytes.div_ceil(READ_UNIT);
+            }
+            "SendMessageBatch" => {
+                let (entries, bytes) = self.sent.entry(body["QueueUrl"].to_string()).or_default();
+                let bodies = body["Entries"].as_array().unwrap().iter().map(|entry| entry["MessageBody"].as_str());
+                (*entries, *bytes) = bodies.fold((*entries, *bytes), |(n, sum), b| (n + 1, sum + b.unwrap().len()));
+            }
+            "ReceiveMessage" | "DeleteMessageBatch" => {}
+            other => panic!("{other} is not in the sheet"),
+        }
+    }
+
+    /// The end of an invocation, of which what goes to one queue counts as sent together, up to ten at a time. Replies do so if
+    /// services answer within 3 ms of each other (`functions/agent/src/lib.rs: LINGER`), which a busy machine does not say.
+    fn end(&mut self) {
+        for (entries, bytes) in std::mem::take(&mut self.sent).into_values() {
+            self.messages += entries;
+            self.sqs_requests += entries.div_ceil(10).max(bytes.div_ceil(SQS_CHUNK));
+        }
+    }
+}
+
+/// How orders come and go.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// By HTTP, one after the other.
+    Alone,
+    /// By HTTP, with batches of ten.
+    Tens,
+    /// By messages, ten in a request, with batches of ten.
+    Messages,
+}
+
+const WAYS: [Way; 3] = [Way::Alone, Way::Tens, Way::Messages];
+
+struct Bench {
+    world: World,
+    scheduler: Engine,
+    meter: Arc<Mutex<Meter>>,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let order = include_str!("../workflows/order.toml").to_owned();
+        let world = World::start(&[three_noops("60s"), order], None).await;
+        let scheduler = world.engine("scheduler", 1000, None);
+        let bench = Self { world, scheduler, meter: Arc::default() };
+        // What each function reads once in its life.
+        for workflow in ["noops", "order"] {
+            bench.world.accept(workflow, &format!("first-{workflow}"), northwind(0)).await;
+        }
+        bench.world.settle(&bench.scheduler).await;
+        bench
+    }
+
+    /// What [`ORDERS`] orders with these inputs cost.
+    async fn meter(&self, workflow: &str, way: Way, inputs: impl Fn(usize) -> Value) -> Meter {
+        *self.meter.lock().unwrap() = Meter::default();
+        let meter = Arc::clone(&self.meter);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            meter.lock().unwrap().call(call);
+            None
+        });
+        self.world.endpoints.set_fault_hook(Some(hook));
+        let stored = inputs(0).to_string().len();
+        let name = format!("{workflow}-{stored:04}-{}", way as u8);
+        let mut ids = Vec::new();
+        for n in 0..ORDERS {
+            ids.push(shared::order::Id::derive(submit::http::DEFAULT_TENANT, &format!("{name}-{n}")));
+            if way != Way::Messages {
+                self.world.accept(workflow, &format!("{name}-{n}"), inputs(n)).await;
+                let mut meter = self.meter.lock().unwrap();
+                meter.end();
+                meter.api_requests += 1;
+                meter.invocations[0] += 1;
+            }
+            if way == Way::Alone {
+                self.settle(1).await;
+            }
+        }
+        if way == Way::Messages {
+            let entry = |n: usize| {
+                let body = json!({"workflow": workflow, "input": inputs(n), "idempotency_key": format!("{name}-{n}")});
+                let entry = SendMessageBatchRequestEntry::builder().id(n.to_string());
+                entry.message_body(body.to_string()).build().unwrap()
+            };
+            let send = self.world.clients.sqs.send_message_batch().queue_url(self.world.url("submissions"));
+            send.set_entries(Some((0..ORDERS).map(entry).collect())).send().await.unwrap();
+            self.meter.lock().unwrap().end();
+        }
+        self.settle(10).await;
+        self.world.no_faults();
+        for id in &ids {
+            assert_eq!(self.world.task(id).await.process_state(), ProcessState::Processed);
+        }
+        self.meter.lock().unwrap().clone()
+    }
+
+    /// Delivers until nothing is left, as Lambda does: receives, invokes, deletes.
+    async fn settle(&self, most: i32) {
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            // Replies in between, so that it is the same every time which of two steps at once answers last.
+            for queue in QUEUES.into_iter().flat_map(|queue| [queue, "replies"]) {
+                let receive = self.world.clients.sqs.receive_message().queue_url(self.world.url(queue));
+                let receive = receive.message_system_attribute_names(MessageSystemAttributeName::All);
+                let received = receive.max_number_of_messages(most).wait_time_seconds(0).send().await.unwrap();
+                let Some(messages) = received.messages else { continue };
+                is_moving = true;
+                let response = self.world.handle(queue, &self.scheduler, whole_event(queue, &messages)).await;
+                assert!(response.batch_item_failures.is_empty());
+                let entry = |(n, receipt): (usize, &str)| {
+                    let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
+                    entry.receipt_handle(receipt).build().unwrap()
+                };
+                let receipts = messages.iter().filter_map(|m| m.receipt_handle()).enumerate().map(entry).collect();
+                let delete = self.world.clients.sqs.delete_message_batch().queue_url(self.world.url(queue));
+                delete.set_entries(Some(receipts)).send().await.unwrap();
+                let bytes: usize = messages.iter().filter_map(|m| m.body()).map(str::len).sum();
+                let mut meter = self.meter.lock().unwrap();
+                meter.end();
+                // The request that received them, and the one that deleted them.
+                meter.sqs_requests += bytes.div_ceil(SQS_CHUNK) + 1;
+                meter.invocations[usize::from(messages.len() > 1)] += 1;
+            }
+        }
+    }
+}
+
+/// An input with which so many bytes of the order are stored.
+fn sized(stored: usize) -> Value {
+    // Keys, times, tenant, hash and names take the rest.
+    const REST: usize = 270;
+    json!({ "text": "x".repeat(stored - REST) })
+}
+
+/// The rows of a sheet: what is needed, its price, and how much of it an order needs.
+fn rows(meter: &Meter, way: Way, prices: &Prices) -> Vec<(&'static str, f64, f64)> {
+    let each = |n: usize| n as f64 / ORDERS as f64;
+    let order = |name: &str| prices.of("order", name);
+    let ms = each(meter.invocations[0]) * order("alone_ms") + each(meter.invocations[1]) * order("ten_ms");
+    let metrics = if way == Way::Alone { "metrics_alone_kb" } else { "metrics_ten_kb" };
+    let logs = order("log_kb") + order(metrics) + each(meter.api_requests) * order("access_log_kb");
+    let row = |name: &'static str, price: &str, units: f64| (name, prices.of("million", price), units);
+    vec![
+        row("API requests: the submission", "api_requests", each(meter.api_requests)),
+        row("DynamoDB write units, records", "write_units", each(meter.record_units)),
+        row("DynamoDB write units, due index", "write_units", each(meter.index_units)),
+        row("DynamoDB read units", "read_units", each(meter.read_units)),
+        row("SQS requests", "sqs_requests", each(meter.sqs_requests)),
+        row("Lambda invocations", "invocations", each(meter.invocations.iter().sum())),
+        row("Lambda time, GB-s", "gb_seconds", ms / 1000.0 * order("memory_gb")),
+        row("logs and metrics, KB", "log_kilobytes", logs),
+    ]
+}
+
+fn dollars(meter: &Meter, way: Way, prices: &Prices) -> f64 {
+    rows(meter, way, prices).iter().map(|(_, price, units)| price * units).sum()
+}
+
+fn units(units: f64) -> String {
+    // Without the zeros of a fraction: 2.4, 0.012, 10.
+    format!("{}", (units * 1e4).round() / 1e4)
+}
+
+fn sheet(meters: &[Meter], prices: &Prices) -> String {
+    let all: Vec<_> = meters.iter().zip(WAYS).map(|(meter, way)| rows(meter, way, prices)).collect();
+    let mut text = String::from(
+        "| an order needs | a million cost | one at a time | USD | in tens | USD | in tens, by message | USD |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    for n in 0..all[0].len() {
+        let (name, price, _) = all[0][n];
+        write!(text, "| {name} | {price} |").unwrap();
+        for rows in &all {
+            write!(text, " {} | {:.2} |", units(rows[n].2), rows[n].2 * price).unwrap();
+        }
+        text.push('\n');
+    }
+    write!(text, "| **a million orders** | |").unwrap();
+    for rows in &all {
+        write!(text, " | **{:.2}** |", rows.iter().map(|(_, price, units)| price * units).sum::<f64>()).unwrap();
+    }
+    text + "\n"
+}
+
+fn others(prices: &Prices) -> String {
+    let mut text = String::from("| engine | billed | USD for a million orders of three steps |\n|---|---|---|\n");
+    for (name, other) in prices.0["others"].as_table().unwrap() {
+        let number = |key: &str| other.get(key).and_then(toml::Value::as_float);
+        let price = number("price").unwrap();
+        let least = price * number("least").unwrap() + number("more").unwrap_or_default();
+        let more = number("most_more").or(number("more")).unwrap_or_default();
+        let most = number("dearest").unwrap_or(price) * number("most").unwrap() + more;
+        let sum = if (most - least).abs() < 0.5 { format!("{least:.0}") } else { format!("{least:.0} to {most:.0}") };
+        writeln!(text, "| {name} | {} | {sum} |", other["unit"].as_str().unwrap()).unwrap();
+    }
+    text
+}
+
+// J1: what an order costs is counted at the endpoints, and the sheet and its sums are made of nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cost_sheet_is_what_orders_cost() {
+    let (bench, prices) = (Bench::start().await, Prices::read());
+    let mut three = Vec::new();
+    let mut sums = String::from("| order | one at a time | in tens | in tens, by message |\n|---|---|---|---|\n");
+    for (kb, writes) in [(1, 2), (4, 8)] {
+        let mut line = format!("| three steps, {kb} KB stored |");
+        for way in WAYS {
+            let meter = bench.meter("noops", way, |_| sized(kb * 1024)).await;
+            let heaviest = meter.stored.values().map(|(bytes, _)| *bytes).max().unwrap();
+            assert!((kb * 1024 - 60..=kb * 1024).contains(&heaviest), "{heaviest} bytes are stored of an order");
+            // The budget: five requests that write, of which the submission's counts for order and task twice each.
+            assert_eq!(meter.writes, 5 * ORDERS, "{meter:?}");
+            assert_eq!(meter.record_units, (writes + 2 + 4) * ORDERS, "{meter:?}");
+            assert_eq!(meter.index_units, 2 * ORDERS, "{meter:?}");
+            let submitted = if way == Way::Messages { ORDERS } else { 0 };
+            assert_eq!(meter.messages, 7 * ORDERS + submitted, "{meter:?}");
+            if way != Way::Alone {
+                assert!(meter.sqs_requests <= 3 * ORDERS, "{meter:?}");
+                let dollars = dollars(&meter, way, &prices);
+                assert!(kb > 1 || dollars <= 10.0, "{dollars} USD for a million orders of {kb} KB");
+            }
+            write!(line, " {:.2} |", dollars(&meter, way, &prices)).unwrap();
+            if kb == 1 {
+                three.push(meter);
+            }
+        }
+        writeln!(sums, "{line}").unwrap();
+    }
+    let mut line = String::from("| the reference workflow, four steps, real orders |");
+    let mut four = Vec::new();
+    for way in WAYS {
+        let meter = bench.meter("order", way, northwind).await;
+        write!(line, " {:.2} |", dollars(&meter, way, &prices)).unwrap();
+        four.push(meter);
+    }
+    writeln!(sums, "{line}").unwrap();
+    for (mark, table) in [
+        ("sums", sums),
+        ("three steps", sheet(&three, &prices)),
+        ("four steps", sheet(&four, &prices)),
+        ("others", others(&prices)),
+    ] {
+        hold("cost.md", mark, &table);
+    }
+}

@@ -1,0 +1,606 @@
+//! Goal: what a sweep costs and how long it takes where millions of orders are open, and that it finds what is overdue. Method:
+//! the real supervisor in virtual time over a due index that is computed and not kept: an order is made up when it is read,
+//! and one bit says whether it was recovered. The index answers, limits and bills as DynamoDB does. The tables of
+//! docs/scaling.md come from
+//!
+//!     ORDERS=10000000 cargo test --release -p stepwarden-tests --test scale -- --nocapture
+
+mod support;
+
+use shared::engine::{self, Engine};
+use shared::lease::{Lease, LeaseStore};
+use shared::message::Effect;
+use shared::order::{Id, Order};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::scheduler::{Decision, Event, Turn, schedule};
+use shared::task::{MAX_SHARDS, Priority, Submission, Task, moved};
+use shared::time::{SignedDuration, Timestamp, plus};
+use shared::workflow::file::{Known, parse};
+use shared::workflow::{Hash, Workflow};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use supervisor::{Settings, Supervisor};
+use support::page::{Prices, hold};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// Usual answers of DynamoDB and SQS within a Region.
+const GET: Duration = Duration::from_millis(4);
+const PUT: Duration = Duration::from_millis(6);
+const QUERY: Duration = Duration::from_millis(10);
+const SEND: Duration = Duration::from_millis(12);
+/// What one partition takes in a second, of a table or of an index.
+const PARTITION_WRITES: f64 = 1000.0;
+const PARTITION_READS: f64 = 3000.0;
+/// Partitions of a new on-demand table: 4,000 write units.
+const TABLE_PARTITIONS: usize = 4;
+/// Attempts of the SDK, and its usual wait before the second one, doubled for the third.
+const ATTEMPTS: u32 = 3;
+const BACKOFF: Duration = Duration::from_millis(500);
+/// A page of a query.
+const PAGE_BYTES: usize = 1024 * 1024;
+/// Keys of an index entry, with DynamoDB's own 100 bytes.
+const ENTRY_BYTES: usize = 150;
+/// The supervisor's processor time for an overdue order, of a whole processor (`make measure`); Lambda gives a whole one at 1,769 MB.
+const CPU: Duration = Duration::from_micros(600);
+const WHOLE_MB: f64 = 1769.0;
+/// As template.yaml has it.
+const FUNCTION_TIMEOUT: Duration = Duration::from_secs(50);
+const LAST_PAGE: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
+/// When the orders that are not overdue shall be looked at: after all that is simulated.
+const LATER: SignedDuration = SignedDuration::from_hours(1000);
+
+const WORKFLOW: &str = r#"
+name = "one"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 3, backoff = ["1s"] }
+"#;
+
+/// What is simulated.
+#[derive(Clone, Copy)]
+struct Plan {
+    open: usize,
+    overdue: usize,
+    shards: u16,
+    memory_mb: f64,
+}
+
+/// What has been asked of AWS.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Bill {
+    queries: u64,
+    read_units: f64,
+    write_units: f64,
+    sqs_requests: u64,
+    throttled: u64,
+    wakes: u64,
+}
+
+/// What a partition still takes: the time at which all it was given is done, at its rate.
+#[derive(Clone, Copy, Default)]
+struct Partition(f64);
+
+impl Partition {
+    /// Room for `units` at `now`, in seconds; a second's worth may come at once.
+    fn has_room(self, units: f64, rate: f64, now: f64) -> bool {
+        self.0.max(now - 1.0) + units / rate <= now
+    }
+
+    fn take(&mut self, units: f64, rate: f64, now: f64) {
+        self.0 = self.0.max(now - 1.0) + units / rate;
+    }
+}
+
+struct State {
+    bill: Bill,
+    /// Which orders were recovered, a bit each, and how many of each tenant.
+    recovered: Vec<u64>,
+    tenants: [u64; 2],
+    /// The first order of each shard that may still be overdue.
+    first: Vec<usize>,
+    table: [Partition; TABLE_PARTITIONS],
+    /// By shard: the entries of orders in their first place, and of moved ones.
+    index: Vec<[Partition; 2]>,
+    index_reads: Vec<Partition>,
+    cpu_free: Instant,
+    leases: BTreeMap<String, Lease>,
+}
+
+/// The index and the tables, made up.
+struct Synthetic {
+    plan: Plan,
+    workflow: Workflow,
+    /// Any order whose step ran out: the others have its record under their own names.
+    overdue: Task,
+    begun: Instant,
+    state: Arc<Mutex<State>>,
+}
+
+fn epoch() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn number_of(id: &Id) -> usize {
+    id.0.trim_start_matches("ord_").parse().expect("an id of this test")
+}
+
+impl Plan {
+    /// When a supervisor is to look at order `k`: the later the higher its number is.
+    fn due(&self, k: usize) -> Timestamp {
+        let ms = i64::try_from(k).unwrap() - i64::try_from(self.overdue).unwrap();
+        plus(epoch(), if k < self.overdue { SignedDuration::from_millis(ms) } else { LATER })
+    }
+}
+
+/// One order in a hundred is the small tenant's.
+fn tenant_of(k: usize) -> usize {
+    usize::from(k % 100 == 7)
+}
+
+impl Synthetic {
+    fn new(plan: Plan) -> Self {
+        let workflow = parse("one.toml", WORKFLOW, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let submission = Submission {
+            id: Id("ord_0".into()),
+            tenant: "acme".into(),
+            reference: None,
+            reply_queue: None,
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let submitted = plus(epoch(), -SignedDuration::from_hours(1));
+        let new = Task::new(submission, &workflow, submitted);
+        let turn = Turn {
+            workflow: &workflow,
+            now: submitted,
+            instance: "s",
+            skew: SignedDuration::from_secs(1),
+            agents: &shared::agents::Agents::default(),
+            pools: &shared::pools::ONE_EACH,
+        };
+        let Decision::Save { task, .. } = schedule(&new, &Event::Wake { seen: 0, hops: 0 }, &turn) else { panic!() };
+        let begun = Instant::now();
+        let shards = usize::from(plan.shards);
+        let state = State {
+            bill: Bill::default(),
+            recovered: vec![0; plan.overdue.div_ceil(64)],
+            tenants: [0; 2],
+            first: (0..shards).collect(),
+            table: [Partition::default(); TABLE_PARTITIONS],
+            index: vec![[Partition::default(); 2]; shards],
+            index_reads: vec![Partition::default(); shards],
+            cpu_free: begun,
+            leases: BTreeMap::new(),
+        };
+        Self { plan, workflow, overdue: *task, begun, state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    /// Waits for one's turn at the function's share of a processor.
+    async fn compute(&self, whole: Duration) {
+        let done = {
+            let mut state = self.state();
+            let share = (self.plan.memory_mb / WHOLE_MB).min(1.0);
+            state.cpu_free = state.cpu_free.max(Instant::now()) + whole.div_f64(share);
+            state.cpu_free
+        };
+        sleep_until(done).await;
+    }
+
+    async fn read(&self, units: f64) {
+        self.state().bill.read_units += units;
+        sleep(GET).await;
+    }
+
+    /// A write of an order's record, and of its entries in the index if its place there changes; tried again while a
+    /// partition is at its limit. An index at its limit holds up the writes of its table.
+    async fn write(&self, k: usize, what: &str) -> Result<(), Error> {
+        let shard = k % usize::from(self.plan.shards);
+        for attempt in 1..=ATTEMPTS {
+            sleep(PUT).await;
+            let now = self.seconds();
+            {
+                let mut state = self.state();
+                let of_table = k / usize::from(self.plan.shards) % TABLE_PARTITIONS;
+                let room = |p: Partition| p.has_room(1.0, PARTITION_WRITES, now);
+                let [first, moved] = state.index[shard];
+                if room(state.table[of_table]) && room(first) && room(moved) {
+                    state.table[of_table].take(1.0, PARTITION_WRITES, now);
+                    state.index[shard].iter_mut().for_each(|p| p.take(1.0, PARTITION_WRITES, now));
+                    state.bill.write_units += 3.0;
+                    return Ok(());
+                }
+                state.bill.throttled += 1;
+            }
+            if attempt < ATTEMPTS {
+                sleep(BACKOFF * attempt).await;
+            }
+        }
+        Err(Error::Unavailable { what: what.to_owned(), source: "throttled".into() })
+    }
+}
+
+impl StateStore for Synthetic {
+    async fn create(&self, _: &Order, _: &Task) -> Result<Created, Error> {
+        unreachable!("a supervisor takes no orders")
+    }
+
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        self.compute(CPU / 2).await;
+        self.read(1.0).await;
+        let shard = u16::try_from(number_of(id) % usize::from(self.plan.shards)).unwrap();
+        Ok(Some(Task { id: id.clone(), shard, ..self.overdue.clone() }))
+    }
+
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        let k = number_of(&task.id);
+        assert_eq!(seen, self.overdue.version);
+        assert_eq!(task.shard, moved(task.shard), "a moved task goes to the other part");
+        self.compute(CPU / 2).await;
+        self.write(k, &task.id.0).await?;
+        let mut state = self.state();
+        let (word, bit) = (k / 64, 1 << (k % 64));
+        assert_eq!(state.recovered[word] & bit, 0, "order {k} is recovered once");
+        state.recovered[word] |= bit;
+        state.tenants[tenant_of(k)] += 1;
+        Ok(Saved::Applied)
+    }
+
+    async fn rearm(&self, task: &Task, _: Option<Timestamp>, _: u64) -> Result<(), Error> {
+        unreachable!("{task:?} is overdue")
+    }
+
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        let shards = usize::from(self.plan.shards);
+        let most = (limit as usize).min(PAGE_BYTES / ENTRY_BYTES);
+        let (mut ids, mut next) = (Vec::new(), None);
+        // The parts of moved and of urgent orders are empty: whoever was moved is taken up by the schedulers.
+        if shard < MAX_SHARDS {
+            let mut state = self.state();
+            let is_open = |state: &State, k: usize| state.recovered[k / 64] & (1 << (k % 64)) == 0;
+            let mut k = state.first[usize::from(shard)];
+            while k < self.plan.overdue && !is_open(&state, k) {
+                k += shards;
+            }
+            state.first[usize::from(shard)] = k;
+            k = cursor.map_or(k, |cursor| cursor.parse::<usize>().unwrap() + shards);
+            while k < self.plan.open && self.plan.due(k) <= now && ids.len() < most {
+                if is_open(&state, k) {
+                    ids.push(Id(format!("ord_{k}")));
+                    next = Some(k.to_string());
+                }
+                k += shards;
+            }
+        }
+        // A page that is full says that there may be more.
+        let next = next.filter(|_| ids.len() == most);
+        // Half a unit for 4 KB, since an index is read as it happens to stand.
+        let units = (ids.len() * ENTRY_BYTES).div_ceil(4096).max(1) as f64 / 2.0;
+        let is_slow = {
+            let now = self.seconds();
+            let mut state = self.state();
+            state.bill.queries += 1;
+            state.bill.read_units += units;
+            let partition = &mut state.index_reads[usize::from(shard % MAX_SHARDS)];
+            let is_slow = !partition.has_room(units, PARTITION_READS, now);
+            partition.take(units, PARTITION_READS, now);
+            is_slow
+        };
+        sleep(if is_slow { QUERY + BACKOFF } else { QUERY }).await;
+        Ok(DuePage { ids, next })
+    }
+
+    async fn order(&self, _: &Task) -> Result<Option<Order>, Error> {
+        unreachable!("a supervisor sends no requests")
+    }
+
+    async fn put_workflow(&self, _: &Workflow) -> Result<(), Error> {
+        unreachable!("a supervisor has no workflows")
+    }
+
+    async fn workflow(&self, _: &Hash) -> Result<Option<Workflow>, Error> {
+        self.read(1.0).await;
+        Ok(Some(self.workflow.clone()))
+    }
+
+    async fn agents(&self) -> Result<shared::agents::Agents, Error> {
+        self.read(1.0).await;
+        Ok(shared::agents::Agents::default())
+    }
+}
+
+impl LeaseStore for Synthetic {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+        Synthetic::read(self, 1.0).await;
+        Ok(self.state().leases.get(name).cloned())
+    }
+
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+        sleep(PUT).await;
+        let mut state = self.state();
+        state.bill.write_units += 1.0;
+        let is_seen = state.leases.get(&lease.name) == seen;
+        if is_seen {
+            state.leases.insert(lease.name.clone(), lease.clone());
+        }
+        Ok(is_seen)
+    }
+}
+
+/// The queue of Wakes: counts, and forgets.
+struct Queue(Arc<Mutex<State>>);
+
+impl Messenger for Queue {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        {
+            let mut state = self.0.lock().unwrap();
+            state.bill.wakes += effects.iter().filter(|e| matches!(e, Effect::Wake(..))).count() as u64;
+            state.bill.sqs_requests += effects.len().div_ceil(10) as u64;
+        }
+        if !effects.is_empty() {
+            sleep(SEND).await;
+        }
+        effects.iter().map(|_| Ok(())).collect()
+    }
+}
+
+/// What came of a plan.
+struct Report {
+    bill: Bill,
+    /// For each invocation: seconds it ran, orders it recovered, and how many of them the small tenant's were.
+    sweeps: Vec<(f64, usize, u64)>,
+    /// Most orders by which one shard was ahead of another one after a sweep.
+    ahead: usize,
+    failed: usize,
+    /// Virtual time until everything was recovered.
+    took: Duration,
+}
+
+impl Report {
+    fn dollars(&self, memory_mb: f64) -> f64 {
+        let prices = Prices::read();
+        let price = |name: &str| prices.of("million", name) / 1e6;
+        let seconds: f64 = self.sweeps.iter().map(|s| s.0).sum();
+        self.bill.read_units * price("read_units")
+            + self.bill.write_units * price("write_units")
+            + self.bill.sqs_requests as f64 * price("sqs_requests")
+            + self.sweeps.len() as f64 * price("invocations")
+            + seconds * memory_mb / 1024.0 * price("gb_seconds")
+    }
+}
+
+/// Starts the supervisor once a minute, as the schedule does, until nothing is overdue.
+async fn run(plan: Plan) -> Report {
+    let store = Synthetic::new(plan);
+    let (state, begun) = (Arc::clone(&store.state), store.begun);
+    let config = engine::Config {
+        instance: "v".into(),
+        skew: SignedDuration::from_secs(1),
+        cache: 1,
+        overload_age: SignedDuration::ZERO,
+        clock: Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap())),
+        observer: None,
+        pools: shared::pools::Layout::new(),
+        classes: false,
+    };
+    let engine = Engine::new(store, Queue(Arc::clone(&state)), config);
+    let settings = Settings::new(plan.shards, MINUTE);
+    let mut report = Report { bill: Bill::default(), sweeps: Vec::new(), ahead: 0, failed: 0, took: Duration::ZERO };
+    let mut left = plan.overdue;
+    loop {
+        let start = Instant::now();
+        let small = state.lock().unwrap().tenants[1];
+        let supervisor = Supervisor::new(&engine, settings);
+        let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
+        let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
+        let swept = timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap();
+        assert!(!swept.stood_by, "the lease of the sweep before was not given back");
+        left -= swept.expired;
+        report.failed += swept.failed;
+        report.took = begun.elapsed();
+        {
+            let state = state.lock().unwrap();
+            report.sweeps.push((start.elapsed().as_secs_f64(), swept.expired, state.tenants[1] - small));
+            let done = state.first.iter().map(|k| k / usize::from(plan.shards));
+            report.ahead = report.ahead.max(done.clone().max().unwrap() - done.min().unwrap());
+            report.bill = state.bill.clone();
+        }
+        if left == 0 {
+            return report;
+        }
+        sleep_until(start + MINUTE).await;
+    }
+}
+
+/// Rounded up, in groups of three digits.
+fn whole(n: f64) -> String {
+    let digits = format!("{:.0}", (n - 1e-9).ceil() + 0.0);
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).unwrap()).collect();
+    groups.join(",")
+}
+
+/// Runs a plan and prints a row of docs/scaling.md.
+fn simulate(plan: Plan) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let report = runtime.block_on(run(plan));
+    let longest = report.sweeps.iter().map(|s| s.0).fold(0.0, f64::max);
+    let minutes = report.took.as_secs_f64() / 60.0;
+    let took = if minutes < 1.0 { format!("{:.1} s", 60.0 * minutes) } else { format!("{minutes:.0} min") };
+    let bill = &report.bill;
+    let counts = [plan.overdue as f64, f64::from(plan.shards), plan.memory_mb, report.sweeps.len() as f64].map(whole);
+    let units = [bill.queries as f64, bill.read_units, bill.write_units, bill.sqs_requests as f64].map(whole);
+    println!(
+        "| {} | {longest:.1} s | {took} | {} | {} | {:.4} |",
+        counts.join(" | "),
+        units.join(" | "),
+        whole(report.failed as f64),
+        report.dollars(plan.memory_mb),
+    );
+    report
+}
+
+/// Open orders: `ORDERS`, or few enough for `cargo test`.
+fn open() -> usize {
+    std::env::var("ORDERS").map_or(40_000, |n| n.parse().expect("ORDERS is a number"))
+}
+
+/// As the template has it by default.
+fn usual(overdue: usize) -> Plan {
+    Plan { open: open(), overdue, shards: 4, memory_mb: 256.0 }
+}
+
+// J1: what is open and not overdue costs nothing, however much it is.
+#[test]
+fn a_sweep_with_nothing_overdue_costs_three_queries_for_each_shard() {
+    let report = simulate(usual(0));
+    assert_eq!((report.sweeps.len(), report.bill.queries), (1, 12));
+    // Half a unit for each query; the lease is read, taken and given back; the minute's look at the agents.
+    assert!(report.bill.read_units <= 9.0 && report.bill.write_units == 2.0, "{:?}", report.bill);
+    assert_eq!(report.bill.sqs_requests, 0);
+}
+
+// B7, J1: a sweep finds all of a few; an order costs a page's share, one read, three writes and a tenth of a request.
+#[test]
+fn a_sweep_finds_one_order_in_a_thousand() {
+    let plan = usual(open() / 1000);
+    let report = simulate(plan);
+    let (overdue, shards) = (plan.overdue as f64, f64::from(plan.shards));
+    // What a start has time for, at least.
+    assert!(report.sweeps.len() <= 1 + plan.overdue / 8000, "{} sweeps", report.sweeps.len());
+    assert_eq!(report.bill.wakes as usize, plan.overdue);
+    let pages = 4.0 * shards * report.sweeps.len() as f64 + overdue / 100.0;
+    assert!(report.bill.queries as f64 <= pages, "{:?}, at most {pages} pages", report.bill);
+    assert!(report.bill.write_units <= 3.0 * overdue + 4.0 * report.sweeps.len() as f64, "{:?}", report.bill);
+    // A page of a hundred weighs 15 KB: two units.
+    assert!(report.bill.read_units <= 1.02 * overdue + pages / 2.0 + 60.0, "{:?}", report.bill);
+    assert!(report.bill.sqs_requests as f64 <= overdue / 10.0 + pages, "{:?}", report.bill);
+}
+
+// B7, I6: with everything overdue an invocation does a bounded piece of it and ends in time, the next one goes on, and no
+// shard and no tenant waits behind another one.
+#[test]
+fn with_everything_overdue_each_sweep_does_its_piece_in_time() {
+    let plan = usual(open());
+    let report = simulate(plan);
+    let sweeps = &report.sweeps;
+    let longest = sweeps.iter().map(|s| s.0).fold(0.0, f64::max);
+    assert!(longest < (FUNCTION_TIMEOUT - LAST_PAGE).as_secs_f64() + 5.0, "{longest} s");
+    assert!(sweeps.len() > 1, "more than one sweep can do");
+    assert_eq!(report.bill.wakes as usize, plan.overdue);
+    // All but the last one do as much as there is time for, which is what the processor does.
+    let most = 40.0 / CPU.as_secs_f64() * plan.memory_mb / WHOLE_MB;
+    for (_, recovered, small) in &sweeps[..sweeps.len() - 1] {
+        assert!((*recovered as f64 - most).abs() < 0.1 * most, "{recovered} in a sweep, {most:.0} expected");
+        let share = *small as f64 / *recovered as f64;
+        assert!((share - 0.01).abs() < 0.002, "the small tenant has {share} of a sweep");
+    }
+    // A read for each, two units for a page of a hundred, and how the agents stand, every two seconds.
+    assert!(report.bill.read_units <= 1.02 * plan.overdue as f64 + 40.0 * sweeps.len() as f64, "{:?}", report.bill);
+    // Few pages, however many sweeps there were.
+    assert!(report.ahead <= 1000, "a shard is {} orders ahead", report.ahead);
+}
+
+// With a whole processor the function is no longer what is slowest: shards are, each a partition of the index with its own
+// thousand writes a second, and what they refuse is found again.
+#[test]
+fn shards_are_what_a_larger_function_needs() {
+    let few = simulate(Plan { shards: 1, memory_mb: WHOLE_MB, ..usual(open()) });
+    let many = simulate(Plan { shards: 16, memory_mb: WHOLE_MB, ..usual(open()) });
+    assert!(few.sweeps.len() > many.sweeps.len());
+    for report in [few, many] {
+        assert_eq!(report.bill.wakes as usize, open());
+    }
+}
+
+/// A limit that a rate of orders meets.
+struct Limit {
+    what: &'static str,
+    /// What an order a second needs of it.
+    each: f64,
+    /// What there is as the template and a new account come.
+    now: f64,
+    /// The most that the setting takes, before a quota has to be raised or the design changed.
+    most: f64,
+    setting: &'static str,
+}
+
+/// Orders of three steps, each with an agent of its own, stored in 1 KB, in batches of ten; the units are those of `tests/cost.rs`.
+fn limits() -> Vec<Limit> {
+    /// What a remote service takes to answer, in seconds.
+    const SERVICE: f64 = 0.1;
+    let prices = Prices::read();
+    let seconds = |name: &str| prices.of("order", name) / 1000.0;
+    let (alone, ten) = (seconds("alone_ms"), seconds("ten_ms"));
+    let limit = |what, each, now, most, setting| Limit { what, each, now, most, setting };
+    vec![
+        limit(
+            "submissions a second, over HTTP",
+            1.0,
+            200.0,
+            10_000.0,
+            "`ApiRateLimit`; the account's quota of 10,000; orders by message",
+        ),
+        limit("write units a second of table `state`", 6.0, 4000.0, 40_000.0, "warm throughput; the quota of a table"),
+        limit("write units a second of table `orders`", 2.0, 4000.0, 40_000.0, "warm throughput; the quota of a table"),
+        limit("shards: 1,000 entries a second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`Shards`"),
+        limit("buckets: 1,000 write units a second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`OrderBuckets`"),
+        limit("batches of Wakes at once", 0.1 * ten, 20.0, 1000.0, "`SchedulerConcurrency`"),
+        limit("batches of replies at once", 0.3 * ten, 50.0, 1000.0, "`RepliesConcurrency`"),
+        limit("batches at once of each agent", 0.1 * (ten + SERVICE), 20.0, 1000.0, "`AgentConcurrency`"),
+        limit("submissions at once", alone, 1000.0, 1000.0, "the quota of concurrent executions"),
+        limit(
+            "all executions of Lambda at once",
+            alone + 0.4 * ten + 0.3 * (ten + SERVICE),
+            1000.0,
+            1000.0,
+            "the quota of concurrent executions",
+        ),
+        limit("invocations a second", 1.7, 10_000.0, 10_000.0, "the same quota: ten times as many a second"),
+        limit("messages in flight in the queue of replies", 3.0 * ten, 120_000.0, 120_000.0, "none needed"),
+        limit(
+            "events a second, if one order in a hundred raises an alert",
+            0.01,
+            400.0,
+            10_000.0,
+            "the Region's quota of PutEvents",
+        ),
+    ]
+}
+
+// J1: what gives way first, at three rates, is reckoned from what orders need.
+#[test]
+fn what_saturates_first_is_in_the_document() {
+    let mut table = String::from(
+        "| what | there is | the setting goes to | at 1,000/s | at 10,000/s | at 100,000/s | what moves it |\n",
+    );
+    table += "|---|---|---|---|---|---|---|\n";
+    let mut over = Vec::new();
+    for Limit { what, each, now, most, setting } in limits() {
+        table += &format!("| {what} | {} | {} |", whole(now), whole(most));
+        let needs = [1e3, 1e4, 1e5].map(|rate| each * rate);
+        for need in needs {
+            table += &match need {
+                need if need > most => format!(" **{}**, over |", whole(need)),
+                need if need > now => format!(" **{}** |", whole(need)),
+                need => format!(" {} |", whole(need)),
+            };
+        }
+        table += &format!(" {setting} |\n");
+        over.push(needs.map(|need| (need > now, need > most)));
+    }
+    hold("scaling.md", "limits", &table);
+    let count = |n: usize| (over.iter().filter(|o| o[n].0).count(), over.iter().filter(|o| o[n].1).count());
+    // As the document says in words.
+    assert_eq!([count(0), count(1), count(2)], [(2, 0), (9, 2), (12, 7)]);
+}
