@@ -31,8 +31,8 @@ const ATTRIBUTES: [MessageSystemAttributeName; 3] = [
 /// Wait after a batch that was not full while others are under way, so that the next one is fuller: calls, not messages, are
 /// what costs. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
-/// Wait after a receive that failed. What a system that comes back has waiting runs out of time meanwhile (measured: with a second
-/// here an expired step ran again 1.4 s after a restart, in place of 0.5 s).
+/// Wait after a receive that failed: what a system that came back has waiting runs out of time meanwhile. With a second here an
+/// expired step ran again 1.4 s after the restart.
 const RECOVERY: Duration = Duration::from_millis(200);
 /// How long batches under way may still take when the pump is told to stop.
 const LAST_BATCHES: Duration = Duration::from_secs(5);
