@@ -52,15 +52,11 @@ class Stepwarden:
     def measure(self, folder: Path) -> dict:
         s = self.settings
         bench = [s.stepwarden, "bench", "--json"]
-        has_recovery = "--kills" in command([s.stepwarden, "bench", "--help"])
         counts = ["--orders", s.orders, "--single", s.single, "--in-flight", s.in_flight, "--data", folder / "data"]
-        only = ["--only", "single,throughput"] if has_recovery else []
         before = written(folder)
-        report = Server("bench", [*bench, *only, *counts], folder).result(300)
+        report = Server("bench", [*bench, "--only", "single,throughput", *counts], folder).result(300)
         after = written(folder)
-        if has_recovery:
-            report["recovery"] = Server("recovery", [*bench, "--only", "recovery", "--kills", 1], folder).result(300)["recovery"]
-        killed = report.get("recovery")
+        killed = Server("recovery", [*bench, "--only", "recovery", "--kills", 1], folder).result(300)["recovery"]
         return {
             "orders_per_second": report["orders_per_second"],
             "p50_ms": report["p50_ms"],
