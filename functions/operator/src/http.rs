@@ -33,7 +33,7 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
 /// Answers one request.
 pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
     let span = span(&event);
-    let answer = match span.around(route(operator, &event)).await {
+    let answer = match span.around(Box::pin(route(operator, &event))).await {
         Ok(answer) if event.request_context.http.method == "GET" => unless_known(&event, answer),
         Ok(answer) => {
             span.answered(200, None);

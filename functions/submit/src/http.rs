@@ -104,7 +104,7 @@ async fn post_order<S: StateStore, M: Messenger>(
     event: &ApiGatewayV2httpRequest,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     let span = traces::Span::request("POST", "/orders", traceparent(event).as_deref());
-    let answer = span.around(accept(submit, event, &span)).await;
+    let answer = span.around(Box::pin(accept(submit, event, &span))).await;
     match &answer {
         Ok(_) => span.answered(202, None),
         Err(problem) => span.answered(problem.status, Some(problem.code)),
