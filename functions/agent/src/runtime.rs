@@ -14,7 +14,7 @@ use stepwarden_aws::{metrics, telemetry, traces};
 use tracing::Instrument;
 
 /// Most remote services of agents that call more than one, whose breakers are kept: those called last.
-const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 /// How the runtime reckons.
 #[derive(Clone, Copy, Debug)]
