@@ -11,9 +11,11 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use collector::{Collector, Span};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stepwarden_aws::config::queue;
 use stepwarden_aws::{Clients, Config, schema, traces};
 use stepwarden_embedded::{Endpoints, Options};
 use tokio::net::TcpListener;
@@ -37,6 +39,8 @@ struct Function {
     process: Child,
     events: mpsc::Sender<Value>,
     answers: mpsc::Receiver<Value>,
+    clients: Clients,
+    queue_prefix: String,
     _endpoints: Endpoints,
 }
 
@@ -98,7 +102,7 @@ impl Function {
         let (api, events, answers) = runtime_api().await;
         let process = Command::new(env!("CARGO_BIN_EXE_submit"))
             .envs(SETTINGS)
-            .env("QUEUE_PREFIX", prefix)
+            .env("QUEUE_PREFIX", &prefix)
             .env("AWS_ENDPOINT_URL", format!("http://{aws}"))
             .envs([("AWS_ACCESS_KEY_ID", "any"), ("AWS_SECRET_ACCESS_KEY", "any")])
             .env("AWS_LAMBDA_RUNTIME_API", api)
@@ -109,7 +113,18 @@ impl Function {
             .env_remove("OTEL_SERVICE_NAME")
             .spawn()
             .unwrap();
-        Self { process, events, answers, _endpoints: endpoints }
+        Self { process, events, answers, clients, queue_prefix: prefix, _endpoints: endpoints }
+    }
+
+    /// The senders of the Wakes that wait for a scheduler, as their attributes say.
+    async fn senders(&self) -> Vec<String> {
+        let url = format!("{}{}", self.queue_prefix, queue::SCHEDULER);
+        let received = self.clients.sqs.receive_message().queue_url(url).max_number_of_messages(10);
+        let received = received.message_attribute_names(traces::ATTRIBUTE).send().await.unwrap();
+        let sender = |message: &aws_sdk_sqs::types::Message| {
+            message.message_attributes()?.get(traces::ATTRIBUTE)?.string_value().map(str::to_owned)
+        };
+        received.messages().iter().filter_map(sender).collect()
     }
 
     /// The answer to `event`, and how long it took.
@@ -163,6 +178,22 @@ async fn spans_are_exported_before_the_answer() {
     let span = by_name(collector.spans()).expect("exported before the answer");
     assert_eq!((span.get("messaging.message.id"), span.get("error.type")), ("bad", "unknown_workflow"));
     assert!(span.is_error && span.parent.is_empty());
+
+    // Orders of one batch leave in one request, and each Wake names the span of its own order.
+    let real: Value = serde_json::from_str(ORDERS.lines().next().unwrap()).unwrap();
+    let mut batch = json!({"Records": []});
+    for key in ["three", "four"] {
+        let one = record(key, json!({"idempotency_key": key, "workflow": "order", "input": real}));
+        batch["Records"].as_array_mut().unwrap().push(one["Records"][0].clone());
+    }
+    submit.senders().await;
+    let (answer, _) = submit.invoke(batch).await;
+    assert_eq!(answer["batchItemFailures"], json!([]));
+    let is_good = |span: &Span| ["three", "four"].contains(&span.get("messaging.message.id"));
+    let spans: BTreeSet<_> =
+        collector.spans().into_iter().filter(is_good).map(|s| format!("00-{}-{}-01", s.trace, s.id)).collect();
+    assert_eq!(spans.len(), 2);
+    assert_eq!(submit.senders().await.into_iter().collect::<BTreeSet<_>>(), spans);
 }
 
 // Telemetry: a dead collector fails no invocation, delays one by a bounded time, and those after it not at all.
