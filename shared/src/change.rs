@@ -402,8 +402,7 @@ impl<'a> Change<'a> {
 
     /// The final notice of an end that an operator brought about stays due until it is out: no message comes again for it.
     pub(crate) fn owe_final_notice(&mut self) {
-        let ended = matches!(self.task.phase, Phase::Processed | Phase::Undone);
-        if ended && self.task.turned_at == self.task.version {
+        if matches!(self.task.phase, Phase::Processed | Phase::Undone) {
             self.task.notice_owed = self.task.reply_queue.is_some();
         }
     }

@@ -307,9 +307,9 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         _ => (Kind::Cancelled, "cancelled"),
     };
     match task.phase {
-        Phase::Forward => {}
+        // A task stops in `Error` on the way forward only; where an undo has begun it is `UndoError`.
+        Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked => {}
-        Phase::Error if !task.is_undo_begun() => {}
         // A repeated one: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => {
             let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
@@ -317,7 +317,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
             return Err(Box::new(Decision::Keep { why: Kept::Repeated, effects }));
         }
         Phase::Processed => return refuse(Refusal::Ended),
-        Phase::Error | Phase::UndoError => return refuse(Refusal::UndoBegun),
+        Phase::UndoError => return refuse(Refusal::UndoBegun),
     }
     let mut change = Change::begin(task, turn);
     if change.irreversible().is_some() {

@@ -7,7 +7,7 @@ mod support;
 use serde_json::json;
 use shared::agents::Pause;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
-use shared::operator::{Act, MAX_INPUT, Refusal, What};
+use shared::operator::{Act, Refusal, What};
 use shared::scheduler::{Event, Kept};
 use shared::task::{Phase, ProcessState};
 use shared::view;
@@ -45,10 +45,6 @@ fn all_kinds() -> Vec<What> {
         What::Pause,
         What::Resume,
     ]
-}
-
-fn on_failure_error(text: &str) -> String {
-    format!("on_failure = \"error\"\n{text}")
 }
 
 /// `a` has failed for good, `b` is done, and the alert is out.
@@ -97,7 +93,10 @@ fn an_edited_input_names_its_step_when_more_than_one_has_failed() {
     let edited = |input| What::Resubmit { step: None, input: Some(input) };
     let mut bench = stopped();
     refuses(&mut bench, edited(json!([1])), Refusal::BadInput);
-    refuses(&mut bench, edited(json!({"x": "y".repeat(MAX_INPUT)})), Refusal::BadInput);
+    let long = |bytes: usize| edited(json!({"x": "y".repeat(bytes - r#"{"x":""}"#.len())}));
+    refuses(&mut bench, long(16_385), Refusal::BadInput);
+    bench.on(&act(long(16_384))).is("Pending a=Pending#1 b=Processed#1 c=Pending", "wake");
+    let mut bench = stopped();
     let wrong = What::Resubmit { step: Some("b".into()), input: None };
     refuses(&mut bench, wrong, Refusal::NotFailed);
     bench.on(&act(edited(json!({"n": 2})))).wake(5);
@@ -162,8 +161,9 @@ fn a_step_marked_done_has_the_output_the_person_gave() {
     bench.failed("c").on(&act(What::Undo)).at(11_000).wake(7).done("c");
     assert_eq!(bench.request("a").output, Some(json!({"by": "hand"})));
     let mut bench = stopped();
-    let long = What::MarkDone { step: None, output: json!("x".repeat(MAX_OUTPUT)) };
-    refuses(&mut bench, long, Refusal::LongOutput);
+    let long = |bytes: usize| What::MarkDone { step: None, output: json!("x".repeat(bytes - 2)) };
+    refuses(&mut bench, long(MAX_OUTPUT + 1), Refusal::LongOutput);
+    bench.on(&act(long(MAX_OUTPUT))).is("Pending a=Processed#1 b=Processed#1 c=Pending", "wake, notice StepCompleted");
 }
 
 // G3: what a skipped step did is unknown, so a later undo covers it.
@@ -205,6 +205,14 @@ fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
     let mut bench = Bench::new(ONE);
     bench.on(&act(What::Cancel)).is("Undone a=Pending", "notice Received, notice Undone");
     assert!(bench.task.notice_owed);
+    // A turn to undo is no end: its message sends the notice again, and the sweep has nothing to look after.
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Cancel)).is("Undoing a=Processing#1", "wake+11000, notice Failed");
+    assert!(!bench.task.notice_owed);
+    let mut bench = Bench::new(ONE);
+    bench.task.reply_queue = None;
+    bench.on(&act(What::Cancel)).is("Undone a=Pending", "");
+    assert!(!bench.task.notice_owed, "nobody asked for it");
 }
 
 // G2, D8: a failed undo can be tried again, left out, or done by hand.
@@ -241,6 +249,19 @@ fn only_a_step_that_failed_or_waits_after_a_failure_can_be_settled_by_hand() {
     }
 }
 
+// B9: so can an undo that waits after a failure; one that only waits its turn cannot.
+#[test]
+fn an_undo_is_settled_by_hand_only_after_an_attempt_of_its_own() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
+    refuses(&mut bench, skip("a"), Refusal::NotFailed);
+    bench.at(22_000).supervise();
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoPending+2000#2uf1", "wake+2000");
+    refuses(&mut bench, skip("a"), Refusal::NotFailed);
+    bench.on(&act(skip("c"))).is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2uf1", "wake");
+}
+
 // E2: the old attempt's reply does not come back for a step that a person settled.
 #[test]
 fn a_reply_for_a_step_settled_by_hand_changes_nothing() {
@@ -263,6 +284,10 @@ fn retry_now_ends_the_wait_and_counts_nothing() {
     refuses(&mut bench, What::RetryNow { step: None }, Refusal::NothingWaits);
     bench.at(11_000).supervise().is("Pending a=Pending+14400000#1f1", "");
     refuses(&mut bench, What::RetryNow { step: Some("zz".into()) }, Refusal::UnknownStep);
+    let waited = 11_000 + 4 * 3_600_000;
+    let mut over = Bench::claimed(&text);
+    over.at(11_000).supervise().at(waited);
+    refuses(&mut over, What::RetryNow { step: None }, Refusal::NothingWaits);
     bench.at(60_000).on(&act(What::RetryNow { step: Some("a".into()) })).is("Pending a=Pending#1f1", "wake");
     assert!(bench.task.due.unwrap() <= at(70_000), "its Wake may be lost");
     refuses(&mut bench, What::RetryNow { step: None }, Refusal::NothingWaits);
@@ -339,12 +364,26 @@ fn an_attempt_that_ran_out_during_a_pause_counts_no_failure() {
     let mut bench = Bench::claimed(ONE);
     bench.on(&act(What::Pause)).at(10_400).on(&act(What::Resume)).is("Pending a=Pending+600#1", "wake+600");
 
+    // At its deadline an attempt has run out, and at that plus the skew its agent is silent.
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).at(10_000).on(&act(What::Resume)).is("Pending a=Pending+1000#1", "wake+1000");
+    let mut bench = Bench::claimed(ONE);
+    bench.on(&act(What::Pause)).at(11_000).on(&act(What::Resume)).is("Pending a=Pending#1", "wake");
+
     // In time is in time: the agent knows no other deadline.
     let mut bench = Bench::claimed(ONE);
     bench.on(&act(What::Pause)).at(9_999).on(&act(What::Resume)).is("Processing a=Processing#1", "");
     bench.done("a").is("Processed a=Processed#1", "notice Completed");
     let mut bench = Bench::claimed(ONE);
     bench.on(&act(What::Pause)).at(10_000).done("a").keeps(Kept::Late, "");
+}
+
+// Wording 8 of the protocol: back in the index, an order is as cheap as one that was never paused.
+#[test]
+fn a_resumed_order_has_a_due_that_its_next_steps_need_not_change() {
+    let mut bench = Bench::claimed(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1));
+    bench.at(1000).on(&act(What::Pause)).at(2000).on(&act(What::Resume)).at(3000).done("a").at(4000).done("b");
+    assert_eq!(bench.dues, [Some(10_000), None, Some(12_000)]);
 }
 
 // B9: the last reply ends a paused order; a failure is recorded, and its undo waits for the resumption.
@@ -446,6 +485,24 @@ fn a_reply_of_a_paused_agent_counts_and_its_next_step_waits() {
     assert!(bench.task.due.is_some_and(|due| due <= at(10_000)));
     bench.agents.paused.clear();
     bench.wake(3).is("Processing a=Processed#1 b=Processed#1 c=Processing#1", "do c#1");
+}
+
+// B9: a step and its undo may be with two agents; only the one that is paused counts.
+#[test]
+fn an_undo_waits_for_its_own_agent_and_not_for_that_of_its_step() {
+    let by_y = |text: &str| text.replace("undo = { agent = \"x\"", "undo = { agent = \"y\"");
+    let text = by_y(SIDE_BY_SIDE);
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
+    pause_x(&mut bench);
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
+
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
+    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
+    bench.agents.paused.insert("y".into(), pause);
+    bench.done("c").is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "");
 }
 
 // B9: only the steps of the paused agent wait, in both directions.

@@ -51,8 +51,39 @@ retry = { max = 2, backoff = ["1s"] }
 undo = { agent = "x" }
 "#;
 
+/// Four steps in a row; `a` and `c` can be undone.
+pub const CHAIN: &str = r#"
+name = "chain"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "b"
+agent = "x"
+after = ["a"]
+timeout = "10s"
+[[step]]
+name = "c"
+agent = "x"
+after = ["b"]
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "d"
+agent = "x"
+after = ["c"]
+timeout = "10s"
+"#;
+
+/// The same workflow, which stops for a person where it would be undone.
+pub fn on_failure_error(text: &str) -> String {
+    format!("on_failure = \"error\"\n{text}")
+}
+
 pub fn workflow(text: &str) -> Workflow {
-    parse("sample.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap()
+    parse("sample.toml", text, Known { agents: &["x", "y"], inputs: &[] }).unwrap()
 }
 
 pub fn secs(s: i64) -> SignedDuration {

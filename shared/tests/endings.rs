@@ -1,0 +1,441 @@
+//! How an order ends otherwise than well, and who is told, as tables: undo, cancel, resubmit, alerts and notices.
+//!
+//! Method: as in `transitions.rs`.
+
+mod support;
+
+use serde_json::json;
+use shared::message::{Effect, MAX_OUTPUT, NoticeKind};
+use shared::scheduler::{Event, Kept};
+use shared::step::Direction;
+use shared::task::{Phase, Priority};
+use support::*;
+
+// ---------------------------------------------------------------- undo
+
+// G1, J2: what is undone does not wait among what may wait.
+#[test]
+fn the_undo_of_a_patient_order_is_not_patient() {
+    let mut bench = Bench::new(ONE);
+    bench.task.priority = Priority::Low;
+    let asked = |bench: &Bench| {
+        let requests = bench.effects.iter().filter_map(|e| if let Effect::Request(r) = e { Some(r) } else { None });
+        requests.map(|r| (r.direction, r.priority)).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(bench.wake(0)), [(Direction::Do, Priority::Low)]);
+    // The attempt may have been made: it is undone once its time has passed.
+    bench.cancel();
+    bench.now = 11_000;
+    let seen = bench.task.version;
+    assert_eq!(asked(bench.wake(seen)), [(Direction::Undo, Priority::Normal)]);
+}
+
+// G1, I5 of the protocol.
+#[test]
+fn undos_run_in_reverse_order_also_across_steps_without_undo() {
+    let mut bench = Bench::claimed(CHAIN);
+    bench.done("a").done("b").done("c").failed("d");
+    bench.at(11_000).wake(5).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2 d=Undone#1", "undo a#2");
+    bench.done("a").is("Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Undone#1", "notice Undone");
+}
+
+// G1: undos that do not depend on one another run side by side.
+#[test]
+fn independent_undos_run_side_by_side() {
+    let text = SIDE_BY_SIDE.replacen(
+        "retry = { max = 3, backoff = [\"1s\", \"5s\"] }\n[[step]]\nname = \"c\"",
+        "undo = { agent = \"x\" }\n[[step]]\nname = \"c\"",
+        1,
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4);
+    bench.is("Undoing a=UndoPending#1 b=UndoPending#1 c=UndoProcessing#2", "undo c#2");
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=UndoProcessing#2 c=Undone#2", "undo a#2, undo b#2");
+}
+
+// The rule on undo: not before the LATEST CompleteBy ever handed out plus the skew, even if all have answered.
+#[test]
+fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
+    let mut bench = Bench::claimed(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1));
+    bench.at(1000).done("a").done("b").failed("c");
+    bench.is("Undoing a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "wake+60000, notice Failed");
+    bench.at(60_999).wake(4).keeps(Kept::NothingReady, "wake+1");
+    bench.at(61_000).wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
+}
+
+// I2 under clocks that differ: one instance begins the undo as soon as it may, another one with a clock behind takes the last
+// reply. It ends the task all the same: nothing else would, for nothing is due any more. Found by the simulation, seed 91.
+#[test]
+fn an_undo_once_begun_ends_on_a_clock_that_is_behind_too() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
+    bench.now = 10_500;
+    bench.done("a").is("Undone a=Undone#2", "notice Undone");
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4);
+    bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
+    bench.now = 10_500;
+    bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
+}
+
+// G3: an outcome nobody knows is undone; the request says so by having no output.
+#[test]
+fn a_step_whose_outcome_is_unknown_is_undone_too() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.failed("b").at(11_000).supervise();
+    bench.is("Undoing a=Pending#1f1 b=Failed#1 c=Pending", "");
+    bench.wake(2).is("Undoing a=UndoProcessing#2f1 b=Undone#1 c=Pending", "undo a#2");
+    assert_eq!(bench.request("a").output, None);
+    // Also if the Wake came before the supervisor.
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.failed("b").at(11_000).wake(2).is("Undoing a=UndoProcessing#2 b=Undone#1 c=Pending", "undo a#2");
+}
+
+// Wording 3: "expire makes it Pending". G1.
+#[test]
+fn an_expired_undo_goes_back_to_undo() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).at(22_000).supervise();
+    bench.is("Undoing a=UndoPending+1000#2uf1", "wake+1000");
+    bench.at(23_000).wake(4).is("Undoing a=UndoProcessing#3uf1", "undo a#3");
+}
+
+// G2: an undo may fail, at its own threshold or at once; never in silence.
+#[test]
+fn an_undo_that_fails_for_good_stops_with_an_alert() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).failed("a").is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
+    assert_eq!(bench.task.phase, Phase::UndoError);
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").failed("a").at(11_000).wake(3).at(22_000).supervise().at(24_000).wake(5).at(35_000).supervise();
+    bench.is("Error a=UndoFailed#3uf2 b=Undone#1 c=Pending", "notice AttentionNeeded, alert");
+}
+
+// G2: who reads it learns which step it was, whether it failed at once or at its threshold.
+#[test]
+fn the_reason_of_a_stop_names_the_step() {
+    let reason = |bench: &Bench| bench.task.reason.clone().unwrap();
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a");
+    assert_eq!(reason(&bench), "`a` failed: no such card");
+    bench.at(11_000).wake(2).failed("a");
+    assert_eq!(reason(&bench), "the undo of `a` failed: no such card");
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("b").failed("a").at(11_000).wake(3).at(22_000).supervise().at(24_000).wake(5).at(35_000).supervise();
+    assert!(reason(&bench).starts_with("the undo of `a` failed: "), "{}", reason(&bench));
+}
+
+// G2, D8: resubmission goes on in the direction that failed.
+#[test]
+fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2).failed("a").resubmit().is("Undoing a=UndoPending#2", "wake");
+    bench.wake(5).is("Undoing a=UndoProcessing#3", "undo a#3").done("a").is("Undone a=Undone#3", "notice Undone");
+}
+
+// An undo returns nothing that is kept: a long answer cannot make it fail.
+#[test]
+fn an_undo_with_a_long_output_is_done_all_the_same() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
+    bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+}
+
+// The record holds all outputs: one that is too long is refused with the way out, and undone like any failure.
+#[test]
+fn a_step_with_a_too_long_output_fails_and_says_what_to_do() {
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
+    bench.on(&event).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    assert!(bench.task.reason.as_ref().unwrap().contains("return a reference"), "{:?}", bench.task.reason);
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT - 2))));
+    bench.on(&event).is("Processed a=Processed#1", "notice Completed");
+}
+
+// An irreversible step that may have run asks for a person.
+#[test]
+fn an_irreversible_step_that_may_have_run_stops_the_task_instead_of_an_undo() {
+    let text = CHAIN.replacen("after = [\"a\"]", "after = [\"a\"]\nirreversible = true", 1);
+    let mut bench = Bench::claimed(&text);
+    let mut early = Bench::claimed(&text);
+    early.failed("a").is("Undoing a=Failed#1 b=Pending c=Pending d=Pending", "wake+11000, notice Failed");
+    bench.done("a").cancel();
+    assert_eq!(bench.kept, Some(Kept::NotAllowed), "b is with its agent");
+    bench
+        .done("b")
+        .failed("c")
+        .is("Error a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "notice AttentionNeeded, alert");
+    assert!(bench.task.reason.as_ref().unwrap().contains("`b` cannot be undone"), "{:?}", bench.task.reason);
+    bench.cancel().keeps(Kept::NotAllowed, "");
+}
+
+// F1: the turn to undo is past once a person resubmitted the undo; its notice does not go out again without a number.
+#[test]
+fn a_reply_delivered_again_after_its_undo_was_resubmitted_tells_nothing() {
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").at(11_000).wake(2);
+    let reply = bench.answer("a", failed());
+    bench.on(&reply).is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
+    bench.resubmit().is("Undoing a=UndoPending#2", "wake");
+    bench.on(&reply).keeps(Kept::Repeated, "wake");
+}
+
+// ---------------------------------------------------------------- cancel, in each phase
+
+// G4.
+#[test]
+fn cancel_of_an_order_nobody_began_ends_it_at_once() {
+    let mut bench = Bench::new(SIDE_BY_SIDE);
+    bench.cancel().is("Undone a=Pending b=Pending c=Pending", "notice Received, notice Undone");
+    assert_eq!(bench.task.due, None);
+    bench.wake(0);
+    assert_eq!(bench.kept, Some(Kept::NothingReady));
+}
+
+// G4: running, waiting, in Error, undoing, ended.
+#[test]
+fn cancel_in_each_phase() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.at(2000).cancel().is("Undoing a=Processing#1 b=Processing#1 c=Pending", "wake+9000, notice Failed");
+    bench.at(11_000).wake(2).cancel().keeps(Kept::Repeated, "notice Failed");
+
+    let mut bench = Bench::claimed(ONE);
+    bench
+        .at(11_000)
+        .supervise()
+        .cancel()
+        .is("Undoing a=Pending#1f1".replace("Pending", "Pending+1000").as_str(), "wake, notice Failed");
+    bench.wake(3).is("Undoing a=UndoProcessing#2f1", "undo a#2");
+
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.failed("a").cancel().is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    assert_eq!(bench.task.alert, None);
+    bench.on(&Event::AlertSent { version: 2 }).keeps(Kept::Repeated, "");
+    bench.at(11_000).wake(3).failed("a").is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
+    bench.cancel().keeps(Kept::NotAllowed, "");
+
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a").cancel().keeps(Kept::NotAllowed, "");
+}
+
+// ---------------------------------------------------------------- resubmit, in each phase
+
+// D8, wording 5: all failed steps, the due row, and the attempts that go on.
+#[test]
+fn resubmit_resets_every_failed_step_and_keeps_the_attempts() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    let late = bench.answer("a", done(json!("old")));
+    bench.failed("a").failed("b").is("Error a=Failed#1 b=Failed#1 c=Pending", "");
+    bench.on(&Event::AlertSent { version: 2 });
+    assert_eq!(bench.task.due, None);
+    bench.at(1000).resubmit().is("Pending a=Pending#1 b=Pending#1 c=Pending", "wake");
+    assert_eq!(bench.task.due, Some(at(11_000)), "its Wake may be lost");
+    bench.wake(5).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
+    bench.on(&late);
+    assert_eq!(bench.kept, Some(Kept::Stale));
+    assert!(bench.task.log.len() >= 5, "earlier attempts stay in the history: {:?}", bench.task.log);
+}
+
+// D8: a sibling that still runs goes on.
+#[test]
+fn resubmit_leaves_a_running_sibling_alone() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
+    bench.resubmit().is("Processing a=Pending#1 b=Processing#1 c=Pending", "wake");
+    bench
+        .wake(3)
+        .done("a")
+        .done("b")
+        .is("Processing a=Processed#2 b=Processed#1 c=Processing#1", "do c#1, notice StepCompleted");
+}
+
+// D8: elsewhere it is not allowed, and an operator who looked at an older version is told.
+#[test]
+fn resubmit_is_only_for_a_stopped_task_as_the_operator_saw_it() {
+    for bench in [&mut Bench::new(ONE), &mut Bench::claimed(ONE)] {
+        bench.resubmit().keeps(Kept::NotAllowed, "");
+    }
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a").resubmit().keeps(Kept::NotAllowed, "");
+    let mut bench = Bench::claimed(ONE);
+    bench.failed("a").resubmit().keeps(Kept::NotAllowed, "");
+    bench.at(11_000).wake(2).done("a").resubmit().keeps(Kept::NotAllowed, "");
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.failed("a");
+    let act = |seen| Event::Resubmit { by: "bob".into(), reason: String::new(), seen: Some(seen) };
+    bench.on(&act(1)).keeps(Kept::Moved, "").on(&act(2)).is("Pending a=Pending#1", "wake");
+}
+
+// D6, D8: a resubmitted step gets the whole ladder again.
+#[test]
+fn a_resubmitted_step_has_all_its_attempts_again() {
+    let mut bench = Bench::claimed(&ONE.replace("max = 2, ", "max = 2, then = \"error\", "));
+    bench.at(11_000).supervise().at(12_000).wake(2).at(23_000).supervise();
+    bench.is("Error a=Failed#2f2", "notice AttentionNeeded, alert").resubmit().wake(5);
+    bench.at(34_000).supervise().is("Pending a=Pending+1000#3f1", "wake+1000");
+}
+
+// ---------------------------------------------------------------- alerts and notices
+
+// Wording 6: "alert delivered clears the alert" without the version.
+#[test]
+fn an_older_alert_delivered_does_not_erase_a_newer_one() {
+    let text = SIDE_BY_SIDE.replacen(
+        "retry = { max = 3, backoff = [\"1s\", \"5s\"] }\n[[step]]\nname = \"c\"",
+        "undo = { agent = \"x\" }\n[[step]]\nname = \"c\"",
+        1,
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.done("a").done("b").failed("c").at(11_000).wake(4).done("c");
+    bench.failed("a");
+    let first = bench.task.alert.as_ref().unwrap().version;
+    bench.failed("b").is("Error a=UndoFailed#2 b=UndoFailed#2 c=Undone#2", "notice AttentionNeeded, alert");
+    bench.on(&Event::AlertSent { version: first }).keeps(Kept::Repeated, "");
+    let second = bench.task.alert.as_ref().unwrap().version;
+    assert!(second > first && bench.task.due.is_some());
+    bench.on(&Event::AlertSent { version: second });
+    assert_eq!((&bench.task.alert, bench.task.due), (&None, None));
+}
+
+// G2, F2: the alert names the step, its attempts, its last error and the page of the runbook.
+#[test]
+fn an_alert_says_what_failed_and_where_to_read_on() {
+    let alert = |bench: &Bench| {
+        let find = |e: &Effect| if let Effect::Alert(alert) = e { Some(alert.clone()) } else { None };
+        bench.effects.iter().find_map(find).unwrap()
+    };
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    let forward = alert(bench.failed("a"));
+    assert_eq!((forward.step.as_deref(), forward.attempts, forward.version), (Some("a"), 1, 2));
+    assert_eq!(
+        (forward.last_error.as_deref(), forward.reason.as_str()),
+        (Some("no such card"), "`a` failed: no such card")
+    );
+    assert_eq!(forward.runbook, "docs/runbook.md#order-in-error");
+    let mut bench = Bench::claimed(ONE);
+    let undo = alert(bench.failed("a").at(11_000).wake(2).failed("a"));
+    assert_eq!((undo.attempts, undo.runbook.as_str()), (2, "docs/runbook.md#undo-failed"));
+}
+
+// F1: a notice tells the whole history; what no step did has no attempt.
+#[test]
+fn the_history_in_a_notice_gives_each_event_of_a_step_its_attempt() {
+    let mut bench = Bench::claimed(ONE);
+    bench.at(500).cancel().at(11_000).wake(2).done("a");
+    let Some(Effect::Notice(notice)) = bench.effects.first() else { panic!("{}", bench.effects()) };
+    let entries: Vec<_> = notice.history.iter().map(|e| (e.event.as_str(), e.step.as_deref(), e.attempt)).collect();
+    let expected = [
+        ("received", None, None),
+        ("step_started", Some("a"), Some(1)),
+        ("cancelled", None, None),
+        ("undoing", None, None),
+        ("undo_started", Some("a"), Some(2)),
+        ("step_undone", Some("a"), Some(2)),
+        ("undone", None, None),
+    ];
+    assert_eq!(entries, expected);
+}
+
+// F2, F3, D10: an alert that did not go out is sent at the next sweep, with the notice that may have died with it.
+#[test]
+fn an_alert_stays_due_until_it_is_out() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.at(3000).failed("a");
+    assert_eq!(bench.task.due, Some(at(5000)));
+    bench.at(5000);
+    for _ in 0..3 {
+        bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+    }
+    bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, None);
+}
+
+// F2: whoever saved it is sending it; a sweep in between would send it a second time.
+#[test]
+fn an_alert_just_saved_is_left_to_whoever_saved_it() {
+    let mut bench = Bench::claimed(&on_failure_error(ONE));
+    bench.at(9_000).failed("a").at(10_999).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, Some(at(11_000)));
+    bench.supervise().keeps(Kept::NothingReady, "");
+    bench.at(11_000).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+}
+
+// F2, F3: found by the model. An alert that went out without its notice must not hide that the notice is lost.
+#[test]
+fn an_owed_alert_never_goes_out_without_its_notice() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
+    bench.done("b").is("Error a=Failed#1 b=Processed#1 c=Pending", "notice StepCompleted");
+    bench.at(2000).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+}
+
+// F3: with a sibling still running the task stays in the index after its alert is out.
+#[test]
+fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.at(3000).failed("a").on(&Event::AlertSent { version: 2 });
+    assert!(bench.task.due.is_some_and(|t| t <= at(11_000)));
+    bench.at(11_000).supervise().is("Error a=Failed#1 b=Pending#1f1 c=Pending", "");
+    assert_eq!(bench.task.due, None);
+    bench.resubmit().wake(6).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
+}
+
+// F1, F3: a strict final notice keeps the task due until it is out; all three ends.
+#[test]
+fn a_strict_notice_stays_due_until_it_is_out() {
+    let strict = |text: &str| format!("strict_notices = true\n{text}");
+    let mut bench = Bench::claimed(&strict(ONE));
+    bench.at(2000).done("a").is("Processed a=Processed#1", "notice Completed");
+    bench.at(9000).supervise().keeps(Kept::NothingReady, "notice Completed");
+    assert_eq!(bench.notices(), [(NoticeKind::Completed, 2)]);
+    bench.on(&Event::NoticeSent { version: 1 }).keeps(Kept::Repeated, "");
+    bench.on(&Event::NoticeSent { version: 2 });
+    assert_eq!((bench.task.notice_owed, bench.task.due), (false, None));
+
+    let mut bench = Bench::new(&strict(ONE));
+    bench.cancel();
+    assert!(bench.task.notice_owed);
+
+    // The alert alone does not say that the submitter was told.
+    let mut bench = Bench::claimed(&strict(&on_failure_error(ONE)));
+    bench.failed("a").on(&Event::AlertSent { version: 2 }).at(2000).supervise();
+    bench.keeps(Kept::NothingReady, "notice AttentionNeeded");
+    let mut resubmitted = Bench::claimed(&strict(&on_failure_error(ONE)));
+    resubmitted.failed("a").resubmit();
+    assert!(!resubmitted.task.notice_owed, "the end it was owed for is past");
+    bench.cancel();
+    assert!(!bench.task.notice_owed, "the end it was owed for is past");
+}
+
+// F1: a submitter without a queue is owed nothing.
+#[test]
+fn without_a_reply_queue_there_are_no_notices() {
+    let mut bench = Bench::new(&format!("strict_notices = true\n{ONE}"));
+    bench.task.reply_queue = None;
+    bench.wake(0).done("a").is("Processed a=Processed#1", "");
+    assert_eq!(bench.task.due, None);
+}
+
+// F1, I6 of the protocol: along any life the sequence numbers of different notices rise.
+#[test]
+fn the_sequence_of_notices_rises_and_a_repetition_has_its_first_number() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    let fatal = bench.answer("a", failed());
+    let mut seen: Vec<(NoticeKind, u64)> = Vec::new();
+    bench.on(&fatal);
+    seen.extend(bench.notices());
+    bench.done("b");
+    seen.extend(bench.notices());
+    bench.on(&fatal);
+    assert_eq!(bench.notices(), [seen[0]], "a repetition is the same notice");
+    bench.resubmit().wake(4);
+    bench.done("a");
+    seen.extend(bench.notices());
+    bench.done("c");
+    seen.extend(bench.notices());
+    assert!(seen.windows(2).all(|w| w[0].1 < w[1].1), "{seen:?}");
+    assert_eq!(seen.last().unwrap().0, NoticeKind::Completed);
+}
