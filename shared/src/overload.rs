@@ -224,6 +224,7 @@ mod tests {
         let mut known = noted(None, "a", wait(9000, 0)).unwrap();
         assert!(refused(&known, "a", 0) && !refused(&known, "b", 0));
         assert_eq!(noted(Some(&known), "a", wait(9500, 999)), None, "just noted");
+        assert!(noted(Some(&known), "a", wait(9500, 1000)).is_some());
         known = noted(Some(&known), "b", wait(4000, 999)).unwrap();
         assert!(refused(&known, "a", 1000) && refused(&known, "b", 1000));
         known = noted(Some(&known), "b", wait(4000, 5001)).unwrap();
