@@ -5,6 +5,7 @@ mod support;
 
 use jiff::SignedDuration;
 use shared::message::Outcome;
+use shared::operator::{Act, What};
 use shared::pools::{Health, LEFT_FOR, LONGEST, Layout, MISSES, News, Pools, SHORTEST};
 use shared::scheduler::Event;
 use shared::task::Priority;
@@ -301,4 +302,15 @@ fn only_replies_that_count_teach() {
     bench.now = 10_000;
     bench.on(&late);
     assert_eq!(bench.pools.health("x", "x"), known);
+}
+
+// J3: only a claim sends a request; another save of the same task is no probe.
+#[test]
+fn a_step_that_was_claimed_before_does_not_count_as_a_probe_again() {
+    let mut bench = bench([0; 3]);
+    bench.wake(0);
+    bench.pools = hold(Pools::new(&layout()), "x", 5, 0);
+    bench.at(6_000).on(&Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "a look".into(), seen: None }));
+    assert!(bench.kept.is_none());
+    assert_eq!(bench.pools.health("x", "x"), Some(left(5_000, secs(5))));
 }
