@@ -257,7 +257,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     let settled_at = step.settled_at;
     let is_latest = attempt == step.attempt;
     // With no wait the save that settled an attempt also claimed the next one.
-    let mut effects = match is_latest || attempt + 1 == step.attempt && settled_at > 0 {
+    let mut effects = match is_latest || attempt + 1 == step.attempt {
         true => requests(task, turn, |step| step.claimed_at == settled_at),
         false => Vec::new(),
     };

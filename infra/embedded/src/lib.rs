@@ -200,8 +200,10 @@ fn open_files(
 ) -> Result<(Store, Loaded, DynamoDb), OpenError> {
     let lock = open::lock_directory(dir)?;
     let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
-    open::check(&queues)?;
-    open::check(&tables)?;
+    for file in [&queues, &tables] {
+        open::check(file)?;
+        open::create(file)?;
+    }
     let (store, loaded) = Store::open(&queues, durability, Arc::clone(&lock), Arc::clone(counters))
         .map_err(|error| of_store(&queues, error))?;
     let dynamodb = DynamoDb::file(&tables, durability, lock, Arc::clone(clock), Arc::clone(counters))

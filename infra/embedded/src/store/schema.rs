@@ -9,10 +9,6 @@ use crate::Durability;
 /// `PRAGMA user_version` of the files this build writes.
 const VERSION: i64 = 1;
 
-/// Pages of the write-ahead log between checkpoints (16 MiB): a checkpoint under
-/// `Durability::Full` costs two fsyncs.
-const CHECKPOINT_PAGES: i64 = 4000;
-
 const TABLES: &str = "
     CREATE TABLE queues (
         id INTEGER PRIMARY KEY,
@@ -66,7 +62,6 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Er
         Durability::Process => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.set_prepared_statement_cache_capacity(32);
     if version == 0 {
         connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
