@@ -268,7 +268,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     if !is_latest {
         return Decision::Keep { why: Kept::Stale, effects };
     }
-    if task.turned_at > 0 && task.turned_at == settled_at {
+    if task.turned_at == settled_at {
         effects.extend(change::alert(task, turn));
     } else if step.state == State::Processed && settled_at == task.version {
         effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
