@@ -223,7 +223,7 @@ pub const MOVED: u16 = 2 * MAX_SHARDS;
 /// The part of the due index for a task in `shard` whose `due` is another one than it was made with.
 #[must_use]
 pub fn moved(shard: u16) -> u16 {
-    MOVED | (shard % MAX_SHARDS)
+    MOVED + shard % MAX_SHARDS
 }
 
 /// The shard of a new task, out of `shards` (1 to 256); `is_urgent` where its Wakes have a queue of their own.

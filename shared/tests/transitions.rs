@@ -440,7 +440,9 @@ fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
     assert!(holders(&bench).is_empty(), "the next attempt is under way");
     bench.done("a").failed("b");
     assert!(holders(&bench).is_empty());
-    bench.at(23_000).wake(5).at(34_000);
+    bench.at(23_000).wake(5).at(33_999);
+    assert!(holders(&bench).is_empty(), "the undo is in time");
+    bench.at(34_000);
     assert_eq!(bench.state(), "Undoing a=UndoProcessing#3f1 b=Undone#2f1 c=Pending");
     assert_eq!(holders(&bench), ["x"]);
     bench.supervise();
@@ -597,6 +599,18 @@ fn a_scheduler_keeps_the_token_of_the_last_supervisor() {
     let mut bench = Bench::claimed(ONE);
     bench.at(11_000).supervise_as(7).at(12_000).wake(2).cancel();
     assert_eq!(bench.task.lease_token, 7);
+}
+
+// D10: a sweep that comes before a claim's Wake may have arrived leaves it to the Wake.
+#[test]
+fn a_supervisor_does_not_hurry_what_its_wake_will_claim() {
+    let mut bench = Bench::claimed(ONE);
+    let event = bench.at(9_000).answer("a", unavailable(None));
+    bench.on(&event).is("Pending a=Pending+1000#1f1", "wake+1000");
+    assert_eq!(bench.task.due, Some(at(10_000)), "early enough, and not worth two index writes");
+    bench.at(10_000).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, Some(at(19_000)), "ten seconds of grace");
+    bench.at(19_000).supervise().keeps(Kept::NothingReady, "wake");
 }
 
 // Two expired steps: each counted, one save.
