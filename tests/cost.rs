@@ -34,10 +34,18 @@ struct Meter {
     messages: usize,
     sqs_requests: usize,
     invocations: [usize; 2],
-    /// Messages and bytes that the present invocation sent to each queue.
-    sent: BTreeMap<String, (usize, usize)>,
+    /// What the present invocation sent to each queue.
+    sent: BTreeMap<String, Sent>,
     /// What is stored: bytes, and the place in the due index.
     stored: BTreeMap<String, (usize, Value)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    /// As many as AWS would bill.
+    requests: usize,
+    messages: usize,
+    bytes: usize,
 }
 
 /// AWS, "DynamoDB item sizes and formats": names and strings in UTF-8 bytes; a number one byte for each two significant digits
@@ -87,21 +95,25 @@ impl Meter {
                 self.read_units += bytes.div_ceil(READ_UNIT);
             }
             "SendMessageBatch" => {
-                let (entries, bytes) = self.sent.entry(body["QueueUrl"].to_string()).or_default();
-                let bodies = body["Entries"].as_array().unwrap().iter().map(|entry| entry["MessageBody"].as_str());
-                (*entries, *bytes) = bodies.fold((*entries, *bytes), |(n, sum), b| (n + 1, sum + b.unwrap().len()));
+                let entries = body["Entries"].as_array().unwrap();
+                let bytes: usize = entries.iter().map(|entry| entry["MessageBody"].as_str().unwrap().len()).sum();
+                let sent = self.sent.entry(body["QueueUrl"].as_str().unwrap().to_owned()).or_default();
+                sent.requests += bytes.div_ceil(SQS_CHUNK);
+                sent.messages += entries.len();
+                sent.bytes += bytes;
             }
             "ReceiveMessage" | "DeleteMessageBatch" => {}
             other => panic!("{other} is not in the sheet"),
         }
     }
 
-    /// The end of an invocation, of which what goes to one queue counts as sent together, up to ten at a time. Replies do so if
+    /// The end of an invocation. Its requests are counted as they came, but for replies: those of one invocation share requests if
     /// services answer within 3 ms of each other (`functions/agent/src/lib.rs: LINGER`), which a busy machine does not say.
     fn end(&mut self) {
-        for (entries, bytes) in std::mem::take(&mut self.sent).into_values() {
-            self.messages += entries;
-            self.sqs_requests += entries.div_ceil(10).max(bytes.div_ceil(SQS_CHUNK));
+        for (queue, sent) in std::mem::take(&mut self.sent) {
+            self.messages += sent.messages;
+            let together = sent.messages.div_ceil(10).max(sent.bytes.div_ceil(SQS_CHUNK));
+            self.sqs_requests += if queue.ends_with("replies") { together } else { sent.requests };
         }
     }
 }
