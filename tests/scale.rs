@@ -67,6 +67,8 @@ struct Plan {
     overdue: usize,
     shards: u16,
     memory_mb: f64,
+    /// What a partition takes, in write units a second.
+    writes: f64,
 }
 
 /// What has been asked of AWS.
@@ -213,11 +215,11 @@ impl Synthetic {
             {
                 let mut state = self.state();
                 let of_table = k / usize::from(self.plan.shards) % TABLE_PARTITIONS;
-                let room = |p: Partition| p.has_room(1.0, PARTITION_WRITES, now);
+                let room = |p: Partition| p.has_room(1.0, self.plan.writes, now);
                 let [first, moved] = state.index[shard];
                 if room(state.table[of_table]) && room(first) && room(moved) {
-                    state.table[of_table].take(1.0, PARTITION_WRITES, now);
-                    state.index[shard].iter_mut().for_each(|p| p.take(1.0, PARTITION_WRITES, now));
+                    state.table[of_table].take(1.0, self.plan.writes, now);
+                    state.index[shard].iter_mut().for_each(|p| p.take(1.0, self.plan.writes, now));
                     state.bill.write_units += 3.0;
                     return Ok(());
                 }
@@ -444,7 +446,7 @@ fn simulate(plan: Plan) -> Report {
         "| {} | {longest:.1} s | {took} | {} | {} | {:.4} |",
         counts.join(" | "),
         units.join(" | "),
-        whole(report.failed as f64),
+        whole(bill.throttled as f64),
         report.dollars(plan.memory_mb),
     );
     report
@@ -457,7 +459,7 @@ fn open() -> usize {
 
 /// As the template has it by default.
 fn usual(overdue: usize) -> Plan {
-    Plan { open: open(), overdue, shards: 4, memory_mb: 256.0 }
+    Plan { open: open(), overdue, shards: 4, memory_mb: 256.0, writes: PARTITION_WRITES }
 }
 
 // J1: what is open and not overdue costs nothing, however much it is.
@@ -521,6 +523,16 @@ fn shards_are_what_a_larger_function_needs() {
     for report in [few, many] {
         assert_eq!(report.bill.wakes as usize, open());
     }
+}
+
+// B7: what a partition refuses is found by a later sweep, and no order twice: a shard whose partition takes less than the
+// supervisor gives it costs time and no Wake.
+#[test]
+fn what_a_partition_refuses_is_found_again() {
+    let plan = Plan { shards: 1, memory_mb: WHOLE_MB, writes: 20.0, ..usual(open() / 20) };
+    let report = simulate(plan);
+    assert!(report.bill.throttled > 0 && report.failed > 0, "{:?}, {} failed", report.bill, report.failed);
+    assert_eq!(report.bill.wakes as usize, plan.overdue);
 }
 
 /// A limit that a rate of orders meets.
