@@ -48,7 +48,11 @@ async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
 ) -> Result<(News, Option<String>), crate::problem::Problem> {
-    let parsed = parse(&record.body);
+    let mut parsed = parse(&record.body);
+    if let Ok((_, submission)) = &mut parsed {
+        let sender = || record.sender.as_deref().and_then(shared::trace::traceparent);
+        submission.traceparent = submission.traceparent.take().or_else(sender);
+    }
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
     let span = Span::message(record, sent);
     let accepted = async {
