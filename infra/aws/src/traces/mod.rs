@@ -84,6 +84,22 @@ impl Span {
 
     /// The handling of a message of the order whose context is `order`.
     pub fn message(record: &Record, order: Option<&str>) -> Self {
+        let span = Self::taken(record, order);
+        span.link(record.sender.as_deref());
+        span
+    }
+
+    /// The handling of a message that submits an order, below the span that it `names`, or else below its sender.
+    pub fn submission(record: &Record, names: Option<&str>) -> Self {
+        let (above, sender) = (names.and_then(span_context), record.sender.as_deref());
+        let span = Self::taken(record, if above.is_some() { names } else { sender });
+        if above.is_some() && above != sender.and_then(span_context) {
+            span.link(sender);
+        }
+        span
+    }
+
+    fn taken(record: &Record, order: Option<&str>) -> Self {
         let span = Self::begin(SpanKind::Consumer, order, || format!("process {}", record.queue).into());
         if span.0.is_some() {
             span.set("messaging.system", "aws_sqs");
@@ -91,10 +107,6 @@ impl Span {
             span.set("messaging.operation.name", "process");
             span.set("messaging.destination.name", record.queue.clone());
             span.set("messaging.message.id", record.message_id.clone());
-            // Whoever submits by message may be its sender and above it.
-            if record.sender.as_deref().and_then(span_context) != order.and_then(span_context) {
-                span.link(record.sender.as_deref());
-            }
         }
         span
     }
@@ -356,17 +368,18 @@ mod tests {
         assert_eq!(span.links.len(), 2, "{:?}", span.links);
     }
 
-    // Telemetry: the context above a message's span is not linked to it once more.
+    // Telemetry: a submission by message is below its sender, and not linked to it once more.
     #[test]
     fn a_sender_is_above_or_linked() {
         let _turn = alone();
         let record = record(Some(trace(7)));
-        drop(Span::message(&record, record.sender.as_deref()));
-        let span = one();
-        assert_eq!((span.span_context.trace_id(), span.links.len()), (TraceId::from(7), 0));
-        drop(Span::message(&record, Some(&trace(8))));
-        let span = one();
-        assert_eq!((span.span_context.trace_id(), span.links.len()), (TraceId::from(8), 1));
+        for (names, above, links) in [(None, 7, 0), (Some(trace(7)), 7, 0), (Some(trace(8)), 8, 1)] {
+            drop(Span::submission(&record, names.as_deref()));
+            let span = one();
+            assert_eq!((span.span_context.trace_id(), span.links.len()), (TraceId::from(above), links), "{names:?}");
+        }
+        drop(Span::message(&record, Some(&trace(7))));
+        assert_eq!(one().links.len(), 1, "an order's message is linked to its sender, whichever span that is");
     }
 
     // Telemetry: a reply without the order's trace is linked to it.
