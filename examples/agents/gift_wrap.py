@@ -59,16 +59,16 @@ def perform(request):
 
 def main():
     sqs = boto3.client("sqs")
-    requests, replies = (
-        sqs.get_queue_url(QueueName=f"{STACK}-{name}")["QueueUrl"] for name in ("agent-gift-wrap", "replies")
-    )
+    queues = (f"{STACK}-agent-gift-wrap", f"{STACK}-replies")
+    requests, replies = (sqs.get_queue_url(QueueName=name)["QueueUrl"] for name in queues)
     while True:
         # One at a time: what waits behind a slow one is another process's to take.
         received = sqs.receive_message(QueueUrl=requests, MaxNumberOfMessages=1, WaitTimeSeconds=20)
         for message in received.get("Messages", []):
             request = json.loads(message["Body"])
             if outcome := perform(request):
-                reply = {"type": "reply", **{name: request[name] for name in ("task_id", "step", "attempt")}, **outcome}
+                echoed = {"task_id", "step", "attempt", "traceparent"} & request.keys()
+                reply = {"type": "reply", **{name: request[name] for name in echoed}, **outcome}
                 tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
                 sqs.send_message(QueueUrl=replies, MessageBody=json.dumps(reply), MessageGroupId=tenant)
             # Only now: had this process died before, the request would come again.

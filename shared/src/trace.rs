@@ -5,7 +5,7 @@ const LENGTH: usize = 55;
 
 /// `text` as a `traceparent` of version 00: version, trace id, parent id and flags, in lower-case hexadecimal digits with `-`
 /// between them. `None` for what is malformed, which is to be treated as if it were not there. Of a later version only what
-/// version 00 knows is kept, as the standard has it.
+/// version 00 knows is kept, as the standard has it, and of the flags only whether it is sampled: the others are not known here.
 #[must_use]
 pub fn traceparent(text: &str) -> Option<String> {
     let head = text.get(..LENGTH)?;
@@ -20,7 +20,8 @@ pub fn traceparent(text: &str) -> Option<String> {
         _ => text.len() == LENGTH || text.as_bytes()[LENGTH] == b'-',
     };
     let is_good = is_hex(version, 2) && *version != "ff" && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2);
-    (is_good && ends_well).then(|| format!("00-{trace}-{parent}-{flags}"))
+    let sampled = u8::from_str_radix(flags, 16).ok()? & 1;
+    (is_good && ends_well).then(|| format!("00-{trace}-{parent}-{sampled:02x}"))
 }
 
 #[cfg(test)]
@@ -33,6 +34,10 @@ mod tests {
         assert_eq!(traceparent(good).as_deref(), Some(good));
         for later in [good.replacen("00", "01", 1), format!("{}-more", good.replacen("00", "cc", 1))] {
             assert_eq!(traceparent(&later).as_deref(), Some(good), "{later}");
+        }
+        for (flags, known) in [("00", "00"), ("ff", "01"), ("03", "01"), ("02", "00"), ("fe", "00")] {
+            let (sent, kept) = (good.replace("-01", &format!("-{flags}")), good.replace("-01", &format!("-{known}")));
+            assert_eq!(traceparent(&sent), Some(kept), "{flags}");
         }
         let zeros = |ids: &str| good.replace(ids, &"0".repeat(ids.len()));
         for bad in [

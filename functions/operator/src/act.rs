@@ -9,7 +9,6 @@ use shared::order::Id;
 use shared::ports::Error;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::traces;
 use stepwarden_aws::whole;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
@@ -167,8 +166,6 @@ impl Operator {
     /// Does one act.
     pub async fn act(&self, id: Id, act: Act) -> Result<Outcome, Error> {
         tracing::info!(task.id = %id, operator = %act.by, "asked to {}", verb(&act.what));
-        // The last one of many.
-        traces::set("task.id", id.0.clone());
         let mut all = self.engine.act(vec![(id, act)]).await;
         all.pop().expect("one answer for one act")
     }

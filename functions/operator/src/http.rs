@@ -98,6 +98,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["bulk"]) => {
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
+            traces::set("orders", report.results.len() as i64);
             Ok(json_answer(200, &report, &[]))
         }
         ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
@@ -158,6 +159,7 @@ async fn post_act(
     let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
     let id = Id::parse(id).ok_or_else(none)?;
+    traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
     let answer = |outcome: &'static str, version: u64| {
         let etag = format!("\"{version}\"");

@@ -56,6 +56,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
         if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
             // Not every message carries it.
             span.record("trace_id", telemetry::trace_id(task.traceparent.as_deref()));
+            traced.belongs_to(task.traceparent.as_deref());
             traced.set_text("workflow", &task.workflow);
             traced.set("state", task.process_state().name());
         }

@@ -50,10 +50,11 @@ async fn accept<S: StateStore, M: Messenger>(
 ) -> Result<(News, Option<String>), crate::problem::Problem> {
     let parsed = parse(&record.body);
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
-    let span = Span::message(record, sent);
+    let span = Span::submission(record, sent);
     let accepted = async {
         let (key, mut submission) = parsed?;
-        submission.traceparent = span.traceparent().or(submission.traceparent);
+        let sender = || record.sender.as_deref().and_then(shared::trace::traceparent);
+        submission.traceparent = span.traceparent().or(submission.traceparent).or_else(sender);
         submit.accept_by_message(&submit.queue_tenant, &key, submission).await
     };
     match span.around(accepted).await {

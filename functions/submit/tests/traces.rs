@@ -135,6 +135,21 @@ impl Function {
         (answer, begin.elapsed())
     }
 
+    /// The spans that fit `wanted`, once there are `count`. The first export makes a connection, and the pause after a slow one
+    /// leaves the next spans to a later invocation.
+    async fn exported(&mut self, collector: &Collector, count: usize, wanted: impl Fn(&Span) -> bool) -> Vec<Span> {
+        let begin = Instant::now();
+        loop {
+            let spans: Vec<_> = collector.spans().into_iter().filter(&wanted).collect();
+            if spans.len() >= count {
+                return spans;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{spans:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.invoke(json!({"Records": []})).await;
+        }
+    }
+
     /// Submits an order over HTTP.
     async fn order(&mut self, key: &str) -> Duration {
         let order: Value = serde_json::from_str(ORDERS.lines().next().unwrap()).unwrap();
@@ -174,8 +189,7 @@ async fn spans_are_exported_before_the_answer() {
     let (answer, _) =
         submit.invoke(record("bad", json!({"idempotency_key": "two", "workflow": "none", "input": {}}))).await;
     assert_eq!(answer["batchItemFailures"], json!([]));
-    let by_name = |spans: Vec<Span>| spans.into_iter().find(|span| span.name == "process shop-submissions");
-    let span = by_name(collector.spans()).expect("exported before the answer");
+    let span = submit.exported(&collector, 1, |span| span.name == "process shop-submissions").await.remove(0);
     assert_eq!((span.get("messaging.message.id"), span.get("error.type")), ("bad", "unknown_workflow"));
     assert!(span.is_error && span.parent.is_empty());
 
@@ -190,10 +204,29 @@ async fn spans_are_exported_before_the_answer() {
     let (answer, _) = submit.invoke(batch).await;
     assert_eq!(answer["batchItemFailures"], json!([]));
     let is_good = |span: &Span| ["three", "four"].contains(&span.get("messaging.message.id"));
-    let spans: BTreeSet<_> =
-        collector.spans().into_iter().filter(is_good).map(|s| format!("00-{}-{}-01", s.trace, s.id)).collect();
+    let spans = submit.exported(&collector, 2, is_good).await;
+    let spans: BTreeSet<_> = spans.into_iter().map(|s| format!("00-{}-{}-01", s.trace, s.id)).collect();
     assert_eq!(spans.len(), 2);
     assert_eq!(submit.senders().await.into_iter().collect::<BTreeSet<_>>(), spans);
+
+    // Below what the body names, or else the message's sender, and linked to that one if it is another span.
+    let traceparent = |n: u32| format!("00-{n:032x}-b7ad6b7169203331-01");
+    for (key, body, sender, links) in [("five", None, 7, 0), ("six", Some(8), 7, 1), ("seven", Some(7), 7, 0)] {
+        let mut order = json!({"idempotency_key": key, "workflow": "order", "input": real});
+        if let Some(body) = body {
+            order["traceparent"] = traceparent(body).into();
+        }
+        let mut event = record(key, order);
+        event["Records"][0]["messageAttributes"] = json!({traces::ATTRIBUTE: {
+            "stringValue": traceparent(sender), "dataType": "String", "stringListValues": [], "binaryListValues": [],
+        }});
+        let (answer, _) = submit.invoke(event).await;
+        assert_eq!(answer["batchItemFailures"], json!([]));
+        let of = |span: &Span| span.get("messaging.message.id") == key;
+        let span = submit.exported(&collector, 1, of).await.remove(0);
+        assert_eq!(span.trace, format!("{:032x}", body.unwrap_or(sender)), "{key}");
+        assert_eq!((span.parent.as_str(), span.links.len()), ("b7ad6b7169203331", links), "{key}");
+    }
 }
 
 // Telemetry: a dead collector fails no invocation, delays one by a bounded time, and those after it not at all.

@@ -222,6 +222,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let span = if page.ids.is_empty() { Span::none() } else { Span::own("sweep") };
         span.set("shard", i64::from(part.shard));
         span.set("looked_at", page.ids.len() as i64);
+        let failed_before = sweep.failed;
         for answer in span.around(self.engine.recover(&page.ids, lease)).await {
             match answer {
                 Ok(found) => {
@@ -233,9 +234,11 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
                     sweep.failed += 1;
-                    span.fail("unavailable");
                 }
             }
+        }
+        if sweep.failed > failed_before {
+            span.fail("unavailable");
         }
         part.cursor = page.next;
         part.pages += 1;

@@ -1,6 +1,7 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
 use shared::order::Id;
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
@@ -26,10 +27,21 @@ pub fn init_at(level: &str) {
     drop(started);
 }
 
-/// The trace that an order with this `traceparent` belongs to: 32 hexadecimal digits.
+/// Longest text of a message in a line of the log or an attribute of a span, in bytes: a message may hold anything.
+pub const MAX_TEXT: usize = 128;
+
+/// `text`, or its beginning if it is longer than [`MAX_TEXT`].
+#[must_use]
+pub fn brief(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_TEXT { text.into() } else { shared::history::shorten(text, MAX_TEXT).into() }
+}
+
+/// The trace that an order with this `traceparent` belongs to: 32 hexadecimal digits; none of one that is malformed.
 #[must_use]
 pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
-    traceparent?.split('-').nth(1)
+    let text = traceparent?;
+    shared::trace::traceparent(text)?;
+    text.split('-').nth(1)
 }
 
 /// The span of one message about an order: what is logged within it says which one. Enabled at every level, so that an error
@@ -37,14 +49,14 @@ pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
 #[must_use]
 pub fn span(what: &'static str, order: &Id, traceparent: Option<&str>) -> Span {
     let trace_id = trace_id(traceparent);
-    tracing::error_span!("message", what, task.id = %order, trace_id, step.name = Empty, step.attempt = Empty)
+    tracing::error_span!("message", what, task.id = %brief(&order.0), trace_id, step.name = Empty, step.attempt = Empty)
 }
 
 /// The same about one attempt at a step.
 #[must_use]
 pub fn step_span(what: &'static str, order: &Id, step: &str, attempt: u32, traceparent: Option<&str>) -> Span {
     let span = span(what, order, traceparent);
-    span.record("step.name", step);
+    span.record("step.name", &*brief(step));
     span.record("step.attempt", attempt);
     span
 }
@@ -69,6 +81,25 @@ impl fmt::Display for Chain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_trace_of_a_good_traceparent_is_logged() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(trace_id(Some(good)), Some("0af7651916cd43dd8448eb211c80319c"));
+        let long = format!("00-{}-b7ad6b7169203331-01", "a".repeat(100_000));
+        for bad in [None, Some("00-text-of-anybody"), Some(&good[..54]), Some(&long)] {
+            assert_eq!(trace_id(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_text_of_a_message_is_bounded() {
+        for short in ["", "reserve", &"ä".repeat(MAX_TEXT / 2)] {
+            assert_eq!(brief(short), short);
+        }
+        let text = brief(&"ä".repeat(100)).into_owned();
+        assert!((MAX_TEXT - 2..=MAX_TEXT).contains(&text.len()) && text.starts_with('ä'), "{text}");
+    }
 
     #[test]
     fn an_error_is_logged_with_its_causes() {

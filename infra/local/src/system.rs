@@ -240,7 +240,7 @@ impl System {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(8), all).await;
-        traces::flush().await;
+        traces::finish().await;
     }
 }
 

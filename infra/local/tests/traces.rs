@@ -8,6 +8,7 @@ mod common;
 
 use collector::{Collector, Span};
 use common::client::is_final;
+use common::record::call;
 use common::{QUICK, TOKEN, Up, http, program};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::{Value, json};
@@ -34,14 +35,17 @@ fn start(dir: &Path, endpoint: &str, calls: &str) -> Shop {
     std::fs::create_dir_all(dir.join("quick")).unwrap();
     let order = QUICK.replacen("input = \"order\"\n", "", 1);
     let stop = order.replacen("name = \"order\"", "name = \"stop\"\non_failure = \"error\"", 1);
-    let call = format!(
+    let calls = format!(
         "name = \"calls\"\n[[step]]\nname = \"call\"\ntimeout = \"5s\"\nretry = {{ max = 9, backoff = [\"20ms\"] }}\n\
          [step.http]\nurl = \"{calls}/calls\"\nheaders = {{ x-secret = \"{{secret:shop-token}}\" }}\n"
     );
-    for (name, text) in [("order", &order), ("stop", &stop), ("calls", &call)] {
+    let wrap = "name = \"wrap\"\n[[step]]\nname = \"wrap\"\nagent = \"gift-wrap\"\ntimeout = \"60s\"\n".to_owned();
+    for (name, text) in [("order", &order), ("stop", &stop), ("calls", &calls), ("wrap", &wrap)] {
         std::fs::write(dir.join(format!("quick/{name}.toml")), text).unwrap();
     }
-    let mut command = program(dir, &["up", "--port", "0", "--memory", "--workflows", "quick"]);
+    let external = ["--external-agent", "gift-wrap"];
+    let mut command =
+        program(dir, &["up", "--port", "0", "--memory", "--workflows", "quick", external[0], external[1]]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=private-otlp");
     command.env("OTEL_SERVICE_NAME", "shop").env("STEPWARDEN_SECRET_SHOP_TOKEN", "private-secret");
     Shop { up: Up::of(command), http: http() }
@@ -85,6 +89,12 @@ impl Shop {
     async fn fault(&self, faults: Value) {
         let put = self.http.put(format!("{}/faults", self.up.remotes_url)).json(&json!({"services": faults}));
         put.send().await.unwrap().error_for_status().unwrap();
+    }
+
+    async fn queue(&self, name: &str) -> String {
+        let name = json!({"QueueName": format!("stepwarden-{name}")});
+        let answer = call(&self.http, &self.up.aws_url, "AmazonSQS.GetQueueUrl", &name).await.unwrap();
+        answer["QueueUrl"].as_str().unwrap().to_owned()
     }
 
     /// SIGTERM, and how long it took to end.
@@ -220,6 +230,65 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
             assert!(!found, "an export holds `{secret}`: {:?}", String::from_utf8_lossy(&body));
         }
     }
+}
+
+// Telemetry: an act on many orders counts them, and is linked to each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bulk_act_is_linked_to_its_orders() {
+    let dir = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let mut shop = start(dir.path(), &collector.url, &collector.url);
+    shop.fault(json!({"payment": {"permanent": 1.0}})).await;
+    for n in [1, 2] {
+        let id = shop.submit("stop", n).await;
+        assert_eq!(shop.ended(&id).await["state"], "Error");
+    }
+    let act = json!({"action": "mark-done", "by": "private-person", "reason": "private-reason", "output": {},
+                     "filter": {"workflow": "stop", "state": "Error"}});
+    let report = shop.post("/bulk", "any", &format!("00-{}-{ABOVE}-01", trace(5)), &act).await;
+    assert_eq!(report["good"], 2, "{report}");
+    shop.stop().await;
+    let all = collector.spans();
+    let act = all.iter().find(|span| span.trace == trace(5)).expect("the act");
+    assert_eq!((act.name.as_str(), act.get("act"), act.get("orders")), ("POST /bulk", "mark-done", "2"));
+    assert_eq!(act.get("task.id"), "", "it is about no order alone");
+    let traces: BTreeSet<_> = act.links.iter().map(|(trace, _)| trace.clone()).collect();
+    assert_eq!(traces, BTreeSet::from([trace(1), trace(2)]));
+}
+
+// Telemetry: an agent of others that leaves the trace out of its reply has that linked to the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_without_its_trace_is_linked_to_the_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let mut shop = start(dir.path(), &collector.url, &collector.url);
+    let mut ids = Vec::new();
+    for (n, is_told) in [(1, true), (2, false)] {
+        let id = shop.submit("wrap", n).await;
+        let receive = json!({"QueueUrl": shop.queue("agent-gift-wrap").await, "WaitTimeSeconds": 20});
+        let received = call(&shop.http, &shop.up.aws_url, "AmazonSQS.ReceiveMessage", &receive).await.unwrap();
+        let request: Value = serde_json::from_str(received["Messages"][0]["Body"].as_str().unwrap()).unwrap();
+        let mut reply = json!({"type": "reply", "task_id": id, "step": "wrap", "attempt": request["attempt"],
+                               "outcome": "done"});
+        if is_told {
+            reply["traceparent"] = request["traceparent"].clone();
+        }
+        let send = json!({"QueueUrl": shop.queue("replies").await, "MessageBody": reply.to_string(),
+                          "MessageGroupId": "tenant"});
+        call(&shop.http, &shop.up.aws_url, "AmazonSQS.SendMessage", &send).await.unwrap();
+        assert_eq!(shop.ended(&id).await["state"], "Processed");
+        ids.push(id);
+    }
+    shop.stop().await;
+    let all = collector.spans();
+    let of = |id: &str, name: &str| {
+        let found = all.iter().find(|span| span.get("task.id") == id && span.name.ends_with(name));
+        found.unwrap_or_else(|| panic!("{name} of {id}: {all:#?}"))
+    };
+    let (told, silent) = (of(&ids[0], "-replies"), of(&ids[1], "-replies"));
+    assert_eq!((told.trace.as_str(), told.links.len()), (trace(1).as_str(), 0));
+    assert!(silent.trace != trace(2) && silent.parent.is_empty(), "{silent:#?}");
+    assert_eq!(silent.links, [(trace(2), of(&ids[1], "POST /orders").id.clone())]);
 }
 
 /// Every text in `value` that is long enough to be told from chance.

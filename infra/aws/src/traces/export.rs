@@ -1,40 +1,101 @@
-//! Where spans go: into memory as they end, and from there to the collector in batches, when [`flush`] is called.
+//! Where spans go: into memory as they end, and from there to the collector in batches, when they are
+//! flushed.
 //!
 //! The SDK's own batch processor exports from a thread of its own. Lambda stops all threads between two invocations, in the
-//! middle of an export too, so here whoever calls [`flush`] waits for it: a function before it answers, the local system from
-//! [`run`].
+//! middle of an export too, so here whoever flushes waits for it: a function before it answers, the local system from [`run`].
 
-use super::transport::Transport;
+use super::settings;
+use super::transport::{Transport, Trouble};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter as _, SpanProcessor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Most spans that wait; what ends beyond them is dropped, and counted in the log.
 const MAX_WAITING: usize = 2048;
+/// So many of them are exported whatever the collector's pace: the rest is room for what ends meanwhile.
+const CROWDED: usize = MAX_WAITING / 2;
 /// Spans of one request.
 const BATCH: usize = 512;
 /// How often the local system exports.
 const EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for the collector: of an invocation for its answer, of the local system for its end.
+/// Longest wait for the collector: of an invocation for all that it exports, of the local system for each request.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Nothing is sent for so long after a collector that did not take spans, or it would cost every invocation [`PATIENCE`].
+/// With less time than this nothing is sent: it would be cut, and lost.
+const LEAST: Duration = Duration::from_millis(100);
+/// Nothing is sent for so long after a collector that did not take spans, or it would cost every invocation [`PATIENCE`];
+/// twice as long after each further time, up to [`MAX_HOLD_OFF`].
 pub const HOLD_OFF: Duration = Duration::from_secs(30);
+/// Longest of these pauses.
+pub const MAX_HOLD_OFF: Duration = Duration::from_secs(600);
+/// An export that takes no longer than this may be followed by another one at once.
+const QUICK: Duration = Duration::from_millis(10);
+/// A slower one is followed by a pause of so many times what it took, so that a slow collector costs invocations a twentieth
+/// of their time, not all that it takes.
+const SPACING: u32 = 20;
+/// Longest of these pauses.
+const MAX_SPACING: Duration = Duration::from_secs(30);
 
 static PIPELINE: OnceLock<Option<Pipeline>> = OnceLock::new();
 
 struct Pipeline {
     tracer: SdkTracer,
-    exporter: SpanExporter,
+    outlet: Outlet<SpanExporter>,
+}
+
+/// From memory to the collector.
+struct Outlet<E> {
+    exporter: E,
     waiting: Arc<Waiting>,
-    /// Nothing is sent before this time. Locked during an export: there is one at a time.
-    resume: tokio::sync::Mutex<Option<Instant>>,
+    /// Why the last request came to nothing, where the exporter says only that it was the network.
+    trouble: Trouble,
+    /// Locked during an export: there is one at a time.
+    pace: tokio::sync::Mutex<Pace>,
+}
+
+/// When to send, by what the collector did before.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Nothing is sent before this time.
+    next: Option<Instant>,
+    /// How many times in a row it did not take spans.
+    failures: u32,
+    /// How long it was waited for in vain since it last answered.
+    silent: Duration,
+}
+
+impl Pace {
+    fn took(&mut self, took: Duration) {
+        let pause = if took <= QUICK { Duration::ZERO } else { (took * SPACING).min(MAX_SPACING) };
+        *self = Self { next: Some(Instant::now() + pause), ..Self::default() };
+    }
+
+    /// An invocation had no more time for it. That says nothing of the collector until it has had [`PATIENCE`].
+    fn cut(&mut self, took: Duration) {
+        self.silent += took;
+        self.next = Some(Instant::now() + (took * SPACING).min(MAX_SPACING));
+    }
+
+    /// How long nothing is sent now.
+    fn failed(&mut self) -> Duration {
+        let pause = HOLD_OFF.saturating_mul(1 << self.failures.min(16)).min(MAX_HOLD_OFF);
+        self.failures += 1;
+        self.silent = Duration::ZERO;
+        self.next = Some(Instant::now() + pause);
+        pause
+    }
+
+    /// Whether to send: never to a collector in trouble, and to a slow one only what cannot wait.
+    fn allows(&self, is_urgent: bool) -> bool {
+        let is_time = self.next.is_none_or(|next| next <= Instant::now());
+        is_time || (is_urgent && self.failures == 0)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -52,15 +113,19 @@ impl Waiting {
             return;
         }
         spans.push(span);
-        if spans.len() == BATCH {
+        if spans.len() == BATCH || spans.len() > CROWDED {
             self.is_full.notify_one();
         }
     }
 
-    /// The oldest of them.
-    fn take(&self) -> Vec<SpanData> {
+    fn count(&self) -> usize {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+    }
+
+    /// The oldest of them, `most` at most.
+    fn take(&self, most: usize) -> Vec<SpanData> {
         let (spans, _) = &mut *self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        spans.drain(..spans.len().min(BATCH)).collect()
+        spans.drain(..spans.len().min(BATCH).min(most)).collect()
     }
 
     fn take_dropped(&self) -> usize {
@@ -93,23 +158,32 @@ impl SpanProcessor for Collect {
 /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. `instance` is the name of this process. A second call changes nothing.
 pub fn init(instance: &str) {
     PIPELINE.get_or_init(|| {
-        let is_set = |name| std::env::var(name).is_ok_and(|value| !value.trim().is_empty());
-        if ![opentelemetry_otlp::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, opentelemetry_otlp::OTEL_EXPORTER_OTLP_ENDPOINT]
-            .into_iter()
-            .any(is_set)
-        {
-            return None;
+        // Values may hold a key or a password: only names are logged.
+        match settings::endpoint(settings::environment) {
+            Ok(false) => return None,
+            Ok(true) => {}
+            Err(variable) => {
+                tracing::error!(variable, "spans are not exported: its value is no URL; write http://HOST:PORT");
+                return None;
+            }
         }
-        build(instance)
-            .inspect_err(|error| tracing::error!("spans are not exported, as the environment is wrong: {error}"))
-            .ok()
+        if let Some(variable) = settings::wrong_sampler(settings::environment) {
+            tracing::warn!(variable, "its value is wrong; sampling is not what it asks for");
+        }
+        let log = |error: &ExporterBuildError| {
+            let error = error.to_string();
+            let variable = settings::named_by(&error);
+            tracing::error!(variable, "spans are not exported, as the environment is wrong");
+        };
+        build(instance).inspect_err(log).ok()
     });
 }
 
-fn build(instance: &str) -> Result<Pipeline, opentelemetry_otlp::ExporterBuildError> {
+fn build(instance: &str) -> Result<Pipeline, ExporterBuildError> {
+    let (transport, trouble) = Transport::new();
     let mut exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Transport::new())
+        .with_http_client(transport)
         .with_protocol(Protocol::HttpBinary)
         // It would sleep between tries without letting others on.
         .with_retry_policy(RetryPolicy::disabled())
@@ -120,7 +194,8 @@ fn build(instance: &str) -> Result<Pipeline, opentelemetry_otlp::ExporterBuildEr
     let provider =
         SdkTracerProvider::builder().with_resource(resource).with_span_processor(Collect(Arc::clone(&waiting))).build();
     let tracer = provider.tracer("stepwarden");
-    Ok(Pipeline { tracer, exporter, waiting, resume: tokio::sync::Mutex::new(None) })
+    let outlet = Outlet { exporter, waiting, trouble, pace: tokio::sync::Mutex::default() };
+    Ok(Pipeline { tracer, outlet })
 }
 
 /// Who makes the spans: what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and what they leave open.
@@ -142,56 +217,268 @@ pub(super) fn tracer() -> Option<&'static SdkTracer> {
     PIPELINE.get()?.as_ref().map(|pipeline| &pipeline.tracer)
 }
 
-/// Exports what has ended, within [`PATIENCE`]. A collector that does not take it in that time is left alone for [`HOLD_OFF`],
-/// and what was sent to it is lost.
-pub async fn flush() {
-    flush_within(PATIENCE).await;
-}
-
-/// The same for an invocation that is stopped at `deadline`: within half of the time that is left, so that it ends well.
+/// Exports what has ended, for an invocation that is stopped at `deadline`: within [`PATIENCE`] and half of the time that is
+/// left, so that it ends well. What there is no time for stays; what a collector does not take in that time is lost.
 pub async fn flush_before(deadline: SystemTime) {
-    let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
-    flush_within(PATIENCE.min(left / 2)).await;
-}
-
-async fn flush_within(patience: Duration) {
-    let Some(Some(Pipeline { exporter, waiting, resume, .. })) = PIPELINE.get() else { return };
-    let end = Instant::now() + patience;
-    let Ok(mut resume) = timeout_at(end, resume.lock()).await else { return };
-    if resume.is_some_and(|resume| Instant::now() < resume) {
-        return;
-    }
-    loop {
-        let batch = waiting.take();
-        if batch.is_empty() {
-            break;
-        }
-        let spans = batch.len();
-        let why = match timeout_at(end, exporter.export(batch)).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {patience:?}"),
-        };
-        *resume = Some(Instant::now() + HOLD_OFF);
-        tracing::warn!(spans, error = why, "spans were not taken and are lost; the next ones are sent in {HOLD_OFF:?}");
-        break;
-    }
-    match waiting.take_dropped() {
-        0 => {}
-        spans => tracing::warn!(spans, "spans were dropped: more than {MAX_WAITING} waited"),
-    }
-}
-
-/// Exports every few seconds, and sooner what is many, until `ended`. The last spans are left to [`flush`].
-pub async fn run(ended: impl Future<Output = ()>) {
     let Some(Some(pipeline)) = PIPELINE.get() else { return };
+    let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
+    pipeline.outlet.flush(Some(Instant::now() + PATIENCE.min(left / 2)), false).await;
+}
+
+/// Exports every few seconds, and sooner what is many, until `ended`. The last spans are left to [`finish`].
+pub async fn run(ended: impl Future<Output = ()>) {
+    let Some(Some(Pipeline { outlet, .. })) = PIPELINE.get() else { return };
     tokio::pin!(ended);
     loop {
         tokio::select! {
             () = &mut ended => return,
-            () = pipeline.waiting.is_full.notified() => {}
+            () = outlet.waiting.is_full.notified() => {}
             () = tokio::time::sleep(EVERY) => {}
         }
-        flush().await;
+        outlet.flush(None, false).await;
+    }
+}
+
+/// Exports what is left at the end, unless the collector does not take spans.
+pub async fn finish() {
+    let Some(Some(Pipeline { outlet, .. })) = PIPELINE.get() else { return };
+    outlet.flush(None, true).await;
+    match outlet.waiting.count() {
+        0 => {}
+        spans => tracing::warn!(spans, "spans are discarded: the collector did not take them before the end"),
+    }
+}
+
+impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
+    /// Exports what waits now. Without an `end` the collector has [`PATIENCE`] for each request. The last time its pace does
+    /// not matter.
+    async fn flush(&self, end: Option<Instant>, is_last: bool) {
+        let locked = match end {
+            Some(end) => timeout_at(end, self.pace.lock()).await.ok(),
+            None => Some(self.pace.lock().await),
+        };
+        let Some(mut pace) = locked else { return };
+        // Not what ends meanwhile: there might be no end to it.
+        let mut left = self.waiting.count();
+        let mut least = LEAST;
+        while left > 0 && pace.allows(is_last || self.waiting.count() > CROWDED) {
+            let begin = Instant::now();
+            let patience = end.map_or(PATIENCE, |end| end.saturating_duration_since(begin));
+            if end.is_some() && patience < least {
+                break;
+            }
+            let batch = self.waiting.take(left);
+            let spans = batch.len();
+            left -= spans;
+            let answer = timeout(patience, self.exporter.export(batch)).await;
+            let took = begin.elapsed();
+            let error = match answer {
+                Ok(Ok(())) => {
+                    pace.took(took);
+                    // The next one takes as long, or somewhat longer.
+                    least = LEAST.max(took * 2);
+                    continue;
+                }
+                // All but what was spent before the first request.
+                Err(_) if pace.silent + took + LEAST < PATIENCE => {
+                    pace.cut(took);
+                    tracing::warn!(spans, "spans are lost: there was no time to wait for the collector");
+                    break;
+                }
+                Err(_) => "no answer".to_owned(),
+                Ok(Err(error)) => match self.trouble.take() {
+                    Some(kind) => format!("{error}: {kind}"),
+                    None => error.to_string(),
+                },
+            };
+            let pause = pace.failed();
+            tracing::warn!(spans, error, "spans were not taken and are lost; the next ones are sent in {pause:?}");
+            break;
+        }
+        match self.waiting.take_dropped() {
+            0 => {}
+            spans => tracing::warn!(spans, "spans were dropped: more than {MAX_WAITING} waited"),
+        }
+    }
+}
+
+/// Makes spans, and exports none: what has ended so far is taken from it.
+#[cfg(test)]
+pub(super) fn kept() -> Vec<SpanData> {
+    let pipeline = PIPELINE.get_or_init(|| Some(build("test").expect("no variable is set")));
+    pipeline.as_ref().expect("it was made here").outlet.waiting.take(MAX_WAITING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry::trace::{Span as _, Tracer as _};
+    use opentelemetry_sdk::error::OTelSdkError;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::sleep;
+
+    /// A collector that takes its time, `None` for ever, or refuses.
+    #[derive(Debug, Default)]
+    struct Fake {
+        takes: Mutex<Option<Duration>>,
+        refuses: Mutex<bool>,
+        requests: AtomicUsize,
+        spans: AtomicUsize,
+    }
+
+    impl Fake {
+        fn set(&self, takes: Option<Duration>, refuses: bool) {
+            *self.takes.lock().unwrap() = takes;
+            *self.refuses.lock().unwrap() = refuses;
+        }
+
+        fn seen(&self) -> (usize, usize) {
+            (self.requests.load(Ordering::Relaxed), self.spans.load(Ordering::Relaxed))
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    struct To(Arc<Fake>);
+
+    impl opentelemetry_sdk::trace::SpanExporter for To {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            self.0.requests.fetch_add(1, Ordering::Relaxed);
+            let (takes, refuses) = (*self.0.takes.lock().unwrap(), *self.0.refuses.lock().unwrap());
+            match takes {
+                Some(takes) => sleep(takes).await,
+                None => std::future::pending().await,
+            }
+            if refuses {
+                return Err(OTelSdkError::InternalFailure("refused".into()));
+            }
+            self.0.spans.fetch_add(batch.len(), Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    struct World {
+        collector: Arc<Fake>,
+        outlet: Outlet<To>,
+        tracer: SdkTracer,
+    }
+
+    fn world(takes: Option<Duration>) -> World {
+        let (collector, waiting) = (Arc::<Fake>::default(), Arc::<Waiting>::default());
+        collector.set(takes, false);
+        let provider = SdkTracerProvider::builder().with_span_processor(Collect(Arc::clone(&waiting))).build();
+        let (exporter, pace) = (To(Arc::clone(&collector)), tokio::sync::Mutex::default());
+        let outlet = Outlet { exporter, waiting, trouble: Trouble::default(), pace };
+        World { collector, outlet, tracer: provider.tracer("test") }
+    }
+
+    impl World {
+        fn end(&self, spans: usize) {
+            (0..spans).for_each(|_| self.tracer.start("one").end());
+        }
+
+        /// An invocation that makes `spans`, with `patience` for their export. How long that took.
+        async fn invoke(&self, spans: usize, patience: Duration) -> Duration {
+            self.end(spans);
+            let begin = Instant::now();
+            self.outlet.flush(Some(begin + patience), false).await;
+            begin.elapsed()
+        }
+
+        async fn failures(&self) -> u32 {
+            self.outlet.pace.lock().await.failures
+        }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+    const S: Duration = Duration::from_secs(1);
+
+    // Telemetry: a collector that is well loses nothing, however many spans there are, and is not left alone.
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_is_well_loses_nothing() {
+        let world = world(Some(50 * MS));
+        let mut made = 0;
+        for patience in [2 * S, 120 * MS, 99 * MS, 2 * S, 149 * MS, 260 * MS].into_iter().cycle().take(60) {
+            made += 250;
+            assert!(world.invoke(250, patience).await <= patience);
+            sleep(40 * MS).await;
+            assert_eq!(world.failures().await, 0);
+        }
+        world.outlet.flush(None, true).await;
+        assert_eq!(world.collector.seen().1 + world.outlet.waiting.count(), made, "none is lost");
+        assert_eq!(world.outlet.waiting.count(), 0);
+    }
+
+    // Telemetry: beside the local system's work, every request has the whole patience.
+    #[tokio::test(start_paused = true)]
+    async fn without_an_end_every_request_has_its_own_patience() {
+        let world = world(Some(1900 * MS));
+        world.end(MAX_WAITING);
+        world.outlet.flush(None, true).await;
+        assert_eq!(world.collector.seen(), (4, MAX_WAITING));
+        assert_eq!(world.failures().await, 0);
+    }
+
+    // Telemetry: a slow collector costs invocations a twentieth of their time.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_collector_is_used_seldom() {
+        let world = world(Some(600 * MS));
+        let (begin, mut waited) = (Instant::now(), Duration::ZERO);
+        while begin.elapsed() < 300 * S {
+            waited += world.invoke(1, 2 * S).await;
+            sleep(500 * MS).await;
+        }
+        assert!(waited < begin.elapsed() / 19, "{waited:?} of {:?}", begin.elapsed());
+        assert!(waited > begin.elapsed() / 25, "{waited:?} of {:?}", begin.elapsed());
+        world.end(CROWDED);
+        let before = world.collector.seen().0;
+        world.invoke(1, 2 * S).await;
+        assert_eq!(world.collector.seen().0, before + 1, "what would be dropped is not held back");
+    }
+
+    // Telemetry: a quick one gets every invocation's spans before its answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_quick_collector_is_used_each_time() {
+        let world = world(Some(5 * MS));
+        for n in 1..=20 {
+            world.invoke(1, 2 * S).await;
+            assert_eq!(world.collector.seen(), (n, n));
+        }
+    }
+
+    // Telemetry: the pause after a collector that does not take spans doubles, and begins anew.
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_collector_is_left_alone_for_longer_and_longer() {
+        let world = world(None);
+        for pause in [30, 60, 120, 240, 480, 600, 600].map(Duration::from_secs) {
+            assert_eq!(world.invoke(1, PATIENCE).await, PATIENCE);
+            let requests = world.collector.seen().0;
+            sleep(pause - S).await;
+            assert_eq!(world.invoke(MAX_WAITING, PATIENCE).await, Duration::ZERO, "not even when it is full");
+            assert_eq!(world.collector.seen().0, requests);
+            while !world.outlet.waiting.take(MAX_WAITING).is_empty() {}
+            sleep(S).await;
+        }
+        world.collector.set(Some(MS), true);
+        world.invoke(1, PATIENCE).await;
+        assert_eq!(world.failures().await, 8, "a refusal counts as silence does");
+        sleep(MAX_HOLD_OFF).await;
+        world.collector.set(Some(MS), false);
+        world.invoke(1, PATIENCE).await;
+        world.collector.set(None, false);
+        world.invoke(1, PATIENCE).await;
+        sleep(HOLD_OFF).await;
+        assert_eq!(world.invoke(1, PATIENCE).await, PATIENCE, "after a success it is the first pause again");
+    }
+
+    // Telemetry: invocations with little time find out, too, that it is dead.
+    #[tokio::test(start_paused = true)]
+    async fn patience_adds_up_over_short_invocations() {
+        let world = world(None);
+        let mut waited = Duration::ZERO;
+        while world.failures().await == 0 {
+            waited += world.invoke(1, 500 * MS).await;
+            sleep(MAX_SPACING).await;
+        }
+        assert_eq!(waited, PATIENCE);
     }
 }

@@ -5,28 +5,59 @@ use async_trait::async_trait;
 use aws_smithy_async::rt::sleep::TokioSleep;
 use aws_smithy_runtime::client::orchestrator::operation::Operation;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::interceptors::context::{Error as AnyError, Output};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse, OrchestratorError};
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_runtime_api::client::ser_de::DeserializeResponse;
 use aws_smithy_types::body::SdkBody;
+use aws_smithy_types::byte_stream::ByteStream;
+use aws_smithy_types::config_bag::ConfigBag;
 use aws_smithy_types::timeout::TimeoutConfig;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message;
 use std::convert::Infallible;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sends a request once. Whoever waits for it bounds the wait.
-#[derive(Debug)]
-pub(super) struct Transport(SharedHttpClient);
+/// Longest answer that is read, in bytes: a collector's own is a few.
+const MAX_ANSWER: usize = 64 * 1024;
 
-impl Transport {
-    pub(super) fn new() -> Self {
-        Self(crate::clients::http_client())
+/// Why the last request came to nothing, in words that hold nothing of the collector's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    fn set(&self, kind: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
+    }
+
+    pub(super) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-#[async_trait]
-impl HttpClient for Transport {
-    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+/// Sends a request once. Whoever waits for it bounds the wait.
+#[derive(Debug)]
+pub(super) struct Transport {
+    http: SharedHttpClient,
+    trouble: Trouble,
+    has_warned: AtomicBool,
+}
+
+impl Transport {
+    /// It, and where it says what went wrong: the exporter says only that it was the network.
+    pub(super) fn new() -> (Self, Trouble) {
+        let trouble = Trouble::default();
+        let http = crate::clients::http_client();
+        (Self { http, trouble: trouble.clone(), has_warned: AtomicBool::new(false) }, trouble)
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (mut parts, body) = request.into_parts();
         let (Some(scheme), Some(authority)) = (parts.uri.scheme_str(), parts.uri.authority()) else {
-            return Err(format!("`{}` is no URL; write http://HOST:PORT", parts.uri).into());
+            return Err("no URL".into());
         };
         let endpoint = format!("{scheme}://{authority}");
         parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
@@ -34,22 +65,165 @@ impl HttpClient for Transport {
         let operation = Operation::builder()
             .service_name("otlp")
             .operation_name("export")
-            .http_client(self.0.clone())
+            .http_client(self.http.clone())
             .endpoint_url(&endpoint)
             .no_auth()
             .no_retry()
             .sleep_impl(TokioSleep::new())
             .timeout_config(TimeoutConfig::disabled())
             .serializer(|request: Request<SdkBody>| Ok(HttpRequest::try_from(request)?))
-            .deserializer(|answer: &HttpResponse| {
-                let body = answer.body().bytes().map(Bytes::copy_from_slice).unwrap_or_default();
-                Ok::<_, OrchestratorError<Infallible>>((answer.status().as_u16(), body))
-            })
+            .deserializer_impl::<Answer, Infallible>(Unread)
             .build();
-        let (status, body) = operation.invoke(request).await.inspect_err(|error| {
-            // The exporter says only that it was the network.
-            tracing::debug!(error = %Chain(error), "the endpoint for spans was not reached");
+        let Answer(status, body) = operation.invoke(request).await.map_err(|error| {
+            tracing::debug!(error = %Chain(&error), "the endpoint for spans was not reached");
+            kind(&error)
         })?;
+        let body = read(body).await?;
+        if status == 200 {
+            self.warn_of_refused(&body);
+        }
         Ok(Response::builder().status(status).body(body)?)
+    }
+
+    /// Once: a collector that refuses some spans refuses them with every export. Only how many, not in its words.
+    fn warn_of_refused(&self, body: &[u8]) {
+        if let Some(spans) = refused(body)
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(spans, "the collector took an export, and refused some of its spans or warned of them");
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Transport {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        self.trouble.take();
+        self.send(request).await.inspect_err(|error| self.trouble.set(error.to_string()))
+    }
+}
+
+/// The status of an answer and its body, still to be read.
+#[derive(Debug)]
+struct Answer(u16, SdkBody);
+
+/// Leaves the body to [`read`]: otherwise all of it would be in memory before its length is known.
+#[derive(Debug)]
+struct Unread;
+
+impl DeserializeResponse for Unread {
+    fn deserialize_streaming_with_config(
+        &self,
+        answer: &mut HttpResponse,
+        _: &ConfigBag,
+    ) -> Option<Result<Output, OrchestratorError<AnyError>>> {
+        Some(Ok(Output::erase(Answer(answer.status().as_u16(), answer.take_body()))))
+    }
+
+    fn deserialize_nonstreaming_with_config(
+        &self,
+        answer: &HttpResponse,
+        _: &ConfigBag,
+    ) -> Result<Output, OrchestratorError<AnyError>> {
+        let body = answer.body().bytes().unwrap_or_default().to_vec();
+        Ok(Output::erase(Answer(answer.status().as_u16(), SdkBody::from(body))))
+    }
+}
+
+async fn read(body: SdkBody) -> Result<Bytes, HttpError> {
+    let mut body = ByteStream::new(body);
+    let mut all = Vec::new();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| {
+            tracing::debug!(error = %Chain(&error), "an answer for spans was cut off");
+            "its answer was cut off"
+        })?;
+        if all.len() + chunk.len() > MAX_ANSWER {
+            return Err(format!("its answer is longer than {MAX_ANSWER} bytes").into());
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all.into())
+}
+
+/// How many spans the answer `body` says were refused, if it says anything beside that all were taken.
+fn refused(body: &[u8]) -> Option<i64> {
+    let partial = ExportTraceServiceResponse::decode(body).ok()?.partial_success?;
+    (partial.rejected_spans != 0 || !partial.error_message.is_empty()).then_some(partial.rejected_spans)
+}
+
+/// The kind of a connector's error, and of the error of input or output below it: `io error: connection refused`.
+fn kind<R>(error: &SdkError<Infallible, R>) -> String {
+    let SdkError::DispatchFailure(failure) = error else { return "not sent".into() };
+    let Some(error) = failure.as_connector_error() else { return "other".into() };
+    let io = std::iter::successors(error.source(), |&error| error.source())
+        .find_map(|error| error.downcast_ref::<std::io::Error>());
+    match io {
+        Some(io) => format!("{error}: {}", io.kind()),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// What a collector that answers `body` makes of an export.
+    async fn answered(body: Vec<u8>) -> (Result<Response<Bytes>, HttpError>, Option<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let _ = connection.read(&mut [0; 4096]).await;
+            // In chunks, so that no header says how long it is.
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+            for chunk in body.chunks(8000) {
+                let _ = connection.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await;
+                let _ = connection.write_all(chunk).await;
+                let _ = connection.write_all(b"\r\n").await;
+            }
+            let _ = connection.write_all(b"0\r\n\r\n").await;
+        });
+        let (transport, trouble) = Transport::new();
+        let request = Request::post(url).body(Bytes::from_static(b"spans")).unwrap();
+        let answer = transport.send_bytes(request).await;
+        serving.abort();
+        (answer, trouble.take())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_limit() {
+        let (answer, trouble) = answered(vec![7; MAX_ANSWER]).await;
+        assert_eq!((answer.unwrap().body().len(), trouble), (MAX_ANSWER, None));
+        let (answer, trouble) = answered(vec![7; MAX_ANSWER + 1]).await;
+        assert!(answer.is_err());
+        assert_eq!(trouble.unwrap(), "its answer is longer than 65536 bytes");
+    }
+
+    #[tokio::test]
+    async fn the_kind_of_trouble_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
+        drop(listener);
+        let (transport, trouble) = Transport::new();
+        assert!(transport.send_bytes(Request::post(url).body(Bytes::new()).unwrap()).await.is_err());
+        assert_eq!(trouble.take().unwrap(), "io error: connection refused");
+    }
+
+    #[test]
+    fn only_what_was_refused_is_told() {
+        let answer = |partial_success| ExportTraceServiceResponse { partial_success }.encode_to_vec();
+        let partial = |rejected_spans, error: &str| {
+            refused(&answer(Some(ExportTracePartialSuccess { rejected_spans, error_message: error.into() })))
+        };
+        assert_eq!(refused(b""), None);
+        assert_eq!(refused(b"{}"), None, "not protobuf");
+        assert_eq!(refused(&answer(None)), None);
+        assert_eq!(partial(0, ""), None);
+        assert_eq!(partial(3, "too old"), Some(3));
+        assert_eq!(partial(0, "soon to be too old"), Some(0));
     }
 }

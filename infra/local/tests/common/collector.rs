@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
@@ -86,6 +86,8 @@ fn spans(body: &[u8]) -> Vec<Span> {
     for resource in ExportTraceServiceRequest::decode(body).unwrap().resource_spans {
         let service = attributes(resource.resource.unwrap().attributes).remove("service.name").unwrap();
         for span in resource.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+            let links: Vec<_> = span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id))).collect();
+            assert_eq!(links.iter().collect::<BTreeSet<_>>().len(), links.len(), "each link once: {links:?}");
             all.push(Span {
                 service: service.clone(),
                 kind: span.kind(),
@@ -93,7 +95,7 @@ fn spans(body: &[u8]) -> Vec<Span> {
                 trace: hex(&span.trace_id),
                 id: hex(&span.span_id),
                 parent: hex(&span.parent_span_id),
-                links: span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id))).collect(),
+                links,
                 attributes: attributes(span.attributes),
                 is_error: span.status.is_some_and(|status| status.code() == StatusCode::Error),
             });
@@ -108,7 +110,10 @@ fn attributes(all: Vec<KeyValue>) -> BTreeMap<String, String> {
         Some(Value::IntValue(number)) => number.to_string(),
         other => format!("{other:?}"),
     };
-    all.into_iter().map(|pair| (pair.key, text(pair.value))).collect()
+    let count = all.len();
+    let all: BTreeMap<_, _> = all.into_iter().map(|pair| (pair.key, text(pair.value))).collect();
+    assert_eq!(all.len(), count, "each name once: {all:?}");
+    all
 }
 
 fn hex(bytes: &[u8]) -> String {
