@@ -97,13 +97,13 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("undo retried, two leaders", UNDO_RETRY, 5_350),
         ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 736_303),
-        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 888_869),
-        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 248_198),
-        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 3_987_421),
+        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 818_941),
+        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 262_318),
+        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 4_281_195),
         (
             "cancel after an error",
             Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
-            101_229,
+            91_191,
         ),
         ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 3_730_191),
         ("resubmit of two undos", TWO_UNDOS, 6_665_321),
