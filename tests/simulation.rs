@@ -6,17 +6,18 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use stepwarden_simulation::{Allowed, Class, Defect, RunOptions, Settings, run, shrink, simulate, workflows};
+use stepwarden_simulation::{
+    ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, Trouble, run, shrink, simulate, workflows,
+};
 
 /// Seeds of the quick share; `stepwarden simulate` plays as many as one likes.
 const SEEDS: u64 = 1000;
-/// One run in so many goes over the real DynamoDB adapter.
-const REAL_EVERY: u64 = 50;
 /// A defect has to be found within so many seeds.
 const WITHIN: u64 = 1500;
 
 fn settings(real_every: u64) -> Settings {
-    Settings { workflows: workflows(), real_every }
+    let command = format!("stepwarden simulate --adapter-every {real_every}");
+    Settings { workflows: workflows(), real_every, command }
 }
 
 fn threads() -> usize {
@@ -25,17 +26,22 @@ fn threads() -> usize {
 
 #[test]
 fn whatever_goes_wrong_every_order_ends_well() {
-    if let Ok(seed) = std::env::var("SEED") {
+    if let Some(seed) = std::env::var_os("SEED") {
         let options = RunOptions { keeps_trace: true, ..RunOptions::default() };
-        let run = run(seed.parse().expect("SEED is a number"), &settings(REAL_EVERY), &options);
+        let number = seed.to_str().and_then(|text| text.parse().ok());
+        let number = number.unwrap_or_else(|| panic!("SEED={}: write a whole number", seed.display()));
+        let run = run(number, &settings(ADAPTER_EVERY), &options);
         println!("{}", run.trace.join("\n"));
         assert_eq!(run.violations, []);
         return;
     }
-    let report = simulate(&settings(REAL_EVERY), 0, SEEDS, threads(), |_| {});
+    let report = simulate(&settings(ADAPTER_EVERY), 0, SEEDS, threads(), |_| {});
     println!("{report}");
     assert!(report.is_clean(), "{report}");
     assert!(report.real_runs >= 10);
+    for trouble in Trouble::ALL {
+        assert!(report.met[trouble.name()] > 0, "the adapter never met a {}", trouble.name());
+    }
     assert_eq!(report.missed(), Vec::<Class>::new(), "every class of faults is hit");
     for (act, times) in &report.acts {
         assert!(*times > 0, "nobody managed to {act}");
@@ -45,10 +51,35 @@ fn whatever_goes_wrong_every_order_ends_well() {
     }
 }
 
+// What is counted, traced and blamed for lost time did something: an answer is lost of a write, transactions meet on what they
+// write, and only an index that can be behind is.
+#[test]
+fn a_fault_that_can_do_nothing_does_not_happen() {
+    let settings = settings(2);
+    let mut seen = [0; 3];
+    for seed in 0..60 {
+        let run = run(seed, &settings, &RunOptions::default());
+        for fault in &run.fired {
+            let (n, is_good) = match fault.class {
+                Class::StoreLost => {
+                    let reads = ["load", "due", "order", "workflow", "agents", "attention", "read-lease"];
+                    (0, !reads.contains(&fault.site.split([' ', '#']).next().unwrap_or_default()))
+                }
+                Class::TransactionConflict => (1, ["create ", "save "].iter().any(|what| fault.site.starts_with(what))),
+                Class::IndexLag => (2, !run.is_real_store),
+                _ => continue,
+            };
+            assert!(is_good, "seed {seed}: {fault:?}");
+            seen[n] += 1;
+        }
+    }
+    assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+}
+
 // A replay, and a shrunk run, are worth nothing if a seed does not always do the same.
 #[test]
 fn a_seed_does_the_same_every_time() {
-    let settings = settings(20);
+    let settings = settings(ADAPTER_EVERY);
     for seed in 0..60 {
         let play = || run(seed, &settings, &RunOptions::default());
         let (first, second) = (play(), play());
@@ -81,6 +112,8 @@ fn every_defect_put_in_on_purpose_is_found() {
         let (before, after) = (found.fired.len(), small.run.fired.len());
         println!("{defect:?}: seed {}, {}", found.seed, small.run.violations[0]);
         println!("  {before} faults, {after} of them needed, found by {} runs", small.tried);
+        let again = format!("{} --seed {}", settings.command, found.seed);
+        assert!(small.to_string().ends_with(&again), "{small}");
         assert!(after <= 10, "{defect:?}: {after} faults");
     };
     let next = AtomicUsize::new(0);

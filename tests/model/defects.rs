@@ -3,7 +3,7 @@
 //! The first eleven are the wordings of the protocol that looked right and were not.
 
 use jiff::{SignedDuration, Timestamp};
-use shared::message::{Effect, Outcome};
+use shared::message::{Effect, NoticeKind, Outcome};
 use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{Direction, State};
 use shared::supervisor::Verdict;
@@ -49,10 +49,11 @@ pub enum Defect {
     CancelLosesItsWake,
     SiblingStartsAfterFailure,
     NoticeHasTodaysNumber,
+    LastNoticeHasAnOldNumber,
 }
 
 impl Defect {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -79,6 +80,7 @@ impl Defect {
         Self::CancelLosesItsWake,
         Self::SiblingStartsAfterFailure,
         Self::NoticeHasTodaysNumber,
+        Self::LastNoticeHasAnOldNumber,
     ];
 }
 
@@ -148,6 +150,16 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         {
             task.phase = Phase::Processed;
             task.due = None;
+        }
+        (Decision::Save { effects, .. }, Defect::LastNoticeHasAnOldNumber, Event::Reply(_)) => {
+            // That of the first claim, of which no notice tells.
+            for effect in effects {
+                if let Effect::Notice(notice) = effect
+                    && notice.kind == NoticeKind::Completed
+                {
+                    notice.seq = 1;
+                }
+            }
         }
         (Decision::Save { task, .. }, Defect::ResubmitResetsOne, Event::Resubmit { .. }) => {
             let failed = |s: &shared::step::Step| matches!(s.state, State::Failed | State::UndoFailed);

@@ -7,7 +7,7 @@
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use shared::message::{Effect, NoticeKind, Outcome, Reply};
+use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{self, Direction};
@@ -17,7 +17,7 @@ use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use stateright::{Model, Property};
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
@@ -130,7 +130,8 @@ pub struct State {
     /// Lost in a crash: by which trigger (`None`: a supervisor), and what.
     pub owed: BTreeSet<(Option<Msg>, Owed)>,
     pub alerts_out: BTreeSet<u64>,
-    pub last_notice: Option<(u64, NoticeKind)>,
+    /// Every notice that was sent, lost on its way or not, by its number.
+    pub notices: BTreeMap<u64, NoticeKind>,
     /// Highest token of a supervisor that wrote.
     pub token: u64,
     pub crashes: u8,
@@ -227,6 +228,9 @@ impl World {
             if !is_for(effect, &state.task.id) {
                 state.broken = Some("what is sent for a task names it, and so does the key of its calls");
             }
+            if let Effect::Notice(notice) = effect {
+                check_number(state, notice);
+            }
             let owed = self.owed(effect);
             if lost & (1 << bit) != 0 {
                 // Only a step's own notice may be lost for good.
@@ -255,16 +259,8 @@ impl World {
                     let undo = r.direction == Direction::Undo;
                     state.net.insert(Msg::Request { step, undo, attempt: r.attempt, left });
                 }
-                // Number 0, and only before the first claim.
                 Effect::Notice(n) if n.kind == NoticeKind::Received => {}
                 Effect::Notice(n) => {
-                    match state.last_notice {
-                        Some((seq, kind)) if seq == n.seq && kind != n.kind => {
-                            state.broken = Some("I6: one number, one notice");
-                        }
-                        Some((seq, _)) if seq >= n.seq => {}
-                        Some(_) | None => state.last_notice = Some((n.seq, n.kind)),
-                    }
                     if state.task.notice_owed && n.seq >= state.task.turned_at {
                         clears.push(Msg::NoticeSent { version: state.task.turned_at });
                     }
@@ -477,9 +473,8 @@ impl World {
             Msg::AlertSent { version } => version <= task.version,
             Msg::NoticeSent { version } => version == task.turned_at,
         });
-        // An alert or a notice that is older than the last turn and the last save cannot be sent any more.
+        // An alert that is older than the last turn and the last save cannot be sent any more.
         state.alerts_out.retain(|v| *v == task.turned_at || task.alert.as_ref().is_some_and(|a| a.version == *v));
-        state.last_notice = state.last_notice.filter(|(seq, _)| *seq == task.turned_at || *seq == task.version);
         if task.process_state().is_final() {
             state.net.retain(|m| !matches!(m, Msg::Wake { seen } if *seen > 0));
         }
@@ -636,6 +631,22 @@ impl World {
     }
 }
 
+/// I6: a notice that is sent again has its first number, and a new one has a number above all before it.
+fn check_number(state: &mut State, notice: &Notice) {
+    // Number 0, and only before the first claim.
+    if notice.kind == NoticeKind::Received {
+        return;
+    }
+    let last = state.notices.last_key_value().map(|(seq, _)| *seq);
+    match state.notices.insert(notice.seq, notice.kind) {
+        Some(kind) if kind != notice.kind => state.broken = Some("I6: one number, one notice"),
+        None if last.is_some_and(|last| last > notice.seq) => {
+            state.broken = Some("I6: a new notice has a number above all before it");
+        }
+        Some(_) | None => {}
+    }
+}
+
 fn is_for(effect: &Effect, id: &Id) -> bool {
     match effect {
         Effect::Request(r) => r.task_id == *id && r.idempotency_key.starts_with(&format!("{id}:")),
@@ -644,6 +655,10 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
         Effect::Alert(alert) => alert.order_id == *id,
         Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => unreachable!("the core sends none of these"),
     }
+}
+
+fn resubmit() -> Event {
+    Event::Resubmit { by: "p".into(), reason: "r".into(), seen: None }
 }
 
 /// Moves all times of `task` `by` into the past, and takes out what no decision looks at.
@@ -700,7 +715,7 @@ impl World {
             net: BTreeSet::from([Msg::Wake { seen: 0 }]),
             owed: BTreeSet::new(),
             alerts_out: BTreeSet::new(),
-            last_notice: None,
+            notices: BTreeMap::new(),
             token: 0,
             crashes: b.crashes,
             failed: b.failed,
@@ -760,7 +775,8 @@ impl Model for World {
             }
         }
         if state.resubmits > 0 && matches!(state.task.phase, Phase::Error | Phase::UndoError) {
-            actions.push(Action::Resubmit { lost: 0 });
+            let decision = self.schedule(&state.task, &resubmit(), now());
+            actions.extend((0..masks(count(&decision))).map(|lost| Action::Resubmit { lost }));
         }
         actions.push(Action::Tick);
     }
@@ -784,14 +800,14 @@ impl Model for World {
             }
             Action::Agent { msg, answer } => self.perform(state, msg, answer)?,
             Action::Supervise { token, lost } => self.watch(state, token, lost),
-            Action::Resubmit { .. } => {
+            Action::Resubmit { lost } => {
                 let mut next = state.clone();
                 next.resubmits -= 1;
-                let event = Event::Resubmit { by: "p".into(), reason: "r".into(), seen: None };
-                match self.schedule(&state.task, &event, now()) {
+                next.crashes -= u8::from(lost != 0);
+                match self.schedule(&state.task, &resubmit(), now()) {
                     Decision::Save { task, effects } => {
                         self.save(&mut next, task);
-                        self.send(&mut next, None, &effects, 0);
+                        self.send(&mut next, None, &effects, lost);
                         self.prune(&mut next);
                     }
                     Decision::Keep { .. } => return None,

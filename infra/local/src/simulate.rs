@@ -7,7 +7,7 @@ use shared::workflow::file::{Error, Known, parse};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use stepwarden_simulation::{Run, RunOptions, Settings, run, simulate, workflows};
+use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
 /// What is to be simulated.
 pub struct Options {
@@ -43,7 +43,7 @@ pub fn main(options: &Options) -> Result<bool> {
         }
         None => workflows(),
     };
-    let settings = Settings { workflows, real_every: options.real_every };
+    let settings = Settings { workflows, real_every: options.real_every, command: command(options) };
     if let Some(seed) = options.seed {
         return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
     }
@@ -61,6 +61,27 @@ pub fn main(options: &Options) -> Result<bool> {
         crate::say!("{report}");
     }
     Ok(report.is_clean())
+}
+
+/// The command that plays a seed in the same way, without the seed: with another workflow or another share of runs over the
+/// adapter a seed is another run.
+fn command(options: &Options) -> String {
+    let mut words = vec!["stepwarden".to_owned(), "simulate".to_owned()];
+    words.extend(options.file.iter().map(|file| quoted(&file.display().to_string())));
+    words.extend(options.external_agents.iter().map(|agent| format!("--external-agent {}", quoted(agent))));
+    if options.real_every != ADAPTER_EVERY {
+        words.push(format!("--adapter-every {}", options.real_every));
+    }
+    words.join(" ")
+}
+
+/// `word` as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 fn one(run: &Run, json: bool) -> Result<bool> {
@@ -82,4 +103,30 @@ fn one(run: &Run, json: bool) -> Result<bool> {
         }
     }
     Ok(run.violations.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        let real_every = ADAPTER_EVERY;
+        Options { file: None, external_agents: Vec::new(), seeds: 1000, seed: None, real_every, json: false }
+    }
+
+    // What is left out of the command would make the seed another run.
+    #[test]
+    fn a_seed_is_played_again_with_the_same_file_and_flags() {
+        assert_eq!(command(&options()), "stepwarden simulate");
+        let all = Options {
+            file: Some("my flows/gift's.toml".into()),
+            external_agents: vec!["gift-wrap".into(), "post".into()],
+            real_every: 0,
+            ..options()
+        };
+        assert_eq!(
+            command(&all),
+            "stepwarden simulate 'my flows/gift'\\''s.toml' --external-agent gift-wrap --external-agent post --adapter-every 0"
+        );
+    }
 }

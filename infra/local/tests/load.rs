@@ -2,13 +2,14 @@
 //! back to normal soon after. Method: the real binary on files, in a process of its own; the load comes from this one over
 //! HTTP; then the record of the run is held to the rules of every history.
 //!
-//! `ORDERS=n` makes the first one longer; the second one takes `OVERLOAD=n` seconds, a minute by default.
+//! `ORDERS=n` makes the first one longer, `SEED=n` draws other faults for it; the second one takes `OVERLOAD=n` seconds, a
+//! minute by default.
 
 mod common;
 
 use common::client::{is_final, rest, state};
 use common::record::{Checked, Record, depth, keep_saves};
-use common::{NORTHWIND, Up};
+use common::{NORTHWIND, Up, number};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +25,8 @@ const ORDERS: u64 = 100;
 const OVERLOAD: u64 = 60;
 /// How many times the capacity is offered.
 const TIMES: f64 = 10.0;
+/// For each order that is told that the store is not available, more than so many are told to come back later.
+const UNAVAILABLE: usize = 20;
 /// Connections of the load at most.
 const CONNECTIONS: usize = 512;
 /// Submissions under way at once where the load is what the system bears, and the Wakes that may wait meanwhile.
@@ -39,10 +42,6 @@ const IN_A_ROW: u32 = 3;
 const RECOVERY: Duration = Duration::from_secs(120);
 /// Without any end within this, something is stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// What became of a submission.
 enum Answer {
@@ -130,13 +129,20 @@ impl Load {
                     return;
                 }
                 let key = format!("{name}-{n}");
+                let (begin, mut last) = (Instant::now(), "not submitted yet".to_owned());
+                let check = |last: &str| assert!(begin.elapsed() < PATIENCE, "{key} waits for {PATIENCE:?}: {last}");
                 loop {
                     while is_behind.load(Ordering::Relaxed) {
+                        check(&format!("more than {DEPTH} Wakes are in the queue; {last}"));
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     match self.submit(&key, n).await {
                         Answer::Accepted(_) => break,
-                        Answer::Refused(_, after) => tokio::time::sleep(after).await,
+                        Answer::Refused(status, after) => {
+                            last = format!("the last answer was {status}, come back after {after:?}");
+                            check(&last);
+                            tokio::time::sleep(after).await;
+                        }
                         Answer::Other(what) => panic!("{key}: {what}"),
                     }
                 }
@@ -193,17 +199,17 @@ fn peak_memory_mb(process: u32) -> Option<u64> {
 // A4, D9, D10, J1: nothing is lost, everything ends, each effect once, while the remote services fail now and then.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_order_of_a_long_load_ends() {
-    let orders = number("ORDERS", ORDERS);
+    let (orders, seed) = (number("ORDERS", ORDERS), number("SEED", 1));
     let load = Load::start(orders == ORDERS).await;
     let one = json!({"transient": 0.02, "permanent": 0.01, "lost_answer": 0.01});
-    let faults = json!({"seed": 1, "services": {"inventory": one, "payment": one, "shipping": one}});
+    let faults = json!({"seed": seed, "services": {"inventory": one, "payment": one, "shipping": one}});
     let put = load.http.put(format!("{}/faults", load.up.remotes_url)).json(&faults);
     put.send().await.unwrap().error_for_status().unwrap();
     let begin = Instant::now();
     load.steady("long", orders).await;
     println!("{orders} orders in {:.1} s, {:.0} a second", begin.elapsed().as_secs_f64(), rate(orders, begin));
     let checked = load.end().await;
-    checked.assert_clean(1);
+    checked.assert_clean(&format!("SEED={seed}"));
     assert_eq!(checked.spans.len() as u64, orders);
 }
 
@@ -221,6 +227,35 @@ struct Answers {
     /// All connections were busy.
     unsent: AtomicUsize,
     other: Mutex<Vec<String>>,
+}
+
+impl Answers {
+    /// The load was there, half of `offered` at least: what found no free connection was no load. And who was turned away was
+    /// told to come back, not that the store is gone.
+    fn check(&self, offered: f64) {
+        let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+        let (refused, unavailable) = (count(&self.refused), count(&self.unavailable));
+        let answered = count(&self.accepted) + refused + unavailable;
+        assert!(answered as f64 >= offered / 2.0, "only {answered} of {offered:.0} orders were offered: {self:?}");
+        assert!(refused > 0, "nobody was refused: {self:?}");
+        assert!(unavailable * UNAVAILABLE < refused, "{unavailable} times unavailable, {refused} refused: {self:?}");
+    }
+}
+
+// The check can fail.
+#[test]
+fn an_overload_that_was_not_offered_or_broke_the_store_is_seen() {
+    let answers = |accepted: usize, refused: usize, unavailable: usize| Answers {
+        accepted: accepted.into(),
+        refused: refused.into(),
+        unavailable: unavailable.into(),
+        ..Answers::default()
+    };
+    let is_good = |answers: Answers| std::panic::catch_unwind(move || answers.check(1000.0)).is_ok();
+    assert!(is_good(answers(100, 400, 19)));
+    assert!(!is_good(answers(50, 400, 19)), "too few");
+    assert!(!is_good(answers(100, 400, 20)), "too often unavailable");
+    assert!(!is_good(answers(1000, 0, 0)), "nobody was refused");
 }
 
 /// Offers so many orders a second, whatever is answered.
@@ -284,6 +319,7 @@ async fn ten_times_the_capacity_is_refused_and_costs_no_order() {
     let begin = Instant::now();
     println!("{:.0} a second for {during:?}: {answers:?}", capacity * TIMES);
     assert!(answers.other.lock().unwrap().is_empty(), "neither accepted nor refused");
+    answers.check(capacity * TIMES * during.as_secs_f64());
     let (mut normal, mut n) = (0, 0);
     while normal < IN_A_ROW {
         n += 1;
@@ -295,8 +331,7 @@ async fn ten_times_the_capacity_is_refused_and_costs_no_order() {
     println!("back to normal {:.1?} after the load, at the {n}th order", begin.elapsed());
     let load = Arc::into_inner(load).expect("all have answered");
     let checked = load.end().await;
-    checked.assert_clean(0);
-    assert!(answers.refused.load(Ordering::Relaxed) > 0, "nobody was refused: {answers:?}");
+    checked.assert_clean("no faults");
     assert_eq!(checked.states.keys().copied().collect::<Vec<_>>(), ["Processed"], "{:?}", checked.reasons);
     // What is accepted gets on: hardly an attempt is made in vain.
     let (expired, orders) = (checked.expired, checked.spans.len());

@@ -61,7 +61,7 @@ async fn whatever_is_wrong_with_a_record_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let record = run(dir.path()).await;
     let clean = record.check();
-    clean.assert_clean(0);
+    clean.assert_clean("nothing is drawn");
     assert_eq!(clean.states.values().copied().collect::<Vec<_>>(), [1, 1, 1], "{:?}", clean.states);
     let counts = (clean.alerts, clean.notices > 10, clean.effects, clean.saves > 12);
     assert_eq!(counts, (1, true, 4 + 2 + 2, true), "{clean:?}");

@@ -57,7 +57,7 @@ impl SimulatedAgent {
             let to_go = u64::try_from(to_go.as_millis()).unwrap_or_default();
             out += to_go + draw.between(1, u64::from(MOST_LATE) * left_ms + 10_000);
         }
-        if let Some(mut draw) = world.fires(Class::RemoteLateAnswer, &site) {
+        if !is_silent && let Some(mut draw) = world.fires(Class::RemoteLateAnswer, &site) {
             back += left_ms + draw.between(1, 3000);
         }
         let mut fails = None;
@@ -76,7 +76,7 @@ impl SimulatedAgent {
             Direction::Undo => Class::UndoRefused,
         };
         let refuses = fails.is_none() && world.fires(class, &site).is_some();
-        let lies = world.fires(Class::RemoteLying, &site).is_some();
+        let lies = fails.is_none() && !is_silent && world.fires(Class::RemoteLying, &site).is_some();
         let (answer, answered) = oneshot::channel();
         let (network, request) = (Arc::clone(world), request.clone());
         tokio::spawn(async move {

@@ -27,6 +27,7 @@ mod world;
 
 pub use dice::{Allowed, Class, Fired};
 pub use plan::{Plan, workflows};
+pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
@@ -72,6 +73,9 @@ impl Defect {
     ];
 }
 
+/// One run in so many goes over the real adapter, unless somebody says otherwise: a seed does the same wherever it is played.
+pub const ADAPTER_EVERY: u64 = 20;
+
 /// Which workflows, over which store.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -79,6 +83,8 @@ pub struct Settings {
     pub workflows: Vec<Arc<Workflow>>,
     /// One run in so many goes over the real adapter; 0: none.
     pub real_every: u64,
+    /// The command that plays seeds with these settings, without `--seed`: a report says how a seed is played again.
+    pub command: String,
 }
 
 /// Plays one seed.

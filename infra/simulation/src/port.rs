@@ -62,7 +62,7 @@ impl Faulty {
         Self { world: Arc::clone(world), node: Arc::clone(node) }
     }
 
-    /// One call of the store. `act` may be done twice, as it is when the SDK repeats a call whose answer was lost.
+    /// One call of the store. No fault is drawn that could do nothing to it. `act` may be done twice, as it is when the SDK repeats a call whose answer was lost.
     async fn ask<T: Send + 'static>(
         &self,
         site: String,
@@ -82,13 +82,13 @@ impl Faulty {
             // Under the real adapter the SDK rides out one of them.
             trouble = draw.chance(0.5).then_some(Trouble::Throttle);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
-        } else if let Some(mut draw) = world.fires(Class::StoreLost, &site).filter(|_| is_write) {
+        } else if is_write && let Some(mut draw) = world.fires(Class::StoreLost, &site) {
             let is_repeated = draw.chance(0.6);
             trouble = is_repeated.then_some(Trouble::LostAfter);
             // Under the real adapter the SDK itself repeats it.
             if is_repeated && world.plan.is_real_store { Fate::Good } else { Fate::Lost { is_repeated } }
-        } else if is_write
-            && let Some(mut draw) = world.fires(Class::TransactionConflict, &site).filter(|_| may_conflict(&site))
+        } else if may_conflict(&site)
+            && let Some(mut draw) = world.fires(Class::TransactionConflict, &site)
         {
             trouble = draw.chance(0.7).then_some(Trouble::TransactionConflict);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
@@ -113,6 +113,9 @@ impl Faulty {
                     if is_repeated { act() } else { first.and(Err(unavailable(&what, "no answer"))) }
                 }
             };
+            if let Store::Real(real) = &world.store {
+                real.calm();
+            }
             wait_ms(back).await;
             let _ = answer.send(result);
         });
@@ -190,7 +193,9 @@ impl StateStore for Faulty {
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let (site, cursor) = (format!("due {shard}"), cursor.map(str::to_owned));
-        let lag_ms = self.world.fires(Class::IndexLag, &site).map_or(0, |mut draw| draw.between(100, 5000));
+        // The embedded index is never behind.
+        let lag = if self.world.plan.is_real_store { None } else { self.world.fires(Class::IndexLag, &site) };
+        let lag_ms = lag.map_or(0, |mut draw| draw.between(100, 5000));
         self.ask(site, false, move |store, at_ms| store.due(shard, now, limit, cursor.as_deref(), (at_ms, lag_ms)))
             .await
     }

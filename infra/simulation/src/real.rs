@@ -13,8 +13,9 @@ use shared::strain::Strain;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use stepwarden_aws::{Clients, Config, DynamoStore, schema};
 use stepwarden_embedded::{Endpoints, Fault, Options};
@@ -25,7 +26,11 @@ type Job = Box<dyn FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, ()> + Send>;
 pub struct RealStore {
     jobs: mpsc::Sender<Job>,
     trouble: Arc<AtomicU8>,
+    met: Met,
 }
+
+/// What the adapter met at its endpoint, and how often.
+type Met = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
 /// What the endpoint does to the next call, under the SDK and its retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,29 @@ pub enum Trouble {
     Throttle = 3,
 }
 
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::LostAfter, Self::TransactionConflict, Self::Throttle];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LostAfter => "answer lost",
+            Self::TransactionConflict => "conflict",
+            Self::Throttle => "throttle",
+        }
+    }
+
+    fn fault(self) -> Fault {
+        match self {
+            Self::LostAfter => Fault::LostAfter,
+            Self::TransactionConflict => Fault::TransactionConflict,
+            Self::Throttle => Fault::Throttle,
+        }
+    }
+}
+
 impl RealStore {
     /// An empty store with tables of its own.
     ///
@@ -47,7 +75,8 @@ impl RealStore {
     pub fn open(config: Config) -> Self {
         let (jobs, todo) = mpsc::channel::<Job>();
         let trouble = Arc::new(AtomicU8::new(0));
-        let next = Arc::clone(&trouble);
+        let met = Met::default();
+        let (next, meets) = (Arc::clone(&trouble), Arc::clone(&met));
         thread::spawn(move || {
             // The SDK draws the waits between its attempts from here.
             fastrand::seed(1);
@@ -55,11 +84,11 @@ impl RealStore {
             let runtime = runtime.expect("a runtime of one thread");
             let store = runtime.block_on(async {
                 let endpoints = Endpoints::open(&Options::default()).expect("endpoints in memory");
-                endpoints.set_fault_hook(Some(Arc::new(move |_| match next.swap(0, Ordering::SeqCst) {
-                    1 => Some(Fault::LostAfter),
-                    2 => Some(Fault::TransactionConflict),
-                    3 => Some(Fault::Throttle),
-                    _ => None,
+                endpoints.set_fault_hook(Some(Arc::new(move |_| {
+                    let next = next.swap(0, Ordering::SeqCst);
+                    let trouble = Trouble::ALL.into_iter().find(|trouble| *trouble as u8 == next)?;
+                    *meets.lock().unwrap_or_else(PoisonError::into_inner).entry(trouble.name()).or_default() += 1;
+                    Some(trouble.fault())
                 })));
                 let clients = Clients::embedded(endpoints.http_client());
                 schema::create_tables(&clients, &config).await.expect("tables in memory");
@@ -69,12 +98,23 @@ impl RealStore {
                 runtime.block_on(job(Arc::clone(&store)));
             }
         });
-        Self { jobs, trouble }
+        Self { jobs, trouble, met }
     }
 
     /// Does this to the next call.
     pub fn disturb(&self, trouble: Trouble) {
         self.trouble.store(trouble as u8, Ordering::SeqCst);
+    }
+
+    /// Nothing more goes wrong with the call before, which may have asked the endpoint for nothing.
+    pub fn calm(&self) {
+        self.trouble.store(0, Ordering::SeqCst);
+    }
+
+    /// What the adapter met so far, by [`Trouble::name`].
+    #[must_use]
+    pub fn met(&self) -> BTreeMap<&'static str, u64> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn ask<T: Send + 'static>(

@@ -3,6 +3,7 @@
 use crate::dice::{Allowed, Class};
 use crate::history::{Rule, Violation};
 use crate::people::ACTS;
+use crate::real::Trouble;
 use crate::world::{Run, RunOptions};
 use crate::{Settings, Small, run, shrink};
 use serde::Serialize;
@@ -77,6 +78,8 @@ pub struct Report {
     pub harm: Vec<Harm>,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
+    /// What the DynamoDB adapter met at its endpoint and rode out, and how often.
+    pub met: BTreeMap<&'static str, u64>,
     /// Dead letters put back once the faults had ended.
     pub redriven: usize,
     /// Virtual time played, in seconds.
@@ -144,7 +147,7 @@ fn ms(duration: Duration) -> u64 {
 /// By workflow: how long an order takes when nothing goes wrong.
 fn calm(settings: &Settings) -> BTreeMap<String, u64> {
     let one = |workflow| {
-        let settings = Settings { workflows: vec![workflow], real_every: 0 };
+        let settings = Settings { workflows: vec![workflow], real_every: 0, command: String::new() };
         let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
         let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
         runs.filter_map(|run| run.orders.first().and_then(|order| order.took_ms)).max().unwrap_or_default()
@@ -172,6 +175,10 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     for (name, times) in runs.iter().flat_map(|run| &run.acts) {
         *acts.entry(name).or_default() += times;
     }
+    let mut met: BTreeMap<&'static str, u64> = Trouble::ALL.map(|trouble| (trouble.name(), 0)).into();
+    for (name, times) in runs.iter().flat_map(|run| &run.met) {
+        *met.entry(name).or_default() += times;
+    }
     let mut harm: Vec<Harm> = Class::ALL.iter().map(|class| harm_of(*class, runs, &means)).collect();
     harm.sort_by_key(|h| std::cmp::Reverse(h.added_ms.filter(|_| !h.class.is_act()).unwrap_or(i64::MIN)));
     Report {
@@ -187,6 +194,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
         recovery: Recovery { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) },
         harm,
         acts,
+        met,
         redriven: runs.iter().map(|run| run.redriven).sum(),
         virtual_s: runs.iter().map(|run| run.virtual_ms).sum::<u64>() / 1000,
         took_ms: 0,
@@ -266,6 +274,10 @@ impl fmt::Display for Report {
         }
         let acts: Vec<String> = self.acts.iter().map(|(name, times)| format!("{name} {times}")).collect();
         writeln!(f, "what people did that changed something: {}", acts.join(", "))?;
+        if self.real_runs > 0 {
+            let met: Vec<String> = self.met.iter().map(|(name, times)| format!("{name} {times}")).collect();
+            writeln!(f, "what the DynamoDB adapter rode out: {}", met.join(", "))?;
+        }
         if self.is_clean() {
             return write!(
                 f,
@@ -294,6 +306,6 @@ impl fmt::Display for Small {
         for violation in &self.run.violations {
             writeln!(f, "  => {violation}")?;
         }
-        write!(f, "the whole run again: stepwarden simulate --seed {seed}")
+        write!(f, "the whole run again: {} --seed {seed}", self.command)
     }
 }

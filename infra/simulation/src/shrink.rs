@@ -16,6 +16,8 @@ pub struct Small {
     pub run: Run,
     /// Runs that were tried.
     pub tried: usize,
+    /// The command that plays the whole run again, but for its seed.
+    pub command: String,
 }
 
 struct Search<'a> {
@@ -65,5 +67,5 @@ pub fn shrink(failed: &Run, settings: &Settings, defect: Option<Defect>) -> Opti
     if faults.len() == 1 && search.fails(&[]) {
         faults.clear();
     }
-    Some(Small { run: search.play(&faults, true), tried: search.tried })
+    Some(Small { run: search.play(&faults, true), tried: search.tried, command: settings.command.clone() })
 }

@@ -95,6 +95,8 @@ pub struct Run {
     pub redriven: usize,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
+    /// What the real adapter met at its endpoint and rode out, and how often.
+    pub met: BTreeMap<&'static str, u64>,
 }
 
 /// Everything in a run that outlives a process.
@@ -622,6 +624,10 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
         virtual_ms,
         redriven,
         acts: world.acts.into_inner().unwrap_or_else(PoisonError::into_inner),
+        met: match &world.store {
+            Store::Real(real) => real.met(),
+            Store::Memory(_) => BTreeMap::new(),
+        },
     }
 }
 

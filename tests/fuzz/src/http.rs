@@ -4,13 +4,19 @@ use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use operator::Operator;
 use serde_json::{Value, json};
+use shared::order::Id;
+use shared::ports::StateStore;
 use std::cell::OnceCell;
 use std::sync::Arc;
+use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes};
 use stepwarden_aws::{Clients, Config, SqsMessenger, engine, schema, wall_clock};
 use stepwarden_embedded::{Endpoints, Options};
 use submit::Submit;
 
 const AGENTS: [&str; 4] = ["inventory", "fraud", "payment", "shipping"];
+
+/// The order of tenant `acme` that is there from the beginning.
+const ACME_ORDER: &str = "ord_pzj2916ksgd269zzft9h6cndvv";
 
 struct World {
     runtime: tokio::runtime::Runtime,
@@ -53,7 +59,41 @@ impl World {
             queue_tenant: "default".into(),
         };
         let operator = Operator::new(engine, &clients, &config, vec!["supervisor-0".into()]);
-        Self { runtime, endpoints, submit, operator }
+        let world = Self { runtime, endpoints, submit, operator };
+        world.order_of_acme();
+        world
+    }
+
+    /// An order that is there from the beginning: `ACME_ORDER`.
+    fn order_of_acme(&self) {
+        let corpus = include_str!("../corpus/http/submit");
+        let text = corpus.replace("idempotency-key: k-1", "idempotency-key: acme-1");
+        let caller = Caller { has_token: true, may_order: true, tenant: Some("acme"), ..Caller::default() };
+        let answer = self.answer(event(&caller, &text).expect("a request of the corpus"));
+        let Some(Body::Text(body)) = answer.body else { panic!("{answer:?}") };
+        let body: Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body["order_id"], ACME_ORDER, "the corpus asks for this one");
+    }
+
+    /// `event` succeeded: it had to be allowed. A call without a token was let in by IAM.
+    fn check_allowed(&self, caller: &Caller<'_>, event: &ApiGatewayV2httpRequest) {
+        let path = event.raw_path.as_deref().unwrap_or("/");
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let is_operators = operator::http::takes(event) && parts[0] != "console";
+        if is_operators {
+            assert!(!caller.has_token || caller.is_operator, "{path} without the scope of operators");
+        }
+        if is_operators || parts.first() != Some(&"orders") {
+            return;
+        }
+        assert!(!caller.has_token || caller.may_order, "{path} without the scope of submitters");
+        if let Some(id) = parts.get(1).filter(|_| !caller.is_operator) {
+            let id = Id::parse(id).expect("it was found");
+            let task =
+                self.runtime.block_on(self.submit.engine.store.load(&id)).expect("a table").expect("it is there");
+            let own = if caller.has_token { caller.tenant } else { Some(DEFAULT_TENANT) };
+            assert_eq!(Some(task.tenant.as_str()), own, "{path} is somebody else's");
+        }
     }
 
     /// Everything that a refused request may not add to.
@@ -73,8 +113,49 @@ impl World {
     }
 }
 
-/// A request written as `METHOD PATH?QUERY`, lines of `name: value`, an empty line, and the body.
-fn event(text: &str) -> Option<ApiGatewayV2httpRequest> {
+/// Who asks: the first line, if it is `AS` and words: scopes of the token, and whose its orders are. Without the line nobody
+/// sent a token.
+#[derive(Default)]
+struct Caller<'a> {
+    has_token: bool,
+    is_operator: bool,
+    may_order: bool,
+    tenant: Option<&'a str>,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller, and the request below that line.
+    fn of(text: &'a str) -> (Self, &'a str) {
+        let Some((words, rest)) = text.strip_prefix("AS ").and_then(|text| text.split_once('\n')) else {
+            return (Self::default(), text);
+        };
+        let mut caller = Self { has_token: true, ..Self::default() };
+        for word in words.split(' ').filter(|word| !word.is_empty()) {
+            match word {
+                "operator" => caller.is_operator = true,
+                "submit" => caller.may_order = true,
+                tenant => caller.tenant = Some(tenant),
+            }
+        }
+        (caller, rest)
+    }
+
+    /// As API Gateway's authoriser hands it over.
+    fn authorizer(&self) -> Value {
+        if !self.has_token {
+            return Value::Null;
+        }
+        let Scopes { orders, operator, tenant_claim } = Scopes::default();
+        let scopes = [(self.may_order, orders), (self.is_operator, operator)];
+        let scopes: Vec<String> = scopes.into_iter().filter_map(|(has, scope)| has.then_some(scope)).collect();
+        let mut claims = serde_json::Map::from_iter([("scope".to_owned(), Value::from(scopes.join(" ")))]);
+        claims.extend(self.tenant.map(|tenant| (tenant_claim, Value::from(tenant))));
+        json!({"jwt": {"claims": claims, "scopes": null}})
+    }
+}
+
+/// A request written as `METHOD PATH?QUERY`, lines of `name: value`, an empty line, and the body; of `caller`.
+fn event(caller: &Caller<'_>, text: &str) -> Option<ApiGatewayV2httpRequest> {
     let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut lines = head.lines();
     let (method, target) = lines.next()?.split_once(' ')?;
@@ -88,7 +169,7 @@ fn event(text: &str) -> Option<ApiGatewayV2httpRequest> {
         "rawPath": path,
         "rawQueryString": query,
         "headers": headers,
-        "requestContext": {"http": {"method": method, "path": path}},
+        "requestContext": {"http": {"method": method, "path": path}, "authorizer": caller.authorizer()},
         "body": body,
         "isBase64Encoded": false,
     });
@@ -96,16 +177,20 @@ fn event(text: &str) -> Option<ApiGatewayV2httpRequest> {
     serde_json::from_value(event).ok()
 }
 
-/// It is answered, never with a fault of ours; a refusal says what is wrong in a code that is listed, and wrote nothing.
+/// It is answered, never with a fault of ours; a refusal says what is wrong in a code that is listed, and wrote nothing. What
+/// a token does not allow is refused.
 pub fn request(bytes: &[u8]) -> bool {
-    let Some(event) = event(&String::from_utf8_lossy(bytes)) else { return false };
+    let text = String::from_utf8_lossy(bytes);
+    let (caller, text) = Caller::of(&text);
+    let Some(event) = event(&caller, text) else { return false };
     WORLD.with(|world| {
         let world = world.get_or_init(World::new);
         let before = world.written();
-        let answer = world.answer(event);
+        let answer = world.answer(event.clone());
         let status = answer.status_code;
         assert!((200..500).contains(&status), "{status} {:?} to {}", answer.body, String::from_utf8_lossy(bytes));
         if status < 400 {
+            world.check_allowed(&caller, &event);
             return true;
         }
         assert_eq!(world.written(), before, "{status} and written: {:?}", answer.body);

@@ -8,7 +8,9 @@ use std::path::Path;
 use stepwarden_fuzz::TARGETS;
 
 fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    let Some(text) = std::env::var_os(name) else { return default };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
 }
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {

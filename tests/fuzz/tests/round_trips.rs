@@ -24,7 +24,9 @@ use std::fmt::Debug;
 use stepwarden_aws::item;
 
 fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    let Some(text) = std::env::var_os(name) else { return default };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
 }
 
 /// Draws values; all fields of a record are drawn, so that a field that is forgotten on the way is seen.

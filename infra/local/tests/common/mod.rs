@@ -7,6 +7,7 @@ pub mod record;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Whatever ends by itself has ended by then, on any machine.
@@ -42,6 +43,16 @@ timeout = "1s"
 retry = { max = 500, backoff = ["20ms"] }
 undo = { agent = "shipping", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
 "#;
+
+/// The whole number in the environment variable `name`, or `default` where there is none.
+///
+/// # Panics
+/// If it is there and no number: a run that was asked for and is not made looks like one that passed.
+pub fn number(name: &str, default: u64) -> u64 {
+    let Some(text) = std::env::var_os(name) else { return default };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
+}
 
 /// The token of every system under test.
 pub const TOKEN: &str = "0123456789abcdef";
@@ -92,17 +103,30 @@ pub struct Running(pub Child);
 
 impl Running {
     /// Starts it, and reads the first lines of its output, up to one that holds `until`.
-    fn start(mut command: Command, until: &str) -> (Self, Vec<String>) {
+    fn start(command: Command, until: &str) -> (Self, Vec<String>) {
+        Self::start_within(command, until, PATIENCE)
+    }
+
+    /// The same, unless that takes longer than `patience`.
+    pub fn start_within(mut command: Command, until: &str, patience: Duration) -> (Self, Vec<String>) {
         let mut child = Self(command.stdout(Stdio::piped()).spawn().unwrap());
-        let mut lines = Vec::new();
-        for line in BufReader::new(child.0.stdout.take().unwrap()).lines() {
-            lines.push(line.unwrap());
+        let (begin, output) = (Instant::now(), BufReader::new(child.0.stdout.take().unwrap()));
+        let (line, lines_read) = mpsc::channel();
+        // Nothing but the end of the pipe ends a read of it. The pipe is closed when nobody waits for a line any more.
+        std::thread::spawn(move || output.lines().try_for_each(|read| line.send(read.unwrap())));
+        let mut lines: Vec<String> = Vec::new();
+        loop {
+            match lines_read.recv_timeout(patience.saturating_sub(begin.elapsed())) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Timeout) => panic!("no `{until}` within {patience:?}: {lines:?}"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("it ended without `{until}`: {lines:?}, {:?}", child.0.wait())
+                }
+            }
             if lines.last().is_some_and(|line| line.contains(until)) {
-                // The pipe is closed here.
                 return (child, lines);
             }
         }
-        panic!("it ended without `{until}`: {lines:?}, {:?}", child.0.wait());
     }
 
     /// SIGKILL.

@@ -9,6 +9,7 @@ use shared::pools::Layout;
 use std::path::PathBuf;
 use std::time::Duration;
 use stepwarden_embedded::Durability;
+use stepwarden_simulation::ADAPTER_EVERY;
 
 /// How a system starts.
 #[derive(clap::Args)]
@@ -161,7 +162,7 @@ pub struct Simulate {
     #[arg(long, conflicts_with = "seeds")]
     pub seed: Option<u64>,
     /// One seed in so many goes over the DynamoDB adapter; 0: none
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object
     #[arg(long)]
