@@ -55,7 +55,7 @@ fn whatever_goes_wrong_every_order_ends_well() {
 // write, and only an index that can be behind is.
 #[test]
 fn a_fault_that_can_do_nothing_does_not_happen() {
-    let settings = settings(2);
+    let settings = settings(10);
     let mut seen = [0; 3];
     for seed in 0..60 {
         let run = run(seed, &settings, &RunOptions::default());

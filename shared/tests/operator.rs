@@ -497,6 +497,7 @@ fn an_undo_waits_for_its_own_agent_and_not_for_that_of_its_step() {
     bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
     pause_x(&mut bench);
     bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
+    bench.at(22_000).supervise().is("Undoing a=UndoPending+2000#2uf1 b=Undone#1 c=Undone#2", "wake+2000");
 
     let mut bench = Bench::claimed(&text);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
