@@ -105,8 +105,8 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
             Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
             91_191,
         ),
-        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 3_730_191),
-        ("resubmit of two undos", TWO_UNDOS, 6_665_321),
+        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 3_801_085),
+        ("resubmit of two undos", TWO_UNDOS, 8_497_727),
     ]
 }
 

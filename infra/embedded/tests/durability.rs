@@ -208,7 +208,7 @@ async fn damaged_file_is_named() {
         // Not a database at all, and one with pages overwritten.
         let sound = std::fs::read(&file).unwrap();
         let mut holed = sound.clone();
-        holed[4096..8192].fill(0xa5);
+        holed[1024..3072].fill(0xa5);
         for content in [b"not a database, but long enough to be looked at".to_vec(), holed] {
             std::fs::write(&file, content).unwrap();
             let error = open(dir.path()).unwrap_err();
