@@ -7,9 +7,12 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use shared::engine::Observer;
 use shared::task::{ProcessState, Task};
+use shared::time::SignedDuration;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stepwarden_aws::{Engine, item};
 use stepwarden_embedded::Counts;
+use supervisor::{Settings, Supervisor};
 use support::world::World;
 use support::{northwind, three_noops};
 
@@ -92,6 +95,30 @@ async fn instances_that_take_turns_cost_at_most_three_calls_more() {
     println!("four instances in turn: {} DynamoDB calls per order", calls(&counts));
     assert!(calls(&counts) <= 12, "{counts:#?}");
     assert!(counts.messages_sent <= 7 * ORDERS, "{counts:#?}");
+}
+
+// An instance reads what it has not in memory once for a batch, and not once for each of its messages; a sweep too.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_unknown_orders_is_read_in_two_requests() {
+    let world = World::start(&[three_noops("60s")], None).await;
+    for n in 0..ORDERS {
+        world.accept("noops", &format!("unknown-{n}"), json!({"n": n})).await;
+    }
+    let scheduler = world.engine("scheduler", 1000, None);
+    let before = world.endpoints.counts();
+    assert!(world.deliver("scheduler", &scheduler).await);
+    let counts = world.endpoints.counts().since(&before);
+    assert_eq!(dynamodb(&counts, "PutItem"), ORDERS, "all in one batch");
+    assert_eq!(dynamodb(&counts, "BatchGetItem"), 2, "the tasks, and the inputs their requests need");
+    assert_eq!(dynamodb(&counts, "GetItem"), 2, "how the agents stand, and the workflow");
+
+    world.pass(SignedDuration::from_mins(5));
+    let supervisor = world.engine("supervisor", 1000, None);
+    let before = world.endpoints.counts();
+    let swept = Supervisor::new(&supervisor, Settings::new(1, Duration::from_secs(20))).sweep().await.unwrap();
+    let counts = world.endpoints.counts().since(&before);
+    assert_eq!(swept.expired as u64, ORDERS, "{swept:?}");
+    assert_eq!(dynamodb(&counts, "BatchGetItem"), 1, "{counts:#?}");
 }
 
 // J1: one insert into the due index and one delete: `due` is the same from submission to the end.

@@ -11,11 +11,15 @@ use contract::{PATIENCE, at, messenger, until};
 use serde_json::Value;
 use shared::agents::Pause;
 use shared::message::Effect;
-use shared::ports::{Messenger, StateStore};
+use shared::order::Id;
+use shared::ports::{Error, Messenger, StateStore};
+use shared::task::Task;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stepwarden_aws::config::{instance, queue};
 use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, schema};
-use stepwarden_embedded::Endpoints;
+use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
 /// What answers, and where it differs from AWS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +62,7 @@ struct Place {
     store: DynamoStore,
     messenger: SqsMessenger,
     /// Dropped last.
-    _embedded: Option<Endpoints>,
+    embedded: Option<Endpoints>,
 }
 
 impl Place {
@@ -98,7 +102,7 @@ impl Place {
         }
         let store = DynamoStore::new(clients.dynamodb.clone(), &config);
         let messenger = SqsMessenger::new(&clients, &config);
-        Self { endpoint, clients, config, store, messenger, _embedded: embedded }
+        Self { endpoint, clients, config, store, messenger, embedded }
     }
 
     /// The same, unless there are no queues.
@@ -152,6 +156,56 @@ impl messenger::Place for Place {
 #[tokio::test]
 async fn the_state_store_keeps_the_contract() {
     contract::store::suite(&Place::new().await.store).await;
+}
+
+// What DynamoDB leaves over of a batch is asked for again, and only what stays over is an outage.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
+    if Endpoint::chosen() != Endpoint::Embedded {
+        println!("skipped: only the embedded endpoints answer in part when asked to");
+        return;
+    }
+    let place = Place::new().await;
+    let ids: Vec<_> = (0..7).map(|n| contract::pair(&format!("part-{n}"), 0).1.id).collect();
+    for n in 0..ids.len() {
+        let (order, task) = contract::pair(&format!("part-{n}"), 0);
+        place.store.create(&order, &task).await.unwrap();
+    }
+    let inject = |fault: Fault, times: usize| {
+        let left = AtomicUsize::new(times);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            let hits = || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+            (call.operation == "BatchGetItem" && hits()).then_some(fault)
+        });
+        place.embedded.as_ref().unwrap().set_fault_hook(Some(hook));
+    };
+    let load = async || {
+        let loaded = place.store.load_all(&ids).await;
+        assert_eq!(loaded.len(), ids.len());
+        let is_there = |(n, task): (usize, Result<Option<Task>, Error>)| match task {
+            Ok(task) => task.is_some_and(|task| task.id == ids[n]),
+            Err(Error::Unavailable { what, .. }) => {
+                assert_eq!(what, format!("task {}", ids[n]));
+                false
+            }
+            Err(other) => panic!("{other}"),
+        };
+        loaded.into_iter().enumerate().map(is_there).collect::<Vec<_>>()
+    };
+    inject(Fault::Partly, 2);
+    assert_eq!(load().await, [true; 7]);
+    inject(Fault::Partly, usize::MAX);
+    let there = load().await;
+    assert_eq!(there, [true, true, true, true, true, false, false], "one for each of five requests");
+    inject(Fault::InternalError, usize::MAX);
+    assert_eq!(load().await, [false; 7]);
+
+    // A key that DynamoDB does not take, and refuses the whole request for, takes no other one along.
+    inject(Fault::Partly, 0);
+    let ids = [ids[0].clone(), Id(String::new()), Id("x".repeat(3000)), ids[1].clone()];
+    let loaded = place.store.load_all(&ids).await;
+    let answers: Vec<_> = loaded.iter().map(|task| task.as_ref().ok().map(Option::is_some)).collect();
+    assert_eq!(answers, [Some(true), None, None, Some(true)], "{loaded:?}");
 }
 
 #[tokio::test]

@@ -77,6 +77,12 @@ impl Meter {
         self.stored.insert(key(item), (weight(item), place));
     }
 
+    /// A record read: each counts by itself, in a batch too.
+    fn get(&mut self, place: &Value) {
+        let (bytes, _) = self.stored.get(&key(place)).expect("what is read was written");
+        self.read_units += bytes.div_ceil(READ_UNIT);
+    }
+
     fn call(&mut self, call: &Call<'_>) {
         let body: Value = serde_json::from_slice(call.body).unwrap();
         match call.operation {
@@ -90,9 +96,10 @@ impl Meter {
             }
             // How the agents stand is read every two seconds, however many orders there are.
             "GetItem" if key(&body["Key"]).starts_with("control#") => {}
-            "GetItem" => {
-                let (bytes, _) = self.stored.get(&key(&body["Key"])).expect("what is read was written");
-                self.read_units += bytes.div_ceil(READ_UNIT);
+            "GetItem" => self.get(&body["Key"]),
+            "BatchGetItem" => {
+                let tables = body["RequestItems"].as_object().unwrap().values();
+                tables.flat_map(|table| table["Keys"].as_array().unwrap()).for_each(|key| self.get(key));
             }
             "SendMessageBatch" => {
                 let entries = body["Entries"].as_array().unwrap();

@@ -194,6 +194,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         json!({"workflow": "gift", "input": {}, "reference": "A-1", "reply_queue": "shop", "priority": "low"});
     let mut message = submission.clone();
     message["idempotency_key"] = json!("key");
+    message["traceparent"] = json!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     let nothing = json!({"workflow": "gift", "input": {}, "reference": null, "reply_queue": null});
     vec![
         ("request", vec![value(&request(Direction::Do)), value(&request(Direction::Undo)), value(&small)]),

@@ -128,6 +128,14 @@ struct Decided {
     effects: Vec<Effect>,
 }
 
+/// A task before something is decided about it.
+enum Known {
+    /// As this instance last saw it: enough to try a write, not enough to decide to do nothing.
+    Remembered(Arc<Task>),
+    /// As the store has it, or why that cannot be said.
+    Read(Result<Option<Arc<Task>>, Error>),
+}
+
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// An engine over `store` and `messenger`.
     pub fn new(store: S, messenger: M, config: Config) -> Self {
@@ -188,8 +196,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Handles many events side by side: decides and saves each, then sends all effects in as few requests as possible.
     /// One answer for each event, in order; a failed one never takes its neighbours along.
     pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
+        let known = self.know(&events.iter().map(|(id, _)| id).collect::<Vec<_>>()).await;
+        let events = events.iter().zip(known);
         // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
-        let decided = join_all(events.iter().map(|(id, event)| Box::pin(self.decide(id, event)))).await;
+        let decided = join_all(events.map(|((id, event), known)| Box::pin(self.decide(id, event, known)))).await;
         self.send_all(decided).await
     }
 
@@ -299,7 +309,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         // Once for all: a page of tasks would read the same record a hundred times.
         let agents = self.agents().await;
-        let verdicts = join_all(ids.iter().map(|id| Box::pin(self.judge(id, lease.token, &agents)))).await;
+        let mut read = self.read(ids).await.into_iter();
+        let mut read = || read.next().unwrap_or_else(|| Err(unanswered()));
+        let judge = |id| Box::pin(self.judge(id, read(), lease.token, &agents));
+        let verdicts = join_all(ids.iter().map(judge)).await;
         let (mut found, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
@@ -347,9 +360,42 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(hash)
     }
 
-    async fn decide(&self, id: &Id, event: &Event) -> Result<Decided, Error> {
-        let mut known = lock(&self.tasks).get(id).cloned();
-        let mut is_fresh = false;
+    /// The tasks with these ids: from memory, and all the others from the store at once.
+    async fn know(&self, ids: &[&Id]) -> Vec<Known> {
+        let remembered: Vec<Option<Arc<Task>>> = {
+            let mut tasks = lock(&self.tasks);
+            ids.iter().map(|id| tasks.get(*id).cloned()).collect()
+        };
+        let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
+        let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
+        let mut read = self.read(&missing).await.into_iter();
+        let mut read = || read.next().unwrap_or_else(|| Err(unanswered())).map(|task| task.map(Arc::new));
+        remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
+    }
+
+    /// What the store has under these ids, in order. Their workflows and the agents are in memory afterwards, so that a batch
+    /// that begins on nothing does not read them once for each of its messages. What fails is tried again, and told, by
+    /// whoever needs it.
+    async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        let read = Box::pin(self.store.load_all(ids)).await;
+        let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
+        let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
+        let _ = self.known_agents().await;
+        read
+    }
+
+    async fn decide(&self, id: &Id, event: &Event, known: Known) -> Result<Decided, Error> {
+        let mut is_fresh = matches!(known, Known::Read(_));
+        let mut known = match known {
+            Known::Remembered(task) => Some(task),
+            Known::Read(task) => match task? {
+                Some(task) => Some(task),
+                None => return Ok(Decided { handled: Handled::NoSuchTask, effects: Vec::new() }),
+            },
+        };
         let agents = self.known_agents().await?;
         for _ in 0..MAX_ROUNDS {
             let task = match known.take() {
@@ -402,17 +448,18 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         decision
     }
 
-    async fn judge(&self, id: &Id, token: u64, agents: &Agents) -> Result<(Found, Decided), Error> {
-        let mut known: Option<Arc<Task>> = None;
+    async fn judge(
+        &self,
+        id: &Id,
+        read: Result<Option<Task>, Error>,
+        token: u64,
+        agents: &Agents,
+    ) -> Result<(Found, Decided), Error> {
+        let mut known = read?.map(Arc::new);
         for _ in 0..MAX_ROUNDS {
-            let task = match known.take() {
-                Some(task) => task,
-                None => match self.store.load(id).await? {
-                    Some(task) => Arc::new(task),
-                    None => {
-                        return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
-                    }
-                },
+            // A task that was there a moment ago and is not any more has outlived its time in the table.
+            let Some(task) = known.take() else {
+                return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
             let turn = self.turn(&workflow, agents);
@@ -474,10 +521,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
         let mut answers = Vec::with_capacity(decided.len());
+        let mut inputs = self.inputs(&decided).await;
         let (mut effects, mut owners, mut told) = (Vec::new(), Vec::new(), HashSet::new());
         for (owner, decided) in decided.into_iter().enumerate() {
             match decided {
-                Ok(Decided { handled, effects: mut own }) => match self.add_inputs(&handled, &mut own).await {
+                Ok(Decided { handled, effects: mut own }) => match add_inputs(&handled, &mut own, &mut inputs) {
                     Ok(()) => {
                         owners.extend(own.iter().map(|effect| (owner, follow_up(effect, &handled))));
                         let age = handled.task().map(|task| task.updated_at.duration_until(self.now()));
@@ -515,32 +563,42 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         // What is not cleared now stays owed, and the next sweep sends it once more.
-        join_all(followers.iter().map(|(event, id)| Box::pin(self.decide(id, event)))).await;
+        let known = self.know(&followers.iter().map(|(_, id)| id).collect::<Vec<_>>()).await;
+        let followers = followers.iter().zip(known);
+        join_all(followers.map(|((event, id), known)| Box::pin(self.decide(id, event, known)))).await;
         answers
     }
 
-    /// Puts the order's input into requests that need it.
-    async fn add_inputs(&self, handled: &Handled, effects: &mut [Effect]) -> Result<(), Error> {
-        for effect in effects {
-            if let (Effect::Request(request), Some(task)) = (effect, handled.task())
-                && request.input.is_null()
-            {
-                request.input = self.input(task).await?;
+    /// The inputs of the orders whose requests need them: from memory, and all the others from the store at once.
+    async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Value, Error>> {
+        let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
+        let mut inputs = HashMap::new();
+        let mut missing: Vec<&Task> = Vec::new();
+        for task in needy.filter_map(|decided| decided.handled.task()) {
+            if let Some(input) = lock(&self.inputs).get(&task.id) {
+                inputs.insert(task.id.clone(), Ok(input.clone()));
+            } else if missing.iter().all(|other| other.id != task.id) {
+                missing.push(task);
             }
         }
-        Ok(())
-    }
-
-    async fn input(&self, task: &Task) -> Result<Value, Error> {
-        if let Some(input) = lock(&self.inputs).get(&task.id) {
-            return Ok(input.clone());
+        if missing.is_empty() {
+            return inputs;
         }
-        let order = self.store.order(task).await?.ok_or_else(|| Error::Corrupt {
-            what: format!("order {}", task.id),
-            why: "its input is missing from the order table".into(),
-        })?;
-        self.remember_input(&task.id, &order.input);
-        Ok(order.input)
+        let orders = Box::pin(self.store.orders(&missing)).await;
+        for (task, order) in missing.into_iter().zip(orders) {
+            let input = order.and_then(|order| match order {
+                Some(order) => Ok(order.input),
+                None => Err(Error::Corrupt {
+                    what: format!("order {}", task.id),
+                    why: "its input is missing from the order table".into(),
+                }),
+            });
+            if let Ok(input) = &input {
+                self.remember_input(&task.id, input);
+            }
+            inputs.insert(task.id.clone(), input);
+        }
+        inputs
     }
 
     fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
@@ -583,6 +641,35 @@ fn outcome(handled: Handled) -> Outcome {
         Handled::Kept(_, task) => Outcome::Repeated(task.version),
         Handled::NoSuchTask => Outcome::NotFound,
     }
+}
+
+fn needs_input(effect: &Effect) -> bool {
+    matches!(effect, Effect::Request(request) if request.input.is_null())
+}
+
+/// Puts the order's input into the requests that need it.
+fn add_inputs(
+    handled: &Handled,
+    effects: &mut [Effect],
+    inputs: &mut HashMap<Id, Result<Value, Error>>,
+) -> Result<(), Error> {
+    let Some(task) = handled.task() else { return Ok(()) };
+    for effect in effects {
+        if let Effect::Request(request) = effect
+            && request.input.is_null()
+        {
+            request.input = match inputs.get(&task.id) {
+                Some(Ok(input)) => input.clone(),
+                // An error is told once; who else needs this input has none either.
+                _ => return inputs.remove(&task.id).unwrap_or_else(|| Err(unanswered())).map(drop),
+            };
+        }
+    }
+    Ok(())
+}
+
+fn unanswered() -> Error {
+    Error::Unavailable { what: "the store".into(), source: "it did not answer".into() }
 }
 
 /// The event that says an owed message is out, to be handled after it was sent.

@@ -11,6 +11,7 @@ use crate::strain::Strain;
 use crate::task::Task;
 use crate::time::Timestamp;
 use crate::workflow::{Hash, Workflow};
+use futures::future::join_all;
 use std::future::Future;
 
 /// The source of an error, kept for the log.
@@ -81,6 +82,11 @@ pub trait StateStore: Send + Sync {
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).
     fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
+    /// The same for many, in as few requests as the store takes. One answer for each, in order: a failed one never takes its
+    /// neighbours along.
+    fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
+        join_all(ids.iter().map(|id| self.load(id)))
+    }
     /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. A crash
     /// after it loses only messages, which the trigger's redelivery or the supervisor brings back.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
@@ -97,6 +103,10 @@ pub trait StateStore: Send + Sync {
     ) -> impl Future<Output = Result<DuePage, Error>> + Send;
     /// The order a task was made for.
     fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
+    /// The same for many, as in [`StateStore::load_all`].
+    fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {
+        join_all(tasks.iter().map(|task| self.order(task)))
+    }
     /// Keeps a definition under its hash; the same one again changes nothing.
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
@@ -147,6 +157,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
         (**self).load(id).await
     }
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        (**self).load_all(ids).await
+    }
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         (**self).save(task, seen).await
     }
@@ -158,6 +171,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
         (**self).order(task).await
+    }
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        (**self).orders(tasks).await
     }
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
         (**self).put_workflow(workflow).await

@@ -12,6 +12,7 @@ pub mod http;
 pub mod item;
 pub mod lease_store;
 pub mod list;
+mod many;
 pub mod messenger;
 pub mod metrics;
 pub mod problem;

@@ -4,14 +4,11 @@
 
 use crate::item::{self, ATTENTION_ERROR, ATTENTION_PAUSED, Item, corrupt, n, s};
 use crate::state_store::{ATTENTION_INDEX, DynamoStore, from_cursor, to_cursor, unavailable};
-use aws_sdk_dynamodb::types::KeysAndAttributes;
 use futures::future::try_join_all;
 use shared::order::Id;
-use shared::ports::Error;
+use shared::ports::{Error, StateStore};
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
-use std::collections::HashMap;
-use std::time::Duration;
 
 /// Most orders looked at for one page.
 pub const MAX_LOOKED_AT: usize = 500;
@@ -19,10 +16,6 @@ pub const MAX_LOOKED_AT: usize = 500;
 pub const MAX_PAGE: usize = 100;
 /// Most months looked at for one page.
 const MAX_MONTHS: usize = 13;
-/// Keys in one `BatchGetItem`: DynamoDB's most.
-const BATCH: usize = 100;
-/// Attempts at the keys that `BatchGetItem` left over.
-const ATTEMPTS: u32 = 5;
 
 /// Which orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -249,33 +242,7 @@ impl DynamoStore {
     /// # Errors
     /// The table's.
     pub async fn tasks(&self, ids: &[Id]) -> Result<Vec<Task>, Error> {
-        let mut found = HashMap::new();
-        for chunk in ids.chunks(BATCH) {
-            let mut left: Vec<Item> = chunk.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
-            for attempt in 0..ATTEMPTS {
-                if left.is_empty() {
-                    break;
-                }
-                if attempt > 0 {
-                    tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
-                }
-                let keys = KeysAndAttributes::builder().set_keys(Some(std::mem::take(&mut left))).consistent_read(true);
-                let keys = keys.build().map_err(|e| corrupt("a list of tasks", e.to_string()))?;
-                let request = self.client.batch_get_item().request_items(&self.state_table, keys);
-                let answer = request.send().await.map_err(|e| unavailable("a list of tasks", e))?;
-                for item in answer.responses.unwrap_or_default().remove(&self.state_table).unwrap_or_default() {
-                    let task = item::to_task(&item)?;
-                    found.insert(task.id.clone(), task);
-                }
-                let over = answer.unprocessed_keys.unwrap_or_default().remove(&self.state_table);
-                left = over.map(|keys| keys.keys).unwrap_or_default();
-            }
-            if !left.is_empty() {
-                let source = "DynamoDB answered a part only".into();
-                return Err(Error::Unavailable { what: "a list of tasks".into(), source });
-            }
-        }
-        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+        self.load_all(ids).await.into_iter().filter_map(Result::transpose).collect()
     }
 }
 

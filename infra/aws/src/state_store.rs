@@ -54,6 +54,11 @@ impl DynamoStore {
         let answer = self.client.get_item().table_name(table).set_key(Some(key)).consistent_read(true).send().await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
+
+    fn order_key(&self, task: &Task) -> Item {
+        let (bucket, sort) = item::order_key(&task.id, task.created_at, self.order_buckets);
+        Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
+    }
 }
 
 impl StateStore for DynamoStore {
@@ -93,6 +98,12 @@ impl StateStore for DynamoStore {
         let key = Item::from([("pk".into(), s(&id.0))]);
         let item = self.get(&self.state_table, key, &format!("task {id}")).await?;
         item.as_ref().map(item::to_task).transpose()
+    }
+
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
+        let items = self.get_all(&self.state_table, &keys, |n| format!("task {}", ids[n])).await;
+        items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -181,10 +192,14 @@ impl StateStore for DynamoStore {
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        let (bucket, sort) = item::order_key(&task.id, task.created_at, self.order_buckets);
-        let key = Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))]);
-        let item = self.get(&self.orders_table, key, &format!("order {}", task.id)).await?;
+        let item = self.get(&self.orders_table, self.order_key(task), &format!("order {}", task.id)).await?;
         item.as_ref().map(item::to_order).transpose()
+    }
+
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task)).collect();
+        let items = self.get_all(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
+        items.into_iter().map(|item| item?.as_ref().map(item::to_order).transpose()).collect()
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

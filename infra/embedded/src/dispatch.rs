@@ -79,7 +79,12 @@ impl Inner {
                 self.perform(service, operation, endpoint, body).await;
                 Err(Lost)
             }
-            Some(fault) => fault::instead(fault, call),
+            Some(fault) => match fault::part(call).filter(|_| fault == Fault::Partly) {
+                Some((body, left)) => {
+                    Ok(fault::with_rest(self.perform(service, operation, endpoint, &body).await, left))
+                }
+                None => fault::instead(fault, call),
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::answer::Answer;
 use crate::dispatch::Service;
 use crate::sqs;
+use serde_json::Value;
 
 /// One call, as a fault hook sees it before anything has happened.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,8 @@ pub enum Fault {
     /// the first item; other DynamoDB calls: `TransactionConflictException`; other services:
     /// as `InternalError`.
     TransactionConflict,
+    /// `BatchGetItem`: one key of each table is answered, the others come back as `UnprocessedKeys`. Else as `Throttle`.
+    Partly,
     /// Not done; an error of the service itself, status 500.
     InternalError,
     /// Not done; the connection broke.
@@ -44,12 +47,14 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
         |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
-        (Fault::Throttle, Service::DynamoDb) => dynamodb(
+        (Fault::Throttle | Fault::Partly, Service::DynamoDb) => dynamodb(
             "ProvisionedThroughputExceededException",
             "The level of configured provisioned throughput for the table was exceeded.",
         ),
-        (Fault::Throttle, Service::Sqs) => sqs::Error::throttled().into_answer(),
-        (Fault::Throttle, Service::EventBridge) => Answer::error(400, "ThrottlingException", "Rate exceeded"),
+        (Fault::Throttle | Fault::Partly, Service::Sqs) => sqs::Error::throttled().into_answer(),
+        (Fault::Throttle | Fault::Partly, Service::EventBridge) => {
+            Answer::error(400, "ThrottlingException", "Rate exceeded")
+        }
         (Fault::TransactionConflict, Service::DynamoDb) => match call.operation {
             "TransactWriteItems" | "TransactGetItems" => canceled(call.body),
             _ => dynamodb("TransactionConflictException", "Transaction is ongoing for the item"),
@@ -68,9 +73,32 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
     })
 }
 
+/// A `BatchGetItem` cut down to one key of each table, and the keys cut off as the answer has them; `None` if it is none.
+pub(crate) fn part(call: Call<'_>) -> Option<(Vec<u8>, Value)> {
+    let mut request: Value = (call.operation == "BatchGetItem").then(|| serde_json::from_slice(call.body).ok())??;
+    let mut left = request["RequestItems"].clone();
+    for table in request["RequestItems"].as_object_mut()?.values_mut() {
+        table["Keys"].as_array_mut()?.truncate(1);
+    }
+    for table in left.as_object_mut()?.values_mut() {
+        table["Keys"].as_array_mut()?.remove(0);
+    }
+    left.as_object_mut()?.retain(|_, table| table["Keys"].as_array().is_some_and(|keys| !keys.is_empty()));
+    Some((request.to_string().into_bytes(), left))
+}
+
+/// The answer to the part, with what was cut off.
+pub(crate) fn with_rest(mut answer: Answer, left: Value) -> Answer {
+    if let Ok(Value::Object(mut body)) = serde_json::from_slice(&answer.body) {
+        body.insert("UnprocessedKeys".into(), left);
+        answer.body = Value::Object(body).to_string().into_bytes();
+    }
+    answer
+}
+
 /// The first item of the transaction is in conflict, the others are not.
 fn canceled(body: &[u8]) -> Answer {
-    let request: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let items = request["TransactItems"].as_array().map_or(1, |items| items.len().max(1));
     let mut codes = vec!["None"; items];
     codes[0] = "TransactionConflict";

@@ -46,8 +46,8 @@ const LAST_COMMIT: Duration = Duration::from_millis(500);
 /// Files larger than this are not read through at start: it takes a second per gigabyte or so.
 const CHECKED_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
-/// SQLite's page size for new files, in bytes. It writes whole pages, and a save changes some sixteen rows and index entries in
-/// as many places: with the usual 4096 an order gave the log 189 KB, with 512 it is 46 KB, at the same rate.
+/// SQLite's page size for new files, in bytes. It writes whole pages, and the five writes of an order of three steps change some
+/// forty: with the usual 4096 an order gave the log 189 KB, with 512 it is 46 KB, at the same rate.
 const PAGE_BYTES: i64 = 512;
 
 /// Creates the directory if need be and takes it for this process, until the file is dropped.

@@ -3,12 +3,13 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
-    TransactWriteItem,
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, KeysAndAttributes, Put,
+    ScalarAttributeType, TransactWriteItem,
 };
 use aws_sdk_sqs::error::ProvideErrorMetadata;
 use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs};
@@ -42,6 +43,26 @@ async fn table(client: &aws_sdk_dynamodb::Client) {
 fn put(id: &str) -> TransactWriteItem {
     let put = Put::builder().table_name("tasks").item("id", AttributeValue::S(id.into()));
     TransactWriteItem::builder().put(put.build().unwrap()).build()
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_in_part() {
+    let endpoints = memory();
+    let client = dynamodb(&endpoints);
+    table(&client).await;
+    client.transact_write_items().transact_items(put("a")).transact_items(put("b")).send().await.unwrap();
+    let keys = ["a", "b", "c"].map(|id| HashMap::from([("id".to_owned(), AttributeValue::S(id.into()))]));
+    let wanted = KeysAndAttributes::builder().set_keys(Some(keys.to_vec())).consistent_read(true).build().unwrap();
+    let ask = || client.batch_get_item().request_items("tasks", wanted.clone()).send();
+
+    inject(&endpoints, "BatchGetItem", Fault::Partly, 1);
+    let part = ask().await.unwrap();
+    assert_eq!(part.responses().unwrap()["tasks"], keys[..1]);
+    let left = &part.unprocessed_keys().unwrap()["tasks"];
+    assert_eq!((left.keys(), left.consistent_read()), (&keys[1..], Some(true)));
+    let all = ask().await.unwrap();
+    assert_eq!(all.responses().unwrap()["tasks"].len(), 2);
+    assert!(all.unprocessed_keys().is_none_or(HashMap::is_empty));
 }
 
 #[tokio::test]

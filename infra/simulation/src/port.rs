@@ -132,6 +132,11 @@ fn unavailable(what: &str, why: &str) -> Error {
     Error::Unavailable { what: what.to_owned(), source: why.to_owned().into() }
 }
 
+/// What each of `many` is told where a request for all of them failed.
+fn failed<T>(site: &str, error: &Error, many: usize) -> Vec<Result<T, Error>> {
+    (0..many).map(|_| Err(unavailable(site, &error.to_string()))).collect()
+}
+
 impl StateStore for Faulty {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let site = format!("create {}", self.world.label(&task.id));
@@ -150,6 +155,16 @@ impl StateStore for Faulty {
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
         let (site, id) = (format!("load {}", self.world.label(id)), id.clone());
         self.ask(site, false, move |store, _| store.load(&id)).await
+    }
+
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        if let [id] = ids {
+            return vec![self.load(id).await];
+        }
+        let labels: Vec<_> = ids.iter().map(|id| self.world.label(id)).collect();
+        let (site, asked) = (format!("load {}", labels.join(", ")), ids.to_vec());
+        let answers = self.ask(site.clone(), false, move |store, _| store.load_all(&asked)).await;
+        answers.unwrap_or_else(|error| failed(&site, &error, ids.len()))
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -203,6 +218,17 @@ impl StateStore for Faulty {
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
         let (site, task) = (format!("order {}", self.world.label(&task.id)), task.clone());
         self.ask(site, false, move |store, _| store.order(&task)).await
+    }
+
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        if let [task] = tasks {
+            return vec![self.order(task).await];
+        }
+        let labels: Vec<_> = tasks.iter().map(|task| self.world.label(&task.id)).collect();
+        let site = format!("order {}", labels.join(", "));
+        let asked: Vec<Task> = tasks.iter().map(|task| (*task).clone()).collect();
+        let answers = self.ask(site.clone(), false, move |store, _| store.orders(&asked)).await;
+        answers.unwrap_or_else(|error| failed(&site, &error, tasks.len()))
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

@@ -142,6 +142,11 @@ impl RealStore {
         self.ask(|store| Box::pin(async move { store.load(&id).await }))
     }
 
+    pub(crate) fn load_all(&self, ids: &[Id]) -> Result<Vec<Result<Option<Task>, Error>>, Error> {
+        let ids = ids.to_vec();
+        self.ask(|store| Box::pin(async move { Ok(store.load_all(&ids).await) }))
+    }
+
     pub(crate) fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         let task = task.clone();
         self.ask(move |store| Box::pin(async move { store.save(&task, seen).await }))
@@ -160,6 +165,11 @@ impl RealStore {
     pub(crate) fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
         let task = task.clone();
         self.ask(|store| Box::pin(async move { store.order(&task).await }))
+    }
+
+    pub(crate) fn orders(&self, tasks: &[Task]) -> Result<Vec<Result<Option<Order>, Error>>, Error> {
+        let tasks = tasks.to_vec();
+        self.ask(|store| Box::pin(async move { Ok(store.orders(&tasks.iter().collect::<Vec<_>>()).await) }))
     }
 
     pub(crate) fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

@@ -120,6 +120,13 @@ impl Store {
         }
     }
 
+    pub(crate) fn load_all(&self, ids: &[Id]) -> Result<Vec<Result<Option<Task>, Error>>, Error> {
+        match self {
+            Self::Memory(_) => Ok(ids.iter().map(|id| self.load(id)).collect()),
+            Self::Real(real) => real.load_all(ids),
+        }
+    }
+
     pub(crate) fn save(&self, task: &Task, seen: u64, at_ms: u64) -> Result<Saved, Error> {
         match self {
             Self::Memory(memory) => {
@@ -186,6 +193,13 @@ impl Store {
         match self {
             Self::Memory(memory) => Ok(memory.state().orders.get(&task.id).cloned()),
             Self::Real(real) => real.order(task),
+        }
+    }
+
+    pub(crate) fn orders(&self, tasks: &[Task]) -> Result<Vec<Result<Option<Order>, Error>>, Error> {
+        match self {
+            Self::Memory(_) => Ok(tasks.iter().map(|task| self.order(task)).collect()),
+            Self::Real(real) => real.orders(tasks),
         }
     }
 

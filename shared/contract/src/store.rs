@@ -18,6 +18,7 @@ pub async fn suite<S: StateStore>(store: &S) {
     many_submissions(store).await;
     saves(store).await;
     many_saves(store).await;
+    many_reads(store).await;
     older_tokens(store).await;
     rearming(store).await;
     due_index(store).await;
@@ -73,6 +74,33 @@ async fn many_saves<S: StateStore>(store: &S) {
     let winners: Vec<_> = all.iter().zip(&tries).filter(|(a, _)| matches!(a, Ok(Saved::Applied))).collect();
     assert_eq!(winners.len(), 1, "{all:?}");
     assert_eq!(store.load(&task.id).await.unwrap().as_ref(), Some(winners[0].1));
+}
+
+/// What is asked for together is answered one by one, in order: more than fits into one request, twice, or not there.
+async fn many_reads<S: StateStore>(store: &S) {
+    let pairs: Vec<_> = (0..130).map(|n| pair(&format!("read-{n}"), 6)).collect();
+    for (order, task) in pairs.iter().step_by(2) {
+        store.create(order, task).await.unwrap();
+    }
+    let (order, task) = &pairs[4];
+    let moved = next(task, "moved");
+    assert_eq!(store.save(&moved, 0).await.unwrap(), Saved::Applied);
+    let asked: Vec<_> = pairs.iter().map(|(_, task)| task).chain([task, task]).collect();
+    let ids: Vec<_> = asked.iter().map(|task| task.id.clone()).collect();
+    let is_there = |n: usize| n.is_multiple_of(2) || n >= pairs.len();
+    let last = |n: usize| if asked[n].id == task.id { &moved } else { asked[n] };
+    let loaded = store.load_all(&ids).await;
+    assert_eq!(loaded.len(), ids.len());
+    for (n, loaded) in loaded.into_iter().enumerate() {
+        assert_eq!(loaded.unwrap().as_ref(), is_there(n).then(|| last(n)), "task {n}, as the last save left it");
+    }
+    let orders = store.orders(&asked).await;
+    assert_eq!(orders.len(), asked.len());
+    for (n, found) in orders.into_iter().enumerate() {
+        let wanted = pairs.get(n).map_or(order, |(order, _)| order);
+        assert_eq!(found.unwrap().as_ref(), is_there(n).then_some(wanted), "order {n}");
+    }
+    assert!(store.load_all(&[]).await.is_empty() && store.orders(&[]).await.is_empty());
 }
 
 /// I8: an older leader's write never applies after a newer leader's.

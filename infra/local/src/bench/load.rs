@@ -176,6 +176,11 @@ pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Re
         dynamodb_calls_per_order: calls(&counts, "DynamoDB") as f64 / orders,
         sends_per_order: counts.messages_sent as f64 / orders,
         sqs_calls_per_order: calls(&counts, "AmazonSQS") as f64 / orders,
+        requests_per_order: counts
+            .operations
+            .iter()
+            .map(|(operation, count)| (operation.clone(), count.requests as f64 / orders))
+            .collect(),
         fsyncs_per_order: counts.syncs as f64 / orders,
         ends_s: ends.iter().map(|end| end.duration_since(begin).as_secs_f64()).collect(),
     })

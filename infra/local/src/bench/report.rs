@@ -4,6 +4,7 @@ use super::{Recovery, Steady};
 use crate::say;
 use anyhow::Result;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use stepwarden_embedded::Durability;
 
 /// What was measured. A part that was left out has no fields.
@@ -65,6 +66,8 @@ pub struct Throughput {
     pub sends_per_order: f64,
     /// Requests to the SQS endpoint per order: sends, receives and deletes, in batches.
     pub sqs_calls_per_order: f64,
+    /// Requests per order by operation, as in `DynamoDB_20120810.UpdateItem`.
+    pub requests_per_order: BTreeMap<String, f64>,
     /// Times the disk was made to keep what was written, per order.
     pub fsyncs_per_order: f64,
     /// When each order ended, in seconds from the beginning, in order.

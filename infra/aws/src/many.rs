@@ -1,0 +1,92 @@
+//! Many items in one request.
+
+use crate::item::Item;
+use crate::state_store::DynamoStore;
+use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata};
+use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
+use futures::future::join_all;
+use shared::ports::Error;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+/// Keys in one `BatchGetItem`: DynamoDB's most.
+const BATCH: usize = 100;
+/// Requests for the keys that the one before left over: of large items it answers 16 MB at a time.
+const ATTEMPTS: u32 = 5;
+
+type Read = Result<Option<Item>, Error>;
+
+impl DynamoStore {
+    /// The items under `keys`, all of `table` and of the same attributes, by consistent reads in as few requests as DynamoDB
+    /// takes. One answer for each key, in order; a key may be there twice. `what` says what the n-th key is of, for errors.
+    pub(crate) async fn get_all(&self, table: &str, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
+        let mut answers = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(BATCH) {
+            let first = answers.len();
+            let what = |n: usize| what(first + n);
+            answers.extend(self.get_chunk(table, chunk, what).await);
+        }
+        answers
+    }
+
+    async fn get_chunk(&self, table: &str, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
+        if let [key] = keys {
+            return vec![self.get(table, key.clone(), &what(0)).await];
+        }
+        let attributes: BTreeSet<&str> = keys.iter().flat_map(|key| key.keys().map(String::as_str)).collect();
+        let name = |item: &Item| name(&attributes, item);
+        // DynamoDB refuses a request that has a key twice.
+        let mut seen = HashSet::new();
+        let mut left: Vec<Item> = keys.iter().filter(|key| seen.insert(name(key))).cloned().collect();
+        let mut found = HashMap::new();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
+            }
+            let wanted = KeysAndAttributes::builder().set_keys(Some(left)).consistent_read(true);
+            let wanted = wanted.build().expect("keys are set");
+            let answer = match self.client.batch_get_item().request_items(table, wanted).send().await {
+                Ok(answer) => answer,
+                // One key that DynamoDB does not take must not take the others along.
+                Err(error) if error.code() == Some("ValidationException") => {
+                    let one = |(n, key): (usize, &Item)| {
+                        let (key, what) = (key.clone(), what(n));
+                        async move { self.get(table, key, &what).await }
+                    };
+                    return join_all(keys.iter().enumerate().map(one)).await;
+                }
+                Err(error) => {
+                    let reason = DisplayErrorContext(error).to_string();
+                    let failed = |n| Err(Error::Unavailable { what: what(n), source: reason.clone().into() });
+                    return (0..keys.len()).map(failed).collect();
+                }
+            };
+            for item in answer.responses.unwrap_or_default().remove(table).unwrap_or_default() {
+                found.insert(name(&item), item);
+            }
+            left = answer.unprocessed_keys.unwrap_or_default().remove(table).map(|keys| keys.keys).unwrap_or_default();
+            if left.is_empty() {
+                break;
+            }
+        }
+        let left: HashSet<_> = left.iter().map(name).collect();
+        let answer = |(n, key)| {
+            let name = name(key);
+            if left.contains(&name) {
+                let source = "DynamoDB answered a part only".into();
+                return Err(Error::Unavailable { what: what(n), source });
+            }
+            Ok(found.get(&name).cloned())
+        };
+        keys.iter().enumerate().map(answer).collect()
+    }
+}
+
+/// What tells one item from the others: its key's values, in the order of their names. All of ours are strings.
+fn name(attributes: &BTreeSet<&str>, item: &Item) -> Vec<String> {
+    let text = |attribute: &&str| match item.get(*attribute) {
+        Some(AttributeValue::S(text)) => text.clone(),
+        _ => String::new(),
+    };
+    attributes.iter().map(text).collect()
+}

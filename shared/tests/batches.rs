@@ -1,0 +1,260 @@
+//! Goal: what an instance does not have in memory it reads together, and one order's trouble stays its own. Method: a store
+//! in memory that writes down what it is asked, answers as it is told to, and yields at each call.
+
+mod support;
+
+use contract::memory::MemoryStore;
+use jiff::Timestamp;
+use serde_json::json;
+use shared::agents::Agents;
+use shared::engine::{Config, Engine, Handled};
+use shared::lease::Lease;
+use shared::message::Effect;
+use shared::order::{Id, Order};
+use shared::pools::Layout;
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::scheduler::{Event, Kept};
+use shared::task::Task;
+use shared::workflow::{Hash, Workflow};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use support::*;
+
+#[derive(Default)]
+struct Store {
+    memory: MemoryStore,
+    /// Reads, as `load_all ord_1 ord_2`.
+    asked: Mutex<Vec<String>>,
+    /// The order whose task or input cannot be read.
+    broken: Mutex<Option<Id>>,
+}
+
+impl Store {
+    async fn ask(&self, what: &str, ids: impl Iterator<Item = &Id>) {
+        tokio::task::yield_now().await;
+        let ids: Vec<_> = ids.map(|id| id.0.as_str()).collect();
+        self.asked.lock().unwrap().push(format!("{what} {}", ids.join(" ")).trim_end().to_owned());
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn works_for(&self, id: &Id) -> Result<(), Error> {
+        let is_broken = self.broken.lock().unwrap().as_ref() == Some(id);
+        if is_broken { Err(Error::Unavailable { what: id.0.clone(), source: "503".into() }) } else { Ok(()) }
+    }
+}
+
+impl StateStore for Store {
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        self.ask("load", [id].into_iter()).await;
+        self.memory.load(id).await
+    }
+
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        self.ask("load_all", ids.iter()).await;
+        let tables = self.memory.tables();
+        ids.iter().map(|id| self.works_for(id).map(|()| tables.tasks.get(id).cloned())).collect()
+    }
+
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        self.ask("order", [&task.id].into_iter()).await;
+        self.memory.order(task).await
+    }
+
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        self.ask("orders", tasks.iter().map(|task| &task.id)).await;
+        let tables = self.memory.tables();
+        tasks.iter().map(|task| self.works_for(&task.id).map(|()| tables.orders.get(&task.id).cloned())).collect()
+    }
+
+    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        self.ask("workflow", [].into_iter()).await;
+        self.memory.workflow(hash).await
+    }
+
+    async fn agents(&self) -> Result<Agents, Error> {
+        self.ask("agents", [].into_iter()).await;
+        Ok(Agents::default())
+    }
+
+    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        self.memory.create(order, task).await
+    }
+
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        tokio::task::yield_now().await;
+        self.memory.save(task, seen).await
+    }
+
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        self.memory.rearm(task, due, token).await
+    }
+
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.memory.due(shard, now, limit, cursor).await
+    }
+
+    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
+        self.memory.put_workflow(workflow).await
+    }
+}
+
+/// Orders whose requests were sent, with the inputs these carry.
+#[derive(Default)]
+struct Queue(Mutex<Vec<(String, i64)>>);
+
+impl Messenger for Queue {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let request = |effect: &Effect| match effect {
+            Effect::Request(request) => Some((request.task_id.0.clone(), request.input["n"].as_i64().unwrap())),
+            _ => None,
+        };
+        self.0.lock().unwrap().extend(effects.iter().filter_map(request));
+        effects.iter().map(|_| Ok(())).collect()
+    }
+}
+
+struct World {
+    store: Arc<Store>,
+    queue: Arc<Queue>,
+    now: Arc<AtomicI64>,
+}
+
+type Instance = Engine<Arc<Store>, Arc<Queue>>;
+
+impl World {
+    /// Orders `ord_1` to `ord_N`, made by an instance that is gone.
+    async fn new(orders: i64) -> Self {
+        let world = Self { store: Arc::default(), queue: Arc::default(), now: Arc::default() };
+        let (door, workflow) = (world.instance("door"), workflow(ONE));
+        door.use_workflow(&workflow).await.unwrap();
+        for n in 1..=orders {
+            world.accept(&door, &workflow, n).await;
+        }
+        world.store.asked();
+        world
+    }
+
+    async fn accept(&self, door: &Instance, workflow: &Workflow, n: i64) {
+        let task = Task::new(submission(&format!("ord_{n}"), false), workflow, at(0));
+        let order = Order {
+            id: task.id.clone(),
+            tenant: "acme".into(),
+            idempotency_key: n.to_string(),
+            hash: String::new(),
+            created_at: at(0),
+            input: json!({ "n": n }),
+        };
+        assert_eq!(door.create(&order, &task).await.unwrap(), Created::New);
+    }
+
+    fn instance(&self, name: &str) -> Instance {
+        let now = Arc::clone(&self.now);
+        let config = Config {
+            instance: name.into(),
+            skew: SKEW,
+            cache: 100,
+            overload_age: secs(30),
+            clock: Arc::new(move || at(now.load(Ordering::Relaxed))),
+            observer: None,
+            pools: Layout::new(),
+            classes: false,
+        };
+        Engine::new(Arc::clone(&self.store), Arc::clone(&self.queue), config)
+    }
+
+    fn sent(&self) -> Vec<(String, i64)> {
+        std::mem::take(&mut self.queue.0.lock().unwrap())
+    }
+}
+
+fn id(n: i64) -> Id {
+    Id(format!("ord_{n}"))
+}
+
+fn wakes(orders: impl IntoIterator<Item = i64>) -> Vec<(Id, Event)> {
+    orders.into_iter().map(|n| (id(n), Event::Wake { seen: 0, hops: 0 })).collect()
+}
+
+/// As `applied`, `kept`, `no such task`, or the kind of error.
+fn words(answers: &[Result<Handled, Error>]) -> Vec<&'static str> {
+    let word = |answer: &Result<Handled, Error>| match answer {
+        Ok(Handled::Applied(_)) => "applied",
+        Ok(Handled::Kept(..)) => "kept",
+        Ok(Handled::NoSuchTask) => "no such task",
+        Err(Error::Unavailable { .. }) => "unavailable",
+        Err(Error::Corrupt { .. }) => "corrupt",
+        Err(Error::TooLarge { .. }) => "too large",
+    };
+    answers.iter().map(word).collect()
+}
+
+#[tokio::test]
+async fn a_batch_reads_what_it_does_not_know_at_once() {
+    let world = World::new(3).await;
+    let engine = world.instance("s");
+    assert_eq!(words(&engine.handle(wakes(1..=3)).await), ["applied"; 3]);
+    let asked = ["load_all ord_1 ord_2 ord_3", "workflow", "agents", "orders ord_1 ord_2 ord_3"];
+    assert_eq!(world.store.asked(), asked);
+    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_2".into(), 2), ("ord_3".into(), 3)]);
+
+    // What it has just read is as good as the store's word: deciding to do nothing needs no second look.
+    let other = world.instance("t");
+    let answers = other.handle(wakes([1])).await;
+    assert!(matches!(&answers[..], [Ok(Handled::Kept(Kept::NothingReady, _))]), "{answers:?}");
+    assert_eq!(world.store.asked(), ["load_all ord_1", "workflow", "agents", "orders ord_1"]);
+}
+
+#[tokio::test]
+async fn what_an_instance_remembers_it_does_not_ask_for() {
+    let world = World::new(2).await;
+    let engine = world.instance("s");
+    world.accept(&engine, &workflow(ONE), 3).await;
+    assert_eq!(words(&engine.handle(wakes([3])).await), ["applied"]);
+    assert_eq!(world.store.asked(), ["agents", "workflow"]);
+    engine.handle(wakes([1])).await;
+    world.store.asked();
+    // The first and the third are remembered, as far as writing on them goes.
+    let cancel = |n| (id(n), Event::Cancel { by: "shop".into(), reason: String::new() });
+    assert_eq!(words(&engine.handle(vec![cancel(1), wakes([2]).remove(0), cancel(3)]).await), ["applied"; 3]);
+    assert_eq!(world.store.asked(), ["load_all ord_2", "orders ord_2"]);
+}
+
+#[tokio::test]
+async fn one_orders_trouble_stays_its_own() {
+    let world = World::new(3).await;
+    *world.store.broken.lock().unwrap() = Some(id(2));
+    let answers = world.instance("s").handle(wakes([1, 2, 9, 3])).await;
+    assert_eq!(words(&answers), ["applied", "unavailable", "no such task", "applied"]);
+    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
+}
+
+// The same order twice in a batch, and inputs that cannot be had.
+#[tokio::test]
+async fn an_input_that_cannot_be_read_holds_up_its_own_requests_only() {
+    let world = World::new(3).await;
+    let engine = world.instance("s");
+    // Claimed by another instance, whose requests are sent again by whoever hears of it.
+    engine.handle(wakes(1..=3)).await;
+    world.sent();
+    world.store.memory.tables().orders.remove(&id(2));
+    let answers = world.instance("t").handle(wakes([1, 2, 2, 3])).await;
+    assert_eq!(words(&answers), ["kept", "corrupt", "unavailable", "kept"], "told once, and then tried again");
+    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
+}
+
+#[tokio::test]
+async fn a_sweep_reads_a_page_at_once() {
+    let world = World::new(3).await;
+    world.instance("s").handle(wakes(1..=3)).await;
+    world.store.asked();
+    world.now.store(600_000, Ordering::Relaxed);
+    *world.store.broken.lock().unwrap() = Some(id(2));
+    let lease = Lease { name: "sweep".into(), holder: "v".into(), token: 1, expires: at(1_000_000) };
+    let found = world.instance("v").recover(&[id(1), id(2), id(9), id(3)], &lease).await;
+    let expired: Vec<_> = found.iter().map(|found| found.as_ref().ok().map(|found| found.expired)).collect();
+    assert_eq!(expired, [Some(1), None, Some(0), Some(1)], "{found:?}");
+    assert_eq!(world.store.asked(), ["agents", "load_all ord_1 ord_2 ord_9 ord_3", "workflow"]);
+}
