@@ -171,11 +171,12 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
         let (order, task) = contract::pair(&format!("part-{n}"), 0);
         place.store.create(&order, &task).await.unwrap();
     }
-    let inject = |fault: Fault, times: usize| {
-        let left = AtomicUsize::new(times);
+    // What becomes of each BatchGetItem, one after the other, and of all after those.
+    let inject = |first: &[Fault], then: Option<Fault>| {
+        let (first, count) = (first.to_vec(), AtomicUsize::new(0));
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
-            let hits = || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
-            (call.operation == "BatchGetItem" && hits()).then_some(fault)
+            let is_batch = call.operation == "BatchGetItem";
+            is_batch.then(|| first.get(count.fetch_add(1, Ordering::SeqCst)).copied().or(then)).flatten()
         });
         place.embedded.as_ref().unwrap().set_fault_hook(Some(hook));
     };
@@ -192,16 +193,21 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
         };
         loaded.into_iter().enumerate().map(is_there).collect::<Vec<_>>()
     };
-    inject(Fault::Partly, 2);
+    inject(&[Fault::Partly(2), Fault::Partly(0)], None);
     assert_eq!(load().await, [true; 7]);
-    inject(Fault::Partly, usize::MAX);
-    let there = load().await;
-    assert_eq!(there, [true, true, true, true, true, false, false], "one for each of five requests");
-    inject(Fault::InternalError, usize::MAX);
+    // As many parts as it takes, where each leaves less.
+    inject(&[], Some(Fault::Partly(1)));
+    assert_eq!(load().await, [true; 7]);
+    // What is throttled for good is refused once it is asked for alone; its neighbours were read before.
+    inject(&[Fault::Partly(6)], Some(Fault::Throttle));
+    assert_eq!(load().await, [true, true, true, true, true, true, false]);
+    inject(&[Fault::Partly(2)], Some(Fault::Partly(0)));
+    assert_eq!(load().await, [true, true, false, false, false, false, false]);
+    inject(&[], Some(Fault::InternalError));
     assert_eq!(load().await, [false; 7]);
 
     // A key that DynamoDB does not take, and refuses the whole request for, takes no other one along.
-    inject(Fault::Partly, 0);
+    inject(&[], None);
     let ids = [ids[0].clone(), Id(String::new()), Id("x".repeat(3000)), ids[1].clone()];
     let loaded = place.store.load_all(&ids).await;
     let answers: Vec<_> = loaded.iter().map(|task| task.as_ref().ok().map(Option::is_some)).collect();

@@ -268,7 +268,7 @@ async fn writes_that_meet_a_transaction_are_tried_again() {
 // A4, D9, D10, I2 of the protocol: one call in eight goes wrong in some way, to store and queues, and every order ends right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
-    let seed: u64 = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261);
+    let seed: u64 = std::env::var("SEED").map_or(20_261, |seed| seed.parse().expect("SEED is a whole number"));
     println!("SEED={seed}");
     let world = World::with_trip().await;
     let saves = Saves::default();

@@ -368,14 +368,18 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         };
         let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
         let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
-        let mut read = self.read(&missing).await.into_iter();
+        let read = self.read(&missing).await;
+        // Once for all, as the workflows; but not where the store is away, since each try lengthens the outage.
+        if read.iter().any(Result::is_ok) {
+            let _ = self.known_agents().await;
+        }
+        let mut read = read.into_iter();
         let mut read = || read.next().unwrap_or_else(|| Err(unanswered())).map(|task| task.map(Arc::new));
         remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
     }
 
-    /// What the store has under these ids, in order. Their workflows and the agents are in memory afterwards, so that a batch
-    /// that begins on nothing does not read them once for each of its messages. What fails is tried again, and told, by
-    /// whoever needs it.
+    /// What the store has under these ids, in order. Their workflows are in memory afterwards, so that a batch that begins on
+    /// nothing does not read one once for each of its messages. What fails is tried again, and told, by whoever needs it.
     async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         if ids.is_empty() {
             return Vec::new();
@@ -383,7 +387,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let read = Box::pin(self.store.load_all(ids)).await;
         let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
         let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
-        let _ = self.known_agents().await;
         read
     }
 
@@ -622,7 +625,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             lock(&self.tasks).pop(&task.id);
             lock(&self.inputs).pop(&task.id);
         } else {
-            lock(&self.tasks).put(task.id.clone(), task);
+            let mut tasks = lock(&self.tasks);
+            // What was read before another batch of this process saved must not hide what that saved.
+            if tasks.peek(&task.id).is_none_or(|known| known.version <= task.version) {
+                tasks.put(task.id.clone(), task);
+            }
         }
     }
 
@@ -660,12 +667,21 @@ fn add_inputs(
         {
             request.input = match inputs.get(&task.id) {
                 Some(Ok(input)) => input.clone(),
-                // An error is told once; who else needs this input has none either.
-                _ => return inputs.remove(&task.id).unwrap_or_else(|| Err(unanswered())).map(drop),
+                Some(Err(Error::Corrupt { what, why })) => {
+                    return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
+                }
+                // An outage is told in the store's words once, to the first of the events of this order.
+                Some(Err(_)) | None => {
+                    return inputs.remove(&task.id).unwrap_or_else(|| Err(unread(&task.id))).map(drop);
+                }
             };
         }
     }
     Ok(())
+}
+
+fn unread(id: &Id) -> Error {
+    Error::Unavailable { what: format!("order {id}"), source: "its input could not be read".into() }
 }
 
 fn unanswered() -> Error {

@@ -82,8 +82,8 @@ pub trait StateStore: Send + Sync {
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).
     fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
-    /// The same for many, in as few requests as the store takes. One answer for each, in order: a failed one never takes its
-    /// neighbours along.
+    /// The same for many, in as few requests as the store takes. One answer for each, in order: one that cannot be read never
+    /// takes its neighbours along, though a request that fails as a whole does.
     fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
         join_all(ids.iter().map(|id| self.load(id)))
     }

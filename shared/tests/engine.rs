@@ -532,14 +532,18 @@ async fn a_failing_neighbour_takes_nobody_along() {
 // Two messages about one task in one batch: both are handled.
 #[tokio::test]
 async fn two_replies_for_one_task_in_one_batch_are_both_recorded() {
-    let world = World::new(SIDE_BY_SIDE, 1).await;
-    let engine = world.instance("s1");
+    let world = World::new(SIDE_BY_SIDE, 2).await;
+    let (engine, other) = (world.instance("s1"), world.instance("s2"));
     one(&engine, wake("ord_1")).await.unwrap();
+    one(&engine, wake("ord_2")).await.unwrap();
     world.queues.take();
-    let answers = engine.handle(vec![reply("ord_1", "a", 1), reply("ord_1", "b", 1)]).await;
-    assert!(answers.iter().all(|a| matches!(a, Ok(Handled::Applied(_)))), "{answers:?}");
-    assert_eq!(world.store.get("ord_1").steps[2].attempt, 1);
-    assert_eq!(world.sent().iter().filter(|s| *s == "do c#1").count(), 1);
+    // By the instance that remembers the task, and by one that reads it for both.
+    for (order, engine) in [("ord_1", &engine), ("ord_2", &other)] {
+        let answers = engine.handle(vec![reply(order, "a", 1), reply(order, "b", 1)]).await;
+        assert!(answers.iter().all(|a| matches!(a, Ok(Handled::Applied(_)))), "{answers:?}");
+        assert_eq!(world.store.get(order).steps[2].attempt, 1);
+        assert_eq!(world.sent().iter().filter(|s| *s == "do c#1").count(), 1);
+    }
 }
 
 // F2, F3: an alert is owed until it went out, then no longer.

@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -375,6 +375,15 @@ def least(best, found):
     return {key: min(best.get(key, value), value) for key, value in found.items()}
 
 
+@contextmanager
+def fresh_world(options):
+    world = World(options.stepwarden)
+    try:
+        yield world
+    finally:
+        world.stop()
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--stepwarden", required=True)
@@ -386,17 +395,13 @@ def main():
     bounds = {} if options.write else json.loads(RATIOS.read_text())
     colds, warms, memory, found = {}, {}, {}, {}
     for played in range(1, (options.rounds or ROUNDS) + 1):
-        world = World(options.stepwarden)
-        try:
-            now = {f: cold(world, options.binaries, f, options.runs) for f in FUNCTIONS}
-        finally:
-            world.stop()
-        # Apart, so that the orders of the cold starts are in no queue and no sweep.
-        world = World(options.stepwarden)
-        try:
+        # Each apart, so that the orders of one are in no queue and no sweep of another.
+        now = {}
+        for function in FUNCTIONS:
+            with fresh_world(options) as world:
+                now[function] = cold(world, options.binaries, function, options.runs)
+        with fresh_world(options) as world:
             runs, most = warm(world, options.binaries)
-        finally:
-            world.stop()
         found = least(found, ratios(now, runs))
         colds = {f: min(colds.get(f, now[f]), now[f], key=lambda figures: figures[1]) for f in FUNCTIONS}
         warms, memory = least(warms, runs), least(memory, most)

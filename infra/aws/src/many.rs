@@ -11,14 +11,15 @@ use std::time::Duration;
 
 /// Keys in one `BatchGetItem`: DynamoDB's most.
 const BATCH: usize = 100;
-/// Requests for the keys that the one before left over: of large items it answers 16 MB at a time.
+/// Requests in a row of which DynamoDB answers nothing. Of large items it answers a part at a time, 16 MB or 1 MB of a partition,
+/// and each such part leaves less.
 const ATTEMPTS: u32 = 5;
 
 type Read = Result<Option<Item>, Error>;
 
 impl DynamoStore {
     /// The items under `keys`, all of `table` and of the same attributes, by consistent reads in as few requests as DynamoDB
-    /// takes. One answer for each key, in order; a key may be there twice. `what` says what the n-th key is of, for errors.
+    /// takes. One answer for each key, in order; a key may be there twice. One that cannot be read does not take the others along. `what` says what the n-th key is of, for errors.
     pub(crate) async fn get_all(&self, table: &str, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
         let mut answers = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(BATCH) {
@@ -39,42 +40,41 @@ impl DynamoStore {
         let mut seen = HashSet::new();
         let mut left: Vec<Item> = keys.iter().filter(|key| seen.insert(name(key))).cloned().collect();
         let mut found = HashMap::new();
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                tokio::time::sleep(Duration::from_millis(20 << attempt)).await;
+        let (mut idle, mut reason) = (0, "DynamoDB left it over each time it was asked".to_owned());
+        while !left.is_empty() && idle < ATTEMPTS {
+            if idle > 0 {
+                tokio::time::sleep(Duration::from_millis(20 << idle)).await;
             }
-            let wanted = KeysAndAttributes::builder().set_keys(Some(left)).consistent_read(true);
+            let asked = std::mem::take(&mut left);
+            let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(true);
             let wanted = wanted.build().expect("keys are set");
             let answer = match self.client.batch_get_item().request_items(table, wanted).send().await {
                 Ok(answer) => answer,
-                // One key that DynamoDB does not take must not take the others along.
-                Err(error) if error.code() == Some("ValidationException") => {
+                // One key that DynamoDB does not take must not take the others along, nor a role older than this program.
+                Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {
                     let one = |(n, key): (usize, &Item)| {
                         let (key, what) = (key.clone(), what(n));
                         async move { self.get(table, key, &what).await }
                     };
                     return join_all(keys.iter().enumerate().map(one)).await;
                 }
+                // So one that is throttled ends: asked for alone, and refused. What was read before it counts.
                 Err(error) => {
-                    let reason = DisplayErrorContext(error).to_string();
-                    let failed = |n| Err(Error::Unavailable { what: what(n), source: reason.clone().into() });
-                    return (0..keys.len()).map(failed).collect();
+                    (left, reason) = (asked, DisplayErrorContext(error).to_string());
+                    break;
                 }
             };
             for item in answer.responses.unwrap_or_default().remove(table).unwrap_or_default() {
                 found.insert(name(&item), item);
             }
             left = answer.unprocessed_keys.unwrap_or_default().remove(table).map(|keys| keys.keys).unwrap_or_default();
-            if left.is_empty() {
-                break;
-            }
+            idle = if left.len() < asked.len() { 0 } else { idle + 1 };
         }
         let left: HashSet<_> = left.iter().map(name).collect();
         let answer = |(n, key)| {
             let name = name(key);
             if left.contains(&name) {
-                let source = "DynamoDB answered a part only".into();
-                return Err(Error::Unavailable { what: what(n), source });
+                return Err(Error::Unavailable { what: what(n), source: reason.clone().into() });
             }
             Ok(found.get(&name).cloned())
         };

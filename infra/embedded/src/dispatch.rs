@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use crate::answer::Answer;
 use crate::fault::{self, Call, Fault, Lost};
 use crate::{Inner, dynamodb, sqs};
+use serde_json::json;
 
 /// The services spoken here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,8 +80,9 @@ impl Inner {
                 self.perform(service, operation, endpoint, body).await;
                 Err(Lost)
             }
-            Some(fault) => match fault::part(call).filter(|_| fault == Fault::Partly) {
-                Some((body, left)) => {
+            Some(fault) => match fault::part(call, fault) {
+                Some((None, left)) => Ok(fault::with_rest(Answer::ok(&json!({ "Responses": {} })), left)),
+                Some((Some(body), left)) => {
                     Ok(fault::with_rest(self.perform(service, operation, endpoint, &body).await, left))
                 }
                 None => fault::instead(fault, call),

@@ -26,8 +26,8 @@ pub enum Fault {
     /// the first item; other DynamoDB calls: `TransactionConflictException`; other services:
     /// as `InternalError`.
     TransactionConflict,
-    /// `BatchGetItem`: one key of each table is answered, the others come back as `UnprocessedKeys`. Else as `Throttle`.
-    Partly,
+    /// `BatchGetItem`: so many keys of each table are answered, the others come back as `UnprocessedKeys`. Else as `Throttle`.
+    Partly(usize),
     /// Not done; an error of the service itself, status 500.
     InternalError,
     /// Not done; the connection broke.
@@ -47,12 +47,12 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
         |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
-        (Fault::Throttle | Fault::Partly, Service::DynamoDb) => dynamodb(
+        (Fault::Throttle | Fault::Partly(_), Service::DynamoDb) => dynamodb(
             "ProvisionedThroughputExceededException",
             "The level of configured provisioned throughput for the table was exceeded.",
         ),
-        (Fault::Throttle | Fault::Partly, Service::Sqs) => sqs::Error::throttled().into_answer(),
-        (Fault::Throttle | Fault::Partly, Service::EventBridge) => {
+        (Fault::Throttle | Fault::Partly(_), Service::Sqs) => sqs::Error::throttled().into_answer(),
+        (Fault::Throttle | Fault::Partly(_), Service::EventBridge) => {
             Answer::error(400, "ThrottlingException", "Rate exceeded")
         }
         (Fault::TransactionConflict, Service::DynamoDb) => match call.operation {
@@ -73,23 +73,27 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
     })
 }
 
-/// A `BatchGetItem` cut down to one key of each table, and the keys cut off as the answer has them; `None` if it is none.
-pub(crate) fn part(call: Call<'_>) -> Option<(Vec<u8>, Value)> {
+/// Of a `BatchGetItem` that is answered in part, the request for that part, if there is any, and the keys left over, as the
+/// answer has them; `None` of everything else.
+pub(crate) fn part(call: Call<'_>, fault: Fault) -> Option<(Option<Vec<u8>>, Value)> {
+    let Fault::Partly(most) = fault else { return None };
     let mut request: Value = (call.operation == "BatchGetItem").then(|| serde_json::from_slice(call.body).ok())??;
     let mut left = request["RequestItems"].clone();
-    for table in request["RequestItems"].as_object_mut()?.values_mut() {
-        table["Keys"].as_array_mut()?.truncate(1);
+    for (name, table) in request["RequestItems"].as_object_mut()? {
+        let keys = table["Keys"].as_array_mut()?;
+        left[name]["Keys"] = keys.split_off(most.min(keys.len())).into();
     }
-    for table in left.as_object_mut()?.values_mut() {
-        table["Keys"].as_array_mut()?.remove(0);
-    }
-    left.as_object_mut()?.retain(|_, table| table["Keys"].as_array().is_some_and(|keys| !keys.is_empty()));
-    Some((request.to_string().into_bytes(), left))
+    let has_keys = |table: &Value| table["Keys"].as_array().is_some_and(|keys| !keys.is_empty());
+    let wanted = request["RequestItems"].as_object_mut()?;
+    wanted.retain(|_, table| has_keys(table));
+    left.as_object_mut()?.retain(|_, table| has_keys(table));
+    let is_any = !wanted.is_empty();
+    Some((is_any.then(|| request.to_string().into_bytes()), left))
 }
 
-/// The answer to the part, with what was cut off.
+/// The answer to the part, with what is left over.
 pub(crate) fn with_rest(mut answer: Answer, left: Value) -> Answer {
-    if let Ok(Value::Object(mut body)) = serde_json::from_slice(&answer.body) {
+    if let (false, Ok(Value::Object(mut body))) = (answer.is_error(), serde_json::from_slice(&answer.body)) {
         body.insert("UnprocessedKeys".into(), left);
         answer.body = Value::Object(body).to_string().into_bytes();
     }

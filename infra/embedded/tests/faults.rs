@@ -55,11 +55,15 @@ async fn a_batch_is_answered_in_part() {
     let wanted = KeysAndAttributes::builder().set_keys(Some(keys.to_vec())).consistent_read(true).build().unwrap();
     let ask = || client.batch_get_item().request_items("tasks", wanted.clone()).send();
 
-    inject(&endpoints, "BatchGetItem", Fault::Partly, 1);
+    inject(&endpoints, "BatchGetItem", Fault::Partly(1), 1);
     let part = ask().await.unwrap();
     assert_eq!(part.responses().unwrap()["tasks"], keys[..1]);
     let left = &part.unprocessed_keys().unwrap()["tasks"];
     assert_eq!((left.keys(), left.consistent_read()), (&keys[1..], Some(true)));
+    inject(&endpoints, "BatchGetItem", Fault::Partly(0), 1);
+    let none = ask().await.unwrap();
+    assert!(none.responses().is_none_or(HashMap::is_empty));
+    assert_eq!(none.unprocessed_keys().unwrap()["tasks"].keys(), keys);
     let all = ask().await.unwrap();
     assert_eq!(all.responses().unwrap()["tasks"].len(), 2);
     assert!(all.unprocessed_keys().is_none_or(HashMap::is_empty));

@@ -121,6 +121,20 @@ impl Faulty {
         });
         answered.await.unwrap_or_else(|_| Err(unavailable(&site, "the run is over")))
     }
+
+    /// What each of many is told that were asked for together, at the site of the first: the request may fail as a whole, or
+    /// DynamoDB may leave some of them over, whose partition is at its limit.
+    fn each<T>(&self, sites: &[String], answers: Result<Vec<Result<T, Error>>, Error>) -> Vec<Result<T, Error>> {
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return sites.iter().map(|site| Err(unavailable(site, &error.to_string()))).collect(),
+        };
+        let left_over = |(n, site): (usize, &String)| n > 0 && self.world.fires(Class::StoreThrottle, site).is_some();
+        let left_over = sites.iter().enumerate().map(left_over);
+        let each = answers.into_iter().zip(sites).zip(left_over);
+        each.map(|((answer, site), is_left)| if is_left { Err(unavailable(site, "left over")) } else { answer })
+            .collect()
+    }
 }
 
 /// Transactions are made on submission only, so only what can meet one of them conflicts.
@@ -130,11 +144,6 @@ fn may_conflict(site: &str) -> bool {
 
 fn unavailable(what: &str, why: &str) -> Error {
     Error::Unavailable { what: what.to_owned(), source: why.to_owned().into() }
-}
-
-/// What each of `many` is told where a request for all of them failed.
-fn failed<T>(site: &str, error: &Error, many: usize) -> Vec<Result<T, Error>> {
-    (0..many).map(|_| Err(unavailable(site, &error.to_string()))).collect()
 }
 
 impl StateStore for Faulty {
@@ -161,10 +170,10 @@ impl StateStore for Faulty {
         if let [id] = ids {
             return vec![self.load(id).await];
         }
-        let labels: Vec<_> = ids.iter().map(|id| self.world.label(id)).collect();
-        let (site, asked) = (format!("load {}", labels.join(", ")), ids.to_vec());
-        let answers = self.ask(site.clone(), false, move |store, _| store.load_all(&asked)).await;
-        answers.unwrap_or_else(|error| failed(&site, &error, ids.len()))
+        let sites: Vec<_> = ids.iter().map(|id| format!("load {}", self.world.label(id))).collect();
+        let asked = ids.to_vec();
+        let answers = self.ask(sites[0].clone(), false, move |store, _| store.load_all(&asked)).await;
+        self.each(&sites, answers)
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -224,11 +233,10 @@ impl StateStore for Faulty {
         if let [task] = tasks {
             return vec![self.order(task).await];
         }
-        let labels: Vec<_> = tasks.iter().map(|task| self.world.label(&task.id)).collect();
-        let site = format!("order {}", labels.join(", "));
+        let sites: Vec<_> = tasks.iter().map(|task| format!("order {}", self.world.label(&task.id))).collect();
         let asked: Vec<Task> = tasks.iter().map(|task| (*task).clone()).collect();
-        let answers = self.ask(site.clone(), false, move |store, _| store.orders(&asked)).await;
-        answers.unwrap_or_else(|error| failed(&site, &error, tasks.len()))
+        let answers = self.ask(sites[0].clone(), false, move |store, _| store.orders(&asked)).await;
+        self.each(&sites, answers)
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
