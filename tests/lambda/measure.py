@@ -395,11 +395,11 @@ def main():
     bounds = {} if options.write else json.loads(RATIOS.read_text())
     colds, warms, memory, found = {}, {}, {}, {}
     for played in range(1, (options.rounds or ROUNDS) + 1):
-        # Each apart, so that the orders of one are in no queue and no sweep of another.
-        now = {}
-        for function in FUNCTIONS:
+        # Apart, so that the orders of one are in no queue and no sweep of another. Schedulers and agents get what submit sent.
+        now = dict.fromkeys(FUNCTIONS)
+        for functions in ([f for f in FUNCTIONS if f != "Supervisor"], ["Supervisor"]):
             with fresh_world(options) as world:
-                now[function] = cold(world, options.binaries, function, options.runs)
+                now |= {f: cold(world, options.binaries, f, options.runs) for f in functions}
         with fresh_world(options) as world:
             runs, most = warm(world, options.binaries)
         found = least(found, ratios(now, runs))
