@@ -214,7 +214,12 @@ fn watch_bears_with_a_system_that_is_away_for_a_while() {
     let mut first = String::new();
     let mut reader = BufReader::new(watch.stdout.take().unwrap());
     reader.read_line(&mut first).unwrap();
+    let address = case.up.url.strip_prefix("http://").unwrap().parse().unwrap();
     case.up.kill();
+    // Bound and not listening: a connection is refused, and no other test's system takes the port meanwhile.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.set_reuseaddr(true).unwrap();
+    held.bind(address).unwrap();
     std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
     let output = watch.wait_with_output().unwrap();
     let error = texts(&output).1;
