@@ -309,10 +309,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         // Once for all: a page of tasks would read the same record a hundred times.
         let agents = self.agents().await;
-        let mut read = self.read(ids).await.into_iter();
-        let mut read = || read.next().unwrap_or_else(|| Err(unanswered()));
-        let judge = |id| Box::pin(self.judge(id, read(), lease.token, &agents));
-        let verdicts = join_all(ids.iter().map(judge)).await;
+        let read = self.read(ids).await;
+        let judge = |(id, read)| Box::pin(self.judge(id, read, lease.token, &agents));
+        let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let (mut found, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
@@ -373,18 +372,20 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if read.iter().any(Result::is_ok) {
             let _ = self.known_agents().await;
         }
-        let mut read = read.into_iter();
-        let mut read = || read.next().unwrap_or_else(|| Err(unanswered())).map(|task| task.map(Arc::new));
+        let mut read = read.into_iter().map(|read| read.map(|task| task.map(Arc::new)));
+        let mut read = || read.next().expect("`read` has one for each that is missing");
         remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
     }
 
-    /// What the store has under these ids, in order. Their workflows are in memory afterwards, so that a batch that begins on
+    /// What the store has under these ids: one for each, in order. Their workflows are in memory afterwards, so that a batch that begins on
     /// nothing does not read one once for each of its messages. What fails is tried again, and told, by whoever needs it.
     async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
-        let read = Box::pin(self.store.load_all(ids)).await;
+        let mut read = Box::pin(self.store.load_all(ids)).await;
+        // A store that breaks its promise must not leave a message without an answer.
+        read.resize_with(ids.len(), || Err(unanswered()));
         let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
         let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
         read

@@ -9,14 +9,14 @@ use serde_json::json;
 use shared::agents::Agents;
 use shared::engine::{Config, Engine, Handled};
 use shared::lease::Lease;
-use shared::message::Effect;
+use shared::message::{Effect, Reply};
 use shared::order::{Id, Order};
 use shared::pools::Layout;
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::{Event, Kept};
 use shared::task::Task;
 use shared::workflow::{Hash, Workflow};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use support::*;
 
@@ -27,6 +27,8 @@ struct Store {
     asked: Mutex<Vec<String>>,
     /// The order whose task or input cannot be read.
     broken: Mutex<Option<Id>>,
+    /// Saves that met another version.
+    late: AtomicUsize,
 }
 
 impl Store {
@@ -85,7 +87,9 @@ impl StateStore for Store {
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         tokio::task::yield_now().await;
-        self.memory.save(task, seen).await
+        let saved = self.memory.save(task, seen).await?;
+        self.late.fetch_add(usize::from(saved != Saved::Applied), Ordering::Relaxed);
+        Ok(saved)
     }
 
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
@@ -127,8 +131,12 @@ type Instance = Engine<Arc<Store>, Arc<Queue>>;
 impl World {
     /// Orders `ord_1` to `ord_N`, made by an instance that is gone.
     async fn new(orders: i64) -> Self {
+        Self::of(ONE, orders).await
+    }
+
+    async fn of(text: &str, orders: i64) -> Self {
         let world = Self { store: Arc::default(), queue: Arc::default(), now: Arc::default() };
-        let (door, workflow) = (world.instance("door"), workflow(ONE));
+        let (door, workflow) = (world.instance("door"), workflow(text));
         door.use_workflow(&workflow).await.unwrap();
         for n in 1..=orders {
             world.accept(&door, &workflow, n).await;
@@ -139,15 +147,7 @@ impl World {
 
     async fn accept(&self, door: &Instance, workflow: &Workflow, n: i64) {
         let task = Task::new(submission(&format!("ord_{n}"), false), workflow, at(0));
-        let order = Order {
-            id: task.id.clone(),
-            tenant: "acme".into(),
-            idempotency_key: n.to_string(),
-            hash: String::new(),
-            created_at: at(0),
-            input: json!({ "n": n }),
-        };
-        assert_eq!(door.create(&order, &task).await.unwrap(), Created::New);
+        assert_eq!(door.create(&order(&task.id, n), &task).await.unwrap(), Created::New);
     }
 
     fn instance(&self, name: &str) -> Instance {
@@ -257,4 +257,32 @@ async fn a_sweep_reads_a_page_at_once() {
     let expired: Vec<_> = found.iter().map(|found| found.as_ref().ok().map(|found| found.expired)).collect();
     assert_eq!(expired, [Some(1), None, Some(0), Some(1)], "{found:?}");
     assert_eq!(world.store.asked(), ["agents", "load_all ord_1 ord_2 ord_9 ord_3", "workflow"]);
+}
+
+// What a batch read before another batch of the same instance saved does not take the place of what that saved.
+#[tokio::test]
+async fn an_older_read_does_not_hide_a_newer_save() {
+    let world = World::of(SIDE_BY_SIDE, 1).await;
+    world.instance("s").handle(wakes([1])).await;
+    let engine = world.instance("t");
+    let mut repeated = Box::pin(engine.handle(wakes([1])));
+    world.store.asked();
+    // Until it has read the task, and is on the way to its workflow.
+    while world.store.asked.lock().unwrap().is_empty() {
+        assert!(futures::poll!(&mut repeated).is_pending());
+    }
+    let reply = Reply {
+        task_id: id(1),
+        step: "a".into(),
+        attempt: 1,
+        tenant: String::new(),
+        queued_ms: None,
+        traceparent: None,
+        outcome: done(json!({})),
+    };
+    assert_eq!(words(&engine.handle(vec![(id(1), Event::Reply(reply))]).await), ["applied"]);
+    assert_eq!(words(&repeated.await), ["kept"]);
+    let cancel = Event::Cancel { by: "shop".into(), reason: String::new() };
+    assert_eq!(words(&engine.handle(vec![(id(1), cancel)]).await), ["applied"]);
+    assert_eq!(world.store.late.load(Ordering::Relaxed), 0, "it was decided on what is stored");
 }

@@ -193,14 +193,7 @@ impl World {
         door.use_workflow(&world.workflow).await.unwrap();
         for n in 1..=tasks {
             let task = Task::new(submission(&format!("ord_{n}"), true), &world.workflow, at(0));
-            let order = Order {
-                id: task.id.clone(),
-                tenant: "acme".into(),
-                idempotency_key: n.to_string(),
-                hash: String::new(),
-                created_at: at(0),
-                input: json!({ "n": n }),
-            };
+            let order = order(&task.id, i64::try_from(n).unwrap());
             assert_eq!(door.create(&order, &task).await.unwrap(), Created::New);
             assert_eq!(door.create(&order, &task).await.unwrap(), Created::Exists);
         }

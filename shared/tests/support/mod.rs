@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::agents::Agents;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
-use shared::order::Id;
+use shared::order::{Id, Order};
 use shared::pools::Pools;
 use shared::scheduler::{Decision, Event, Kept, Turn, schedule};
 use shared::step::{Direction, State};
@@ -102,6 +102,18 @@ pub fn submission(id: &str, reply_queue: bool) -> Submission {
         reply_queue: reply_queue.then(|| "acme".into()),
         priority: Priority::Normal,
         shard: 0,
+    }
+}
+
+/// The order of a task made by [`submission`], whose input says its number.
+pub fn order(id: &Id, n: i64) -> Order {
+    Order {
+        id: id.clone(),
+        tenant: "acme".into(),
+        idempotency_key: n.to_string(),
+        hash: String::new(),
+        created_at: at(0),
+        input: json!({ "n": n }),
     }
 }
 
