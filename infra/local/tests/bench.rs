@@ -115,10 +115,12 @@ fn a_steady_run_looks_at_memory_and_files_on_the_way() {
 fn a_part_alone_is_measured_alone() {
     let dir = tempfile::tempdir().unwrap();
     let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "--memory"]);
-    assert_eq!((report["backlog"].as_bool(), number(&report, "fsyncs_per_order")), (Some(true), 0.0), "{report}");
+    assert_eq!((report["backlog"].as_u64(), number(&report, "fsyncs_per_order")), (Some(20), 0.0), "{report}");
     for absent in ["p50_ms", "rates", "recovery", "steady"] {
         assert!(report[absent].is_null(), "{report}");
     }
+    let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "7", "--memory"]);
+    assert_eq!((report["backlog"].as_u64(), number(&report, "sends_per_order")), (Some(7), 7.0), "{report}");
 }
 
 #[test]
@@ -126,6 +128,7 @@ fn a_bench_that_makes_no_sense_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for (args, word) in [
         (&["--rates=0"] as &[&str], "1..=10000"),
+        (&["--backlog=0"], "invalid value '0' for '--backlog"),
         (&["--rate-for=1ms"], "1s to 24h"),
         (&["--duration=1h", "--only=single"], "cannot be used with"),
         (&["--rate=5"], "--duration"),

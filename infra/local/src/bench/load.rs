@@ -11,6 +11,7 @@ use shared::engine::Observer;
 use shared::order::Id;
 use shared::task::ProcessState;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -157,18 +158,19 @@ pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Re
     board.ended.store(0, Ordering::Relaxed);
     let endpoints = system.endpoints.as_ref().context("the benchmark runs on the embedded endpoints")?;
     let (counts, cpu) = (endpoints.counts(), process::cpu_time());
-    let begin = work_off(system, load, settings).await?;
+    let begins = work_off(system, load, settings).await?;
     let counts = endpoints.counts().since(&counts);
     let cpu = cpu.zip(process::cpu_time()).map(|(before, after)| after.saturating_sub(before));
     let orders = settings.orders as f64;
     let ends = lock(&board.ends).take().unwrap_or_default();
-    let tenth = (ends.len() / 10).max(1);
-    let rate = |from: Instant, to: Instant, n: usize| n as f64 / to.duration_since(from).as_secs_f64().max(1e-9);
-    let last = *ends.last().context("no order ended")?;
+    let ends_s = scheduling_seconds(&begins, &ends);
+    let tenth = (ends_s.len() / 10).max(1);
+    let rate = |from_s: f64, to_s: f64, n: usize| n as f64 / (to_s - from_s).max(1e-9);
+    let last_s = *ends_s.last().context("no order ended")?;
     Ok(Throughput {
-        orders_per_second: rate(begin, last, ends.len()),
-        orders_per_second_first_tenth: rate(begin, ends[tenth - 1], tenth),
-        orders_per_second_last_tenth: rate(ends[ends.len() - tenth], last, tenth),
+        orders_per_second: rate(0.0, last_s, ends_s.len()),
+        orders_per_second_first_tenth: rate(0.0, ends_s[tenth - 1], tenth),
+        orders_per_second_last_tenth: rate(ends_s[ends_s.len() - tenth], last_s, tenth),
         orders: settings.orders,
         in_flight: settings.in_flight,
         backlog: settings.backlog,
@@ -182,69 +184,111 @@ pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Re
             .map(|(operation, count)| (operation.clone(), count.requests as f64 / orders))
             .collect(),
         fsyncs_per_order: counts.syncs as f64 / orders,
-        ends_s: ends.iter().map(|end| end.duration_since(begin).as_secs_f64()).collect(),
+        ends_s,
     })
 }
 
-/// Answers when the scheduler began: with a backlog, after the last submission.
-async fn work_off(system: &System, load: &Load, settings: &Settings) -> Result<Instant> {
-    let board = &load.board;
-    let begin = Instant::now();
-    if settings.backlog {
-        system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, true);
+/// When each order ended, in seconds of scheduling: with a backlog the clock stands while orders are submitted.
+fn scheduling_seconds(begins: &[Instant], ends: &[Instant]) -> Vec<f64> {
+    let mut seconds = Vec::with_capacity(ends.len());
+    let mut before_s = 0.0;
+    for (n, begin) in begins.iter().enumerate() {
+        let next = begins.get(n + 1);
+        let of_this = ends[seconds.len()..].iter().take_while(|end| next.is_none_or(|next| *end < next));
+        seconds.extend(of_this.map(|end| before_s + end.duration_since(*begin).as_secs_f64()));
+        before_s = seconds.last().copied().unwrap_or(before_s);
     }
-    let submitted = AtomicU64::new(0);
-    let limit = if settings.backlog { u64::MAX } else { settings.in_flight as u64 };
-    let submits = (0..settings.orders).map(|n| {
-        let submitted = &submitted;
-        async move {
-            let place = submitted.fetch_add(1, Ordering::Relaxed);
-            while place.saturating_sub(board.ended.load(Ordering::Relaxed)) >= limit {
+    seconds
+}
+
+/// Answers when the scheduler began: with a backlog, after the last submission of each.
+async fn work_off(system: &System, load: &Load, settings: &Settings) -> Result<Vec<Instant>> {
+    let orders = settings.orders;
+    let run = Run { load, orders, begin: Instant::now(), said_s: AtomicU64::new(0), submitted: AtomicU64::new(0) };
+    let Some(backlog) = settings.backlog else {
+        run.submit(0..orders, settings.in_flight as u64).await?;
+        run.wait_for(orders).await?;
+        return Ok(vec![run.begin]);
+    };
+    let mut begins = Vec::new();
+    let mut submitted = 0;
+    while submitted < orders {
+        let until = submitted.saturating_add(backlog).min(orders);
+        system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, true);
+        run.submit(submitted..until, u64::MAX).await?;
+        begins.push(Instant::now());
+        system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, false);
+        run.wait_for(until).await?;
+        submitted = until;
+    }
+    Ok(begins)
+}
+
+/// The throughput run, and how far it is.
+struct Run<'a> {
+    load: &'a Load,
+    orders: u64,
+    begin: Instant,
+    said_s: AtomicU64,
+    submitted: AtomicU64,
+}
+
+impl Run<'_> {
+    /// Submits these orders, with so many at most that have not ended.
+    async fn submit(&self, which: Range<u64>, in_flight: u64) -> Result<()> {
+        let Load { board, .. } = self.load;
+        let submits = which.map(|n| async move {
+            let place = self.submitted.fetch_add(1, Ordering::Relaxed);
+            while place.saturating_sub(board.ended.load(Ordering::Relaxed)) >= in_flight {
                 // The timeout covers a notification that came between the check and the wait.
                 let _ = tokio::time::timeout(Duration::from_millis(5), board.changed.notified()).await;
             }
             let key = format!("many-{n}");
-            load.submit(&key, n).await.map_err(|p| anyhow::anyhow!("order {key} was refused: {}", p.detail))
+            self.load.submit(&key, n).await.map_err(|p| anyhow::anyhow!("order {key} was refused: {}", p.detail))
+        });
+        let mut answers = stream::iter(submits).buffer_unordered(32);
+        while let Some(answer) = answers.next().await {
+            answer?;
+            self.say();
         }
-    });
-    let mut answers = stream::iter(submits).buffer_unordered(32);
-    let mut said = begin;
-    let mut say = |ended: u64| {
-        if said.elapsed() >= SAY_EVERY {
-            said = Instant::now();
-            let accepted = submitted.load(Ordering::Relaxed).min(settings.orders);
-            eprintln!(
-                "{:>4} s: {accepted} of {} orders submitted, {ended} ended",
-                begin.elapsed().as_secs(),
-                settings.orders
-            );
-        }
-    };
-    while let Some(answer) = answers.next().await {
-        answer?;
-        say(board.ended.load(Ordering::Relaxed));
+        Ok(())
     }
-    system.pause_agent(stepwarden_aws::config::queue::SCHEDULER, false);
-    let scheduling = if settings.backlog { Instant::now() } else { begin };
-    let mut before = 0;
-    let mut moved = Instant::now();
-    loop {
-        let ended = board.ended.load(Ordering::Relaxed);
-        if ended >= settings.orders {
-            return Ok(scheduling);
+
+    /// Returns when so many orders have ended.
+    async fn wait_for(&self, ends: u64) -> Result<()> {
+        let Load { board, .. } = self.load;
+        let mut before = 0;
+        let mut moved = Instant::now();
+        loop {
+            let ended = board.ended.load(Ordering::Relaxed);
+            if ended >= ends {
+                return Ok(());
+            }
+            self.say();
+            let saves = board.saves.load(Ordering::Relaxed);
+            if saves > before {
+                (before, moved) = (saves, Instant::now());
+            }
+            anyhow::ensure!(
+                moved.elapsed() < STUCK,
+                "{ended} of {} orders ended, then nothing moved for {} s",
+                self.orders,
+                STUCK.as_secs()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        say(ended);
-        let saves = board.saves.load(Ordering::Relaxed);
-        if saves > before {
-            (before, moved) = (saves, Instant::now());
+    }
+
+    /// Says how far a long run is, every few seconds.
+    fn say(&self) {
+        let now_s = self.begin.elapsed().as_secs();
+        if now_s < self.said_s.load(Ordering::Relaxed) + SAY_EVERY.as_secs() {
+            return;
         }
-        anyhow::ensure!(
-            moved.elapsed() < STUCK,
-            "{ended} of {} orders ended, then nothing moved for {} s",
-            settings.orders,
-            STUCK.as_secs()
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        self.said_s.store(now_s, Ordering::Relaxed);
+        let submitted = self.submitted.load(Ordering::Relaxed).min(self.orders);
+        let ended = self.load.board.ended.load(Ordering::Relaxed);
+        eprintln!("{now_s:>4} s: {submitted} of {} orders submitted, {ended} ended", self.orders);
     }
 }
 
@@ -257,24 +301,54 @@ mod tests {
     use super::*;
     use stepwarden_aws::config::queue;
 
-    async fn system() -> (System, Load) {
-        let settings = Settings {
+    fn settings() -> Settings {
+        Settings {
             parts: Vec::new(),
             orders: 1,
             single: 1,
             in_flight: 1,
-            backlog: false,
+            backlog: None,
             rates: Vec::new(),
             rate_for: STUCK,
             kills: 1,
             steady: None,
             durability: None,
             data: None,
-        };
+        }
+    }
+
+    async fn system() -> (System, Load) {
         let board = Arc::new(Board::default());
-        let system = super::super::start(&settings, None, &board).await.unwrap();
+        let system = super::super::start(&settings(), None, &board).await.unwrap();
         let submit = Arc::clone(&system.submit);
         (system, Load { submit, board })
+    }
+
+    // Issue 7, point 2: rates at two backlogs can be compared, because what lies between two of them does not count.
+    #[test]
+    fn the_clock_of_a_backlog_stands_while_the_next_one_is_submitted() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let ms = |begins: &[Instant], ends: &[Instant]| -> Vec<u64> {
+            scheduling_seconds(begins, ends).iter().map(|s| (s * 1000.0).round() as u64).collect()
+        };
+        let ends = [at(10), at(20), at(1010), at(1030), at(5005)];
+        assert_eq!(ms(&[at(0), at(1000), at(5000)], &ends), [10, 20, 30, 50, 55]);
+        assert_eq!(ms(&[at(0)], &ends), [10, 20, 1010, 1030, 5005]);
+        assert!(ms(&[at(0)], &[]).is_empty());
+    }
+
+    // The same: a backlog is all there before the first order of it moves, and is worked off before the next one.
+    #[tokio::test]
+    async fn one_backlog_is_worked_off_before_the_next_is_submitted() {
+        let (system, load) = system().await;
+        *lock(&load.board.ends) = Some(Vec::new());
+        let settings = Settings { orders: 7, backlog: Some(3), ..settings() };
+        let begins = tokio::time::timeout(STUCK, work_off(&system, &load, &settings)).await.unwrap().unwrap();
+        let ends = lock(&load.board.ends).take().unwrap();
+        let ended_before: Vec<usize> = begins.iter().map(|b| ends.iter().filter(|end| *end < b).count()).collect();
+        assert_eq!((ended_before, ends.len()), (vec![0, 3, 6], 7));
+        system.stop().await;
     }
 
     // Issue 7, point 1: the rate is kept up while nothing ends.

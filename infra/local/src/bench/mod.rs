@@ -66,8 +66,8 @@ pub struct Settings {
     pub single: u64,
     /// Orders submitted and not ended at most, in the throughput run.
     pub in_flight: usize,
-    /// Submit all orders before the first one is scheduled.
-    pub backlog: bool,
+    /// Submit so many orders before the first of them is scheduled, and the next so many when all of them have ended.
+    pub backlog: Option<u64>,
     /// Orders a second, each rate in a run of its own.
     pub rates: Vec<u32>,
     /// How long each of these runs lasts.

@@ -77,9 +77,9 @@ fn panels(report: &Report) -> Vec<Panel> {
         });
     }
     if let Some(run) = &report.throughput {
-        let in_flight = if run.backlog { "all".to_owned() } else { run.in_flight.to_string() };
+        let in_flight = run.at_once();
         panels.push(Panel {
-            title: format!("Orders ended, of {} with {in_flight} in flight", run.orders),
+            title: format!("Orders ended, of {}, {in_flight}", run.orders),
             x: "seconds",
             y: "orders per second",
             is_log: false,

@@ -56,8 +56,8 @@ pub struct Throughput {
     pub orders: u64,
     /// Submitted and not ended at most.
     pub in_flight: usize,
-    /// Whether all orders were submitted before the first was scheduled.
-    pub backlog: bool,
+    /// Orders submitted before the first of them was scheduled; then the next so many.
+    pub backlog: Option<u64>,
     /// User and system time of the whole process per order.
     pub cpu_ms_per_order: Option<f64>,
     /// Requests to the DynamoDB endpoint per order; the supervisor's sweeps included.
@@ -73,6 +73,17 @@ pub struct Throughput {
     /// When each order ended, in seconds from the beginning, in order.
     #[serde(skip)]
     pub ends_s: Vec<f64>,
+}
+
+impl Throughput {
+    /// How many orders there were at once, in words.
+    pub fn at_once(&self) -> String {
+        match self.backlog {
+            None => format!("{} in flight", self.in_flight),
+            Some(n) if n >= self.orders => "all submitted before".to_owned(),
+            Some(n) => format!("{n} submitted before each time"),
+        }
+    }
 }
 
 /// How long orders took, in milliseconds.
@@ -152,9 +163,9 @@ impl Report {
         say!("machine             {} x {}", self.cpus, self.cpu_model);
         say!("durability          {}", self.durability);
         if let Some(run) = &self.throughput {
-            let in_flight = if run.backlog { "all".to_owned() } else { run.in_flight.to_string() };
+            let in_flight = run.at_once();
             let Throughput { orders_per_second, orders, .. } = run;
-            say!("throughput          {orders_per_second:.0} orders/s ({orders} orders, {in_flight} in flight)");
+            say!("throughput          {orders_per_second:.0} orders/s ({orders} orders, {in_flight})");
             say!(
                 "  first, last tenth {:.0}, {:.0} orders/s",
                 run.orders_per_second_first_tenth,

@@ -150,7 +150,7 @@ async fn bench(bench: Bench) -> Result<ExitCode> {
         orders,
         single,
         in_flight,
-        backlog,
+        backlog: backlog.map(|n| n.unwrap_or(orders).min(orders)),
         rates: bench.rates,
         rate_for: bench.rate_for,
         kills: bench.kills,

@@ -62,7 +62,7 @@ pub enum Command {
     Demo(Demo),
     /// Measure throughput, latency, recovery and memory on this machine, in about a minute
     #[command(
-        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --duration 1h --rate 100    whether memory stays as it is"
+        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --only throughput --orders 100000 --backlog 1000    the same, a thousand at a time\n  stepwarden bench --duration 1h --rate 100    whether memory stays as it is"
     )]
     Bench(Bench),
     /// Serve the steps of the recovery runs of `bench`, which starts and kills it
