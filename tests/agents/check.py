@@ -115,4 +115,5 @@ def main(program):
             world.stop()
 
 
-main(sys.argv[1])
+# The system runs in a folder of its own.
+main(Path(sys.argv[1]).resolve())
