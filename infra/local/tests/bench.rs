@@ -34,7 +34,7 @@ fn a_run_counts_its_orders_and_its_kills() {
             "--orders=50",
             "--single=5",
             "--in-flight=10",
-            "--rates=40,20",
+            "--rates=40,20,20",
             "--rate-for=1s",
             "--kills=1",
             "--durability=process",
@@ -49,13 +49,13 @@ fn a_run_counts_its_orders_and_its_kills() {
     assert!(number(&report, "peak_memory_bytes") >= number(&report, "idle_memory_bytes"), "{report}");
     assert_latency(&report);
     let rates = report["rates"].as_array().unwrap();
-    for (rate, offered) in rates.iter().zip([40.0, 20.0]) {
+    for (rate, offered) in rates.iter().zip([40.0, 20.0, 20.0]) {
         assert_eq!(number(rate, "offered_per_second"), offered, "{rate}");
         assert_eq!(number(rate, "orders") + number(rate, "refused"), offered, "{rate}");
         assert!(number(rate, "orders_per_second") <= offered, "{rate}");
         assert_latency(rate);
     }
-    assert_eq!(rates.len(), 2);
+    assert_eq!(rates.len(), 3);
     let recovery = &report["recovery"];
     for victim in ["agent", "scheduler", "everything"] {
         let killed = &recovery[victim];
@@ -126,9 +126,14 @@ fn a_part_alone_is_measured_alone() {
 #[test]
 fn a_bench_that_makes_no_sense_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("used")).unwrap();
+    std::fs::write(dir.path().join("used/tables.db"), "").unwrap();
     for (args, word) in [
         (&["--rates=0"] as &[&str], "1..=10000"),
         (&["--backlog=0"], "invalid value '0' for '--backlog"),
+        (&["--backlog=5", "--in-flight=3"], "cannot be used with"),
+        (&["--backlog=5", "--only=single"], "throughput"),
+        (&["--data=used"], "the data of a system"),
         (&["--rate-for=1ms"], "1s to 24h"),
         (&["--duration=1h", "--only=single"], "cannot be used with"),
         (&["--rate=5"], "--duration"),

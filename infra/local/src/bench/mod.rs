@@ -95,6 +95,15 @@ impl Settings {
         if draws && self.steady.is_none() && !self.parts.iter().any(is_drawn) {
             return Err("nothing to draw: --svg shows throughput, rates, or a run with --duration");
         }
+        if self.backlog.is_some() && !self.parts.contains(&Part::Throughput) {
+            return Err("--backlog is for the throughput run, which --only leaves out");
+        }
+        if self.data.as_deref().is_some_and(|dir| dir.join("tables.db").exists()) {
+            return Err(
+                "--data names a directory with the data of a system: orders that were there before would be counted, \
+                        so name another one, or none",
+            );
+        }
         Ok(())
     }
 }
@@ -124,8 +133,12 @@ pub async fn run(settings: &Settings) -> Result<Report> {
         }
         report.peak_memory_bytes = process::memory().map(|(_, peak)| peak);
         if wants(Part::Rates) {
-            for &rate in &settings.rates {
-                report.rates.push(load.at_rate(rate, settings.rate_for).await?);
+            if settings.backlog.is_some() {
+                // Until then that its last orders waited long is held against the next ones.
+                tokio::time::sleep(shared::overload::FRESH.unsigned_abs()).await;
+            }
+            for (n, &rate) in settings.rates.iter().enumerate() {
+                report.rates.push(load.at_rate(&format!("rate-{n}"), rate, settings.rate_for).await?);
             }
         }
         if let Some((rate, lasting)) = settings.steady {

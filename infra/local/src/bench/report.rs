@@ -54,9 +54,9 @@ pub struct Throughput {
     pub orders_per_second_last_tenth: f64,
     /// How many.
     pub orders: u64,
-    /// Submitted and not ended at most.
-    pub in_flight: usize,
-    /// Orders submitted before the first of them was scheduled; then the next so many.
+    /// Submitted and not ended at most; without it there is a backlog.
+    pub in_flight: Option<usize>,
+    /// Orders submitted before the first of them was scheduled, and then the next so many.
     pub backlog: Option<u64>,
     /// User and system time of the whole process per order.
     pub cpu_ms_per_order: Option<f64>,
@@ -70,7 +70,7 @@ pub struct Throughput {
     pub requests_per_order: BTreeMap<String, f64>,
     /// Times the disk was made to keep what was written, per order.
     pub fsyncs_per_order: f64,
-    /// When each order ended, in seconds from the beginning, in order.
+    /// When each order ended, in seconds of scheduling, in order.
     #[serde(skip)]
     pub ends_s: Vec<f64>,
 }
@@ -79,9 +79,9 @@ impl Throughput {
     /// How many orders there were at once, in words.
     pub fn at_once(&self) -> String {
         match self.backlog {
-            None => format!("{} in flight", self.in_flight),
-            Some(n) if n >= self.orders => "all submitted before".to_owned(),
-            Some(n) => format!("{n} submitted before each time"),
+            None => format!("{} in flight", self.in_flight.unwrap_or_default()),
+            Some(n) if n >= self.orders => "all submitted first".to_owned(),
+            Some(n) => format!("{n} at a time, submitted first"),
         }
     }
 }

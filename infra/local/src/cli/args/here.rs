@@ -105,8 +105,9 @@ pub struct Bench {
     /// Orders submitted and not ended at most
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
-    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, all at once
-    #[arg(long, value_name = "N", num_args = 0..=1, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, all at once. The
+    /// rate leaves out the time of submission
+    #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
     /// Orders a second, each in a run of its own: they are submitted on schedule, and their time counts from then
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [50, 100, 200, 400], value_parser = per_second())]
