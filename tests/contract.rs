@@ -214,6 +214,34 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
     assert_eq!(answers, [Some(true), None, None, Some(true)], "{loaded:?}");
 }
 
+// J1: an order's input never changes, so it is read at half the price; where that read misses what was just written, it is read again.
+#[tokio::test]
+async fn an_input_that_a_cheap_read_misses_is_found() {
+    let place = Place::new().await;
+    let Some(embedded) = &place.embedded else { return };
+    let mut tasks = Vec::new();
+    for n in 0..3 {
+        let (order, task) = contract::pair(&format!("cheap-{n}"), 0);
+        place.store.create(&order, &task).await.unwrap();
+        tasks.push((order, task));
+    }
+    let orders = tasks.iter().map(|(order, _)| Some(order.clone())).collect::<Vec<_>>();
+    let wanted: Vec<&Task> = tasks.iter().map(|(_, task)| task).collect();
+    for (fault, requests) in [(None, 1), (Some(Fault::Behind), 2)] {
+        embedded.set_fault_hook(fault.map(|fault| -> FaultHook { Arc::new(move |_: &Call<'_>| Some(fault)) }));
+        let before = embedded.counts();
+        let found = place.store.orders(&wanted).await.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+        assert_eq!(found, orders);
+        assert_eq!(place.store.order(wanted[0]).await.unwrap(), orders[0]);
+        let counts = embedded.counts().since(&before);
+        let asked = ["BatchGetItem", "GetItem"].map(|name| counts.requests(&format!("DynamoDB_20120810.{name}")));
+        assert_eq!(asked, [requests; 2], "{fault:?}");
+    }
+    // One that is nowhere is not found, and never made up.
+    let (_, nowhere) = contract::pair("cheap-nowhere", 0);
+    assert_eq!(place.store.order(&nowhere).await.unwrap(), None);
+}
+
 #[tokio::test]
 async fn records_have_dynamodbs_limits() {
     contract::store::sizes(&Place::new().await.store).await;

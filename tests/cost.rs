@@ -30,7 +30,7 @@ struct Meter {
     writes: usize,
     record_units: usize,
     index_units: usize,
-    read_units: usize,
+    half_read_units: usize,
     messages: usize,
     sqs_requests: usize,
     invocations: [usize; 2],
@@ -77,10 +77,11 @@ impl Meter {
         self.stored.insert(key(item), (weight(item), place));
     }
 
-    /// A record read: each counts by itself, in a batch too.
-    fn get(&mut self, place: &Value) {
+    /// A record read: each counts by itself, in a batch too, and half where the read may be behind.
+    fn get(&mut self, place: &Value, request: &Value) {
         let (bytes, _) = self.stored.get(&key(place)).expect("what is read was written");
-        self.read_units += bytes.div_ceil(READ_UNIT);
+        let halves = if request["ConsistentRead"].as_bool() == Some(true) { 2 } else { 1 };
+        self.half_read_units += halves * bytes.div_ceil(READ_UNIT);
     }
 
     fn call(&mut self, call: &Call<'_>) {
@@ -96,10 +97,11 @@ impl Meter {
             }
             // How the agents stand is read every two seconds, however many orders there are.
             "GetItem" if key(&body["Key"]).starts_with("control#") => {}
-            "GetItem" => self.get(&body["Key"]),
+            "GetItem" => self.get(&body["Key"], &body),
             "BatchGetItem" => {
-                let tables = body["RequestItems"].as_object().unwrap().values();
-                tables.flat_map(|table| table["Keys"].as_array().unwrap()).for_each(|key| self.get(key));
+                for table in body["RequestItems"].as_object().unwrap().values() {
+                    table["Keys"].as_array().unwrap().iter().for_each(|key| self.get(key, table));
+                }
             }
             "SendMessageBatch" => {
                 let entries = body["Entries"].as_array().unwrap();
@@ -132,15 +134,19 @@ enum Way {
     Alone,
     /// By HTTP, with batches of ten.
     Tens,
+    /// The same, with a scheduler for each message of an order, which has to read what the one before it saved.
+    Turns,
     /// By messages, ten in a request, with batches of ten.
     Messages,
 }
 
-const WAYS: [Way; 3] = [Way::Alone, Way::Tens, Way::Messages];
+const WAYS: [Way; 4] = [Way::Alone, Way::Tens, Way::Turns, Way::Messages];
+/// As many as an order of four steps has messages to its scheduler.
+const SCHEDULERS: usize = 5;
 
 struct Bench {
     world: World,
-    scheduler: Engine,
+    schedulers: Vec<Engine>,
     meter: Arc<Mutex<Meter>>,
 }
 
@@ -148,13 +154,15 @@ impl Bench {
     async fn start() -> Self {
         let order = include_str!("../workflows/order.toml").to_owned();
         let world = World::start(&[three_noops("60s"), order], None).await;
-        let scheduler = world.engine("scheduler", 1000, None);
-        let bench = Self { world, scheduler, meter: Arc::default() };
+        let schedulers = (0..SCHEDULERS).map(|n| world.engine(&format!("scheduler-{n}"), 1000, None)).collect();
+        let bench = Self { world, schedulers, meter: Arc::default() };
         // What each function reads once in its life.
-        for workflow in ["noops", "order"] {
-            bench.world.accept(workflow, &format!("first-{workflow}"), northwind(0)).await;
+        for scheduler in &bench.schedulers {
+            for workflow in ["noops", "order"] {
+                bench.world.accept(workflow, &format!("first-{workflow}-{}", scheduler.instance()), northwind(0)).await;
+            }
+            bench.world.settle(scheduler).await;
         }
-        bench.world.settle(&bench.scheduler).await;
         bench
     }
 
@@ -180,7 +188,7 @@ impl Bench {
                 meter.invocations[0] += 1;
             }
             if way == Way::Alone {
-                self.settle(1).await;
+                self.settle(1, way).await;
             }
         }
         if way == Way::Messages {
@@ -193,7 +201,7 @@ impl Bench {
             send.set_entries(Some((0..ORDERS).map(entry).collect())).send().await.unwrap();
             self.meter.lock().unwrap().end();
         }
-        self.settle(10).await;
+        self.settle(10, way).await;
         self.world.no_faults();
         for id in &ids {
             assert_eq!(self.world.task(id).await.process_state(), ProcessState::Processed);
@@ -202,7 +210,9 @@ impl Bench {
     }
 
     /// Delivers until nothing is left, as Lambda does: receives, invokes, deletes.
-    async fn settle(&self, most: i32) {
+    async fn settle(&self, most: i32, way: Way) {
+        let mut schedulers = self.schedulers.iter().cycle();
+        let mut scheduler = &self.schedulers[0];
         let mut is_moving = true;
         while is_moving {
             is_moving = false;
@@ -213,7 +223,10 @@ impl Bench {
                 let received = receive.max_number_of_messages(most).wait_time_seconds(0).send().await.unwrap();
                 let Some(messages) = received.messages else { continue };
                 is_moving = true;
-                let response = self.world.handle(queue, &self.scheduler, whole_event(queue, &messages)).await;
+                if way == Way::Turns && ["scheduler", "replies"].contains(&queue) {
+                    scheduler = schedulers.next().unwrap();
+                }
+                let response = self.world.handle(queue, scheduler, whole_event(queue, &messages)).await;
                 assert!(response.batch_item_failures.is_empty());
                 let entry = |(n, receipt): (usize, &str)| {
                     let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
@@ -252,7 +265,7 @@ fn rows(meter: &Meter, way: Way, prices: &Prices) -> Vec<(&'static str, f64, f64
         row("API requests: the submission", "api_requests", each(meter.api_requests)),
         row("DynamoDB write units, records", "write_units", each(meter.record_units)),
         row("DynamoDB write units, due index", "write_units", each(meter.index_units)),
-        row("DynamoDB read units", "read_units", each(meter.read_units)),
+        row("DynamoDB read units", "read_units", each(meter.half_read_units) / 2.0),
         row("SQS requests", "sqs_requests", each(meter.sqs_requests)),
         row("Lambda invocations", "invocations", each(meter.invocations.iter().sum())),
         row("Lambda time, GB-s", "gb_seconds", ms / 1000.0 * order("memory_gb")),
@@ -272,8 +285,8 @@ fn units(units: f64) -> String {
 fn sheet(meters: &[Meter], prices: &Prices) -> String {
     let all: Vec<_> = meters.iter().zip(WAYS).map(|(meter, way)| rows(meter, way, prices)).collect();
     let mut text = String::from(
-        "| an order needs | a million cost | one at a time | USD | in tens | USD | in tens, by message | USD |\n\
-         |---|---|---|---|---|---|---|---|\n",
+        "| an order needs | a million cost | one at a time | USD | in tens | USD | in tens, in turn | USD | in tens, by message | USD |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for n in 0..all[0].len() {
         let (name, price, _) = all[0][n];
@@ -309,7 +322,9 @@ fn others(prices: &Prices) -> String {
 async fn the_cost_sheet_is_what_orders_cost() {
     let (bench, prices) = (Bench::start().await, Prices::read());
     let mut three = Vec::new();
-    let mut sums = String::from("| order | one at a time | in tens | in tens, by message |\n|---|---|---|---|\n");
+    let mut sums = String::from(
+        "| order | one at a time | in tens | in tens, in turn | in tens, by message |\n|---|---|---|---|---|\n",
+    );
     for (kb, writes) in [(1, 2), (4, 8)] {
         let mut line = format!("| three steps, {kb} KB stored |");
         for way in WAYS {
@@ -325,7 +340,14 @@ async fn the_cost_sheet_is_what_orders_cost() {
             if way != Way::Alone {
                 assert!(meter.sqs_requests <= 3 * ORDERS, "{meter:?}");
                 let dollars = dollars(&meter, way, &prices);
-                assert!(kb > 1 || dollars <= 10.0, "{dollars} USD for a million orders of {kb} KB");
+                // The goal of 10 is one for small orders whose scheduler has them in memory. Each bound has hardly any room.
+                let most = match (kb, way) {
+                    (1, Way::Turns) => 10.5,
+                    (1, _) => 10.0,
+                    (_, Way::Turns) => 14.25,
+                    _ => 13.75,
+                };
+                assert!(dollars <= most, "{dollars} USD for a million orders of {kb} KB");
             }
             write!(line, " {:.2} |", dollars(&meter, way, &prices)).unwrap();
             if kb == 1 {

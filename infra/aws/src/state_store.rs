@@ -50,8 +50,20 @@ impl DynamoStore {
         }
     }
 
+    /// A read that sees every write answered before it.
     pub(crate) async fn get(&self, table: &str, key: Item, what: &str) -> Result<Option<Item>, Error> {
-        let answer = self.client.get_item().table_name(table).set_key(Some(key)).consistent_read(true).send().await;
+        self.get_with(true, table, key, what).await
+    }
+
+    pub(crate) async fn get_with(
+        &self,
+        consistent: bool,
+        table: &str,
+        key: Item,
+        what: &str,
+    ) -> Result<Option<Item>, Error> {
+        let request = self.client.get_item().table_name(table).set_key(Some(key));
+        let answer = request.consistent_read(consistent).send().await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
@@ -102,7 +114,7 @@ impl StateStore for DynamoStore {
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
-        let items = self.get_all(&self.state_table, &keys, |n| format!("task {}", ids[n])).await;
+        let items = self.get_all(true, &self.state_table, &keys, |n| format!("task {}", ids[n])).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
@@ -192,13 +204,12 @@ impl StateStore for DynamoStore {
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        let item = self.get(&self.orders_table, self.order_key(task), &format!("order {}", task.id)).await?;
-        item.as_ref().map(item::to_order).transpose()
+        self.orders(&[task]).await.pop().expect("one answer for each task")
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
         let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task)).collect();
-        let items = self.get_all(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
+        let items = self.get_written_once(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_order).transpose()).collect()
     }
 

@@ -80,6 +80,10 @@ impl Inner {
                 self.perform(service, operation, endpoint, body).await;
                 Err(Lost)
             }
+            Some(Fault::Behind) => match fault::behind(call) {
+                Some(answer) => Ok(answer),
+                None => Ok(self.perform(service, operation, endpoint, body).await),
+            },
             Some(fault) => match fault::part(call, fault) {
                 Some((None, left)) => Ok(fault::with_rest(Answer::ok(&json!({ "Responses": {} })), left)),
                 Some((Some(body), left)) => {

@@ -28,6 +28,9 @@ pub enum Fault {
     TransactionConflict,
     /// `BatchGetItem`: so many keys of each table are answered, the others come back as `UnprocessedKeys`. Else as `Throttle`.
     Partly(usize),
+    /// `GetItem` and `BatchGetItem` without `ConsistentRead`: they find nothing, as if all had been written just now. Every other
+    /// call is done.
+    Behind,
     /// Not done; an error of the service itself, status 500.
     InternalError,
     /// Not done; the connection broke.
@@ -47,6 +50,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
         |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
+        (Fault::Behind, _) => unreachable!("such a call is done, or answered by `behind`"),
         (Fault::Throttle | Fault::Partly(_), Service::DynamoDb) => dynamodb(
             "ProvisionedThroughputExceededException",
             "The level of configured provisioned throughput for the table was exceeded.",
@@ -71,6 +75,19 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
             Answer::error(500, "InternalException", "This exception occurs due to unexpected causes.")
         }
     })
+}
+
+/// The answer to a read that may be behind, and is; `None` of every other call.
+pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
+    let request: Value = serde_json::from_slice(call.body).ok()?;
+    let may_be_behind = |read: &Value| read["ConsistentRead"].as_bool() != Some(true);
+    match call.operation {
+        "GetItem" if may_be_behind(&request) => Some(Answer::ok(&serde_json::json!({}))),
+        "BatchGetItem" if request["RequestItems"].as_object()?.values().all(may_be_behind) => {
+            Some(Answer::ok(&serde_json::json!({ "Responses": {}, "UnprocessedKeys": {} })))
+        }
+        _ => None,
+    }
 }
 
 /// Of a `BatchGetItem` that is answered in part, the request for that part, if there is any, and the keys left over, as the
