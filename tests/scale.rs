@@ -579,6 +579,21 @@ fn limits() -> Vec<Limit> {
         ),
         limit("write units a second of table `state`", 6.0, 4000.0, 40_000.0, "warm throughput; the quota of a table"),
         limit("write units a second of table `orders`", 2.0, 4000.0, 40_000.0, "warm throughput; the quota of a table"),
+        limit("write units a second of index `due`", 2.0, 4000.0, 40_000.0, "warm throughput of the index; its quota"),
+        limit(
+            "read units a second of table `state`, where schedulers take turns",
+            4.0,
+            12_000.0,
+            40_000.0,
+            "warm throughput; the quota of a table",
+        ),
+        limit(
+            "read units a second of table `orders`, likewise",
+            1.5,
+            12_000.0,
+            40_000.0,
+            "warm throughput; the quota of a table",
+        ),
         limit("shards: 1,000 entries a second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`Shards`"),
         limit("buckets: 1,000 write units a second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`OrderBuckets`"),
         limit("batches of Wakes at once", 0.1 * ten, 20.0, 1000.0, "`SchedulerConcurrency`"),
@@ -628,5 +643,5 @@ fn what_saturates_first_is_in_the_document() {
     hold("scaling.md", "limits", &table);
     let count = |n: usize| (over.iter().filter(|o| o[n].0).count(), over.iter().filter(|o| o[n].1).count());
     // As the document says in words.
-    assert_eq!([count(0), count(1), count(2)], [(2, 0), (9, 2), (12, 7)]);
+    assert_eq!([count(0), count(1), count(2)], [(2, 0), (12, 2), (15, 10)]);
 }

@@ -101,7 +101,7 @@ pub trait StateStore: Send + Sync {
         limit: u32,
         cursor: Option<&str>,
     ) -> impl Future<Output = Result<DuePage, Error>> + Send;
-    /// The order a task was made for.
+    /// The order a task was made for. It never changes, so a read may come from anywhere as long as it finds what was written before.
     fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
     /// The same for many, as in [`StateStore::load_all`].
     fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {

@@ -1,8 +1,8 @@
 """Measures each function's binary as Lambda would start it: a new process, the template's environment, real events. Cold: the
 first response. Warm: batches of one and of ten, and a sweep over overdue orders.
 
-Processor time is held to ratios, tests/lambda/ratios.json: of a cold start to a process of Python that starts on the same machine just
-then, and of ten messages to one. The endpoints and the remote services are those of `stepwarden up`, in another process on this machine, over plain HTTP. What
+Ratios are held, tests/lambda/ratios.json: of a cold start to a process of Python that starts on the same machine just
+then, by processor time and by the clock, and of ten messages to one, by processor time. The endpoints and the remote services are those of `stepwarden up`, in another process on this machine, over plain HTTP. What
 Lambda itself adds (fetching and unpacking the archive, starting the sandbox) and TLS are not in the figures.
 """
 
@@ -303,26 +303,26 @@ class Process:
 
 
 def calibrate():
-    """Milliseconds of processor time that a process of Python takes to start and end: what the machine is worth just now."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Milliseconds that a process of Python takes to start and end, and of processor time: what the machine is worth just now."""
+    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+    wall, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall * 1000, (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
 def cold(world, binaries, function, count):
-    """Medians of cold starts: milliseconds to `next`, to the first answer, of processor time until then; memory; that processor time in
-    starts of Python."""
+    """Medians of cold starts: milliseconds to `next`, to the first answer, of processor time until then; memory; that processor time,
+    and the first answer, in starts of Python."""
     events, runs = Events(world), []
     # One run before, which reads the file from the disk.
     for _ in range(count + 1):
-        event, python = events.next(function), calibrate()
+        event, (python, python_cpu) = events.next(function), calibrate()
         with Process(binaries, world, function) as process:
             process.invoke(event)
             # The event waited at the Runtime API when it was asked for.
             asked, first = (process.api.asked[0] - process.begin) * 1000, (process.api.answered[0] - process.begin) * 1000
             cpu = process.cpu()
-            runs.append((asked, first, cpu, process.memory(), cpu / python))
+            runs.append((asked, first, cpu, process.memory(), cpu / python_cpu, first / python))
     return tuple(statistics.median(values) for values in zip(*runs[1:], strict=True))
 
 
@@ -361,8 +361,9 @@ def warm(world, binaries):
 
 def ratios(cold_starts, warm_runs):
     """What is held, by processor time, which other work on the machine does not make longer: cold starts in starts of Python, and
-    batches of ten, or sweeps, against one message."""
+    batches of ten, or sweeps, against one message. And the first answer by the clock, which would show what only waits."""
     found = {f"cold, {name.lower()}": figures[4] for name, figures in cold_starts.items()}
+    found |= {f"first response, {name.lower()}": figures[5] for name, figures in cold_starts.items()}
     for name in ("scheduler, orders", "agent", "scheduler, replies"):
         found[f"ten to one, {name}"] = warm_runs[name, 10][1] / warm_runs[name, 1][1]
     one = next(cpu for (name, _), (_, cpu) in warm_runs.items() if name.startswith("supervisor"))
@@ -410,7 +411,7 @@ def main():
     over = []
     print(f"rounds: {played}; each figure is the best of them")
     print(f"cold, medians of {options.runs}: size MB, until it asks for work ms, first response ms, CPU ms, memory MB")
-    for function, (asked, first, cpu, rss, _) in colds.items():
+    for function, (asked, first, cpu, rss, *_) in colds.items():
         size = (options.binaries / function.lower() / "bootstrap").stat().st_size / 1e6
         print(f"  {function.lower():<30}{size:>9.1f}{asked:>9.1f}{first:>9.1f}{cpu:>9.1f}{rss:>9.1f}")
         figures = [("MB", size, MAX_MEGABYTES), ("MB of memory", rss, MAX_RSS_MEGABYTES)]
