@@ -429,7 +429,9 @@ def main():
         if ratio > bounds.get(name, ratio) * SLACK:
             over.append(f"{name}: {ratio:.2f}, bound {bounds[name] * SLACK:.2f}")
     if options.write:
-        RATIOS.write_text(json.dumps({name: round(ratio, 2) for name, ratio in found.items()}, indent=2) + "\n")
+        # Of the best figures: the least of several rounds' ratios would be that in which one message took longest.
+        typical = ratios(colds, warms)
+        RATIOS.write_text(json.dumps({name: round(ratio, 2) for name, ratio in typical.items()}, indent=2) + "\n")
     for words in over:
         print(f"FAIL {words}")
     return 1 if over else 0

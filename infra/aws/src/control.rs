@@ -2,6 +2,7 @@
 //! one that a supervisor found strained, and each queue that a scheduler found too long.
 
 use crate::item::{Item, s};
+use crate::many::Source;
 use crate::state_store::{DynamoStore, unavailable};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
@@ -26,7 +27,7 @@ impl DynamoStore {
     /// The table's.
     pub async fn read_agents(&self) -> Result<Agents, Error> {
         let key = Item::from([("pk".into(), s(KEY))]);
-        let item = self.get(&self.state_table, key, KEY).await?.unwrap_or_default();
+        let item = self.get(Source::consistent(&self.state_table), key, KEY).await?.unwrap_or_default();
         let mut paused: BTreeMap<String, Pause> = all(&item, PAUSED);
         // Whatever it says, somebody wanted this agent to be paused.
         for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {

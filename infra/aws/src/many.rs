@@ -17,6 +17,21 @@ const ATTEMPTS: u32 = 5;
 
 type Read = Result<Option<Item>, Error>;
 
+/// Where items are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub table: &'a str,
+    /// Whether every write answered before is seen, for twice the price.
+    pub is_consistent: bool,
+}
+
+impl<'a> Source<'a> {
+    /// The table as the last write left it.
+    pub fn consistent(table: &'a str) -> Self {
+        Self { table, is_consistent: true }
+    }
+}
+
 impl DynamoStore {
     /// The items under `keys` as [`DynamoStore::get_all`] answers them, of a table whose items never change: a read that may be
     /// behind costs half, and can do no worse than miss one that was just written. Such a one is read again.
@@ -26,43 +41,31 @@ impl DynamoStore {
         keys: &[Item],
         what: impl Fn(usize) -> String,
     ) -> Vec<Read> {
-        let mut answers = self.get_all(false, table, keys, &what).await;
+        let mut answers = self.get_all(Source { table, is_consistent: false }, keys, &what).await;
         let missed: Vec<usize> = (0..keys.len()).filter(|n| matches!(answers[*n], Ok(None))).collect();
         let again: Vec<Item> = missed.iter().map(|n| keys[*n].clone()).collect();
-        let again = self.get_all(true, table, &again, |n| what(missed[n])).await;
+        let again = self.get_all(Source::consistent(table), &again, |n| what(missed[n])).await;
         for (n, answer) in missed.into_iter().zip(again) {
             answers[n] = answer;
         }
         answers
     }
 
-    /// The items under `keys`, all of `table` and of the same attributes, in as few requests as DynamoDB takes; with `consistent`
-    /// every write answered before is seen. One answer for each key, in order; a key may be there twice. One that cannot be read does not take the others along. `what` says what the n-th key is of, for errors.
-    pub(crate) async fn get_all(
-        &self,
-        consistent: bool,
-        table: &str,
-        keys: &[Item],
-        what: impl Fn(usize) -> String,
-    ) -> Vec<Read> {
+    /// The items under `keys`, all of the same attributes, in as few requests as DynamoDB takes. One answer for each key, in order; a
+    /// key may be there twice. One that cannot be read does not take the others along. `what` says what the n-th key is of, for errors.
+    pub(crate) async fn get_all(&self, from: Source<'_>, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
         let mut answers = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(BATCH) {
             let first = answers.len();
             let what = |n: usize| what(first + n);
-            answers.extend(self.get_chunk(consistent, table, chunk, what).await);
+            answers.extend(self.get_chunk(from, chunk, what).await);
         }
         answers
     }
 
-    async fn get_chunk(
-        &self,
-        consistent: bool,
-        table: &str,
-        keys: &[Item],
-        what: impl Fn(usize) -> String,
-    ) -> Vec<Read> {
+    async fn get_chunk(&self, from: Source<'_>, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
         if let [key] = keys {
-            return vec![self.get_with(consistent, table, key.clone(), &what(0)).await];
+            return vec![self.get(from, key.clone(), &what(0)).await];
         }
         let attributes: BTreeSet<&str> = keys.iter().flat_map(|key| key.keys().map(String::as_str)).collect();
         let name = |item: &Item| name(&attributes, item);
@@ -76,15 +79,15 @@ impl DynamoStore {
                 tokio::time::sleep(Duration::from_millis(20 << idle)).await;
             }
             let asked = std::mem::take(&mut left);
-            let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(consistent);
+            let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(from.is_consistent);
             let wanted = wanted.build().expect("keys are set");
-            let answer = match self.client.batch_get_item().request_items(table, wanted).send().await {
+            let answer = match self.client.batch_get_item().request_items(from.table, wanted).send().await {
                 Ok(answer) => answer,
                 // One key that DynamoDB does not take must not take the others along, nor a role older than this program.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {
                     let one = |(n, key): (usize, &Item)| {
                         let (key, what) = (key.clone(), what(n));
-                        async move { self.get_with(consistent, table, key, &what).await }
+                        async move { self.get(from, key, &what).await }
                     };
                     return join_all(keys.iter().enumerate().map(one)).await;
                 }
@@ -94,10 +97,15 @@ impl DynamoStore {
                     break;
                 }
             };
-            for item in answer.responses.unwrap_or_default().remove(table).unwrap_or_default() {
+            for item in answer.responses.unwrap_or_default().remove(from.table).unwrap_or_default() {
                 found.insert(name(&item), item);
             }
-            left = answer.unprocessed_keys.unwrap_or_default().remove(table).map(|keys| keys.keys).unwrap_or_default();
+            left = answer
+                .unprocessed_keys
+                .unwrap_or_default()
+                .remove(from.table)
+                .map(|keys| keys.keys)
+                .unwrap_or_default();
             idle = if left.len() < asked.len() { 0 } else { idle + 1 };
         }
         let left: HashSet<_> = left.iter().map(name).collect();

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::item::{self, Item, corrupt, n, s};
 use crate::lease_store::DynamoLeases;
+use crate::many::Source;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
@@ -50,20 +51,9 @@ impl DynamoStore {
         }
     }
 
-    /// A read that sees every write answered before it.
-    pub(crate) async fn get(&self, table: &str, key: Item, what: &str) -> Result<Option<Item>, Error> {
-        self.get_with(true, table, key, what).await
-    }
-
-    pub(crate) async fn get_with(
-        &self,
-        consistent: bool,
-        table: &str,
-        key: Item,
-        what: &str,
-    ) -> Result<Option<Item>, Error> {
-        let request = self.client.get_item().table_name(table).set_key(Some(key));
-        let answer = request.consistent_read(consistent).send().await;
+    pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Result<Option<Item>, Error> {
+        let request = self.client.get_item().table_name(from.table).set_key(Some(key));
+        let answer = request.consistent_read(from.is_consistent).send().await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
@@ -108,13 +98,13 @@ impl StateStore for DynamoStore {
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
         let key = Item::from([("pk".into(), s(&id.0))]);
-        let item = self.get(&self.state_table, key, &format!("task {id}")).await?;
+        let item = self.get(Source::consistent(&self.state_table), key, &format!("task {id}")).await?;
         item.as_ref().map(item::to_task).transpose()
     }
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
-        let items = self.get_all(true, &self.state_table, &keys, |n| format!("task {}", ids[n])).await;
+        let items = self.get_all(Source::consistent(&self.state_table), &keys, |n| format!("task {}", ids[n])).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
@@ -238,7 +228,7 @@ impl StateStore for DynamoStore {
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
         let what = format!("workflow {hash}");
         let key = Item::from([("pk".into(), s(format!("workflow#{hash}")))]);
-        let Some(item) = self.get(&self.state_table, key, &what).await? else { return Ok(None) };
+        let Some(item) = self.get(Source::consistent(&self.state_table), key, &what).await? else { return Ok(None) };
         let json = item::text(&item, "workflow", &what)?;
         serde_json::from_str(json).map(Some).map_err(|e| corrupt(&what, e.to_string()))
     }
