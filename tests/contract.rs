@@ -303,7 +303,7 @@ async fn a_message_carries_its_tenant_as_its_group() {
     }
 }
 
-// C4, A9: received too often, a message goes to the dead-letter queue; not settled, it comes again.
+// E6: received too often, a message goes to the dead-letter queue; not settled, it comes again.
 #[tokio::test]
 async fn a_message_that_is_never_settled_goes_to_the_dead_letter_queue() {
     let Some(place) = Place::with_queues().await else { return };

@@ -33,7 +33,7 @@ mod tests {
 
     const LIFE: SignedDuration = SignedDuration::from_secs(10);
 
-    // I1, I8: only a lease of the dead is given back, and who takes it next has a higher token.
+    // I1, I8 of the protocol: only a lease of the dead is given back, and who takes it next has a higher token.
     #[tokio::test]
     async fn a_lease_of_the_dead_is_free_at_once_and_that_of_the_living_is_not() {
         let (store, folder) = (MemoryLeases::default(), tempfile::tempdir().unwrap());

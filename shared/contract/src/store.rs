@@ -41,7 +41,7 @@ async fn submission<S: StateStore>(store: &S) {
     assert_eq!(store.load(&task.id).await.unwrap(), Some(task));
 }
 
-/// I7: of many submissions under one id one is new.
+/// I7 of the protocol: of many submissions under one id one is new.
 async fn many_submissions<S: StateStore>(store: &S) {
     let (order, task) = pair("many-submissions", 0);
     let all = join_all((0..8).map(|_| store.create(&order, &task))).await;
@@ -103,7 +103,7 @@ async fn many_reads<S: StateStore>(store: &S) {
     assert!(store.load_all(&[]).await.is_empty() && store.orders(&[]).await.is_empty());
 }
 
-/// I8: an older leader's write never applies after a newer leader's.
+/// I8 of the protocol: an older leader's write never applies after a newer leader's.
 async fn older_tokens<S: StateStore>(store: &S) {
     let (order, task) = pair("older-tokens", 4);
     store.create(&order, &task).await.unwrap();
