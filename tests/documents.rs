@@ -16,10 +16,23 @@ fn read(path: &str) -> String {
 fn pages() -> Vec<(String, String)> {
     let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().file_name());
     let docs = docs.filter_map(|name| name.to_str().filter(|n| n.ends_with(".md")).map(|n| format!("docs/{n}")));
-    let top = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(str::to_owned);
+    let top = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
     let mut all: Vec<String> = docs.chain(top).collect();
     all.sort();
     all.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// Each workflow file of the forge, and its commands.
+fn forge_commands() -> Vec<(String, Vec<String>)> {
+    let files = std::fs::read_dir(root().join(".github/workflows")).unwrap();
+    let names = files.map(|file| format!(".github/workflows/{}", file.unwrap().file_name().to_str().unwrap()));
+    let of = |name: &str| {
+        let text = read(name);
+        let lines = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
+        let lines = lines.filter_map(|line| line.strip_prefix("run: ").or_else(|| line.strip_prefix("command: ")));
+        lines.flat_map(|line| line.split(" && ")).map(str::to_owned).collect()
+    };
+    names.map(|name| (name.clone(), of(&name))).collect()
 }
 
 /// What stands between two marks.
@@ -144,38 +157,46 @@ fn every_command_names_a_target_a_package_and_a_test_that_there_is() {
     let packages = metadata["packages"].as_array().unwrap();
     let mut wrong = Vec::new();
     let mut looked_at = 0;
-    for (page, text) in pages() {
-        for command in commands(&text) {
-            let words: Vec<&str> = command.split('#').next().unwrap().split_whitespace().collect();
-            let words: Vec<&str> = words.into_iter().skip_while(|word| word.contains('=')).collect();
-            match words.as_slice() {
-                ["make", target, ..] if target.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') => {
+    let of_pages = pages().into_iter().map(|(page, text)| (page, commands(&text)));
+    for (page, command) in
+        of_pages.chain(forge_commands()).flat_map(|(page, all)| all.into_iter().map(move |c| (page.clone(), c)))
+    {
+        let words: Vec<&str> = command.split('#').next().unwrap().split_whitespace().collect();
+        let words: Vec<&str> = words.into_iter().skip_while(|word| word.contains('=')).collect();
+        match words.as_slice() {
+            ["make", rest @ ..] => {
+                let names = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+                for target in rest.iter().take_while(names) {
                     looked_at += 1;
                     if !targets.contains(target) {
                         wrong.push(format!("{page}: `{command}`: no such target"));
                     }
                 }
-                ["cargo", "test" | "run", rest @ ..] => {
-                    looked_at += 1;
-                    let after =
-                        |flag: &str| rest.iter().position(|w| *w == flag).and_then(|at| rest.get(at + 1)).copied();
-                    let Some(name) = after("-p").or(after("--package")) else { continue };
-                    let Some(package) = packages.iter().find(|p| p["name"] == name) else {
-                        wrong.push(format!("{page}: `{command}`: no such package"));
-                        continue;
-                    };
-                    for flag in ["--test", "--example"] {
-                        let target = after(flag);
-                        let has = |t: &&str| {
-                            package["targets"].as_array().unwrap().iter().any(|target| target["name"] == **t)
-                        };
-                        if target.is_some_and(|t| !has(&t)) {
-                            wrong.push(format!("{page}: `{command}`: no such {flag}"));
-                        }
+            }
+            [script, ..] if !script.ends_with(':') && (script.starts_with("tests/") || script.starts_with(".ci/")) => {
+                looked_at += 1;
+                if !root().join(script).exists() {
+                    wrong.push(format!("{page}: `{command}`: no such script"));
+                }
+            }
+            ["cargo", "test" | "run" | "build", rest @ ..] => {
+                looked_at += 1;
+                let after = |flag: &str| rest.iter().position(|w| *w == flag).and_then(|at| rest.get(at + 1)).copied();
+                let Some(name) = after("-p").or(after("--package")) else { continue };
+                let Some(package) = packages.iter().find(|p| p["name"] == name) else {
+                    wrong.push(format!("{page}: `{command}`: no such package"));
+                    continue;
+                };
+                for flag in ["--test", "--example"] {
+                    let target = after(flag);
+                    let has =
+                        |t: &&str| package["targets"].as_array().unwrap().iter().any(|target| target["name"] == **t);
+                    if target.is_some_and(|t| !has(&t)) {
+                        wrong.push(format!("{page}: `{command}`: no such {flag}"));
                     }
                 }
-                _ => {}
             }
+            _ => {}
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
