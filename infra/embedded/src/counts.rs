@@ -31,6 +31,7 @@ pub struct Counts {
 /// Requests of one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OperationCounts {
+    /// All requests, answered or not.
     pub requests: u64,
     /// Requests answered with an error, injected ones and lost answers included.
     pub errors: u64,

@@ -10,8 +10,11 @@ use serde_json::json;
 /// The services spoken here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Service {
+    /// Amazon SQS.
     Sqs,
+    /// Amazon DynamoDB.
     DynamoDb,
+    /// Amazon EventBridge: event buses, and PutEvents.
     EventBridge,
 }
 

@@ -44,12 +44,16 @@ pub struct Event {
     pub bus: String,
     /// As given by the client, or when it was put. UTC, milliseconds since 1970.
     pub time_ms: i64,
+    /// Who sent it, in the sender's own terms.
     pub source: String,
+    /// The kind of event, which says what `detail` holds.
     pub detail_type: String,
     /// A JSON object.
     pub detail: String,
+    /// ARNs of what the event is about.
     #[serde(default)]
     pub resources: Vec<String>,
+    /// `TraceHeader` of the entry: an X-Ray trace header.
     #[serde(default)]
     pub trace_header: Option<String>,
 }

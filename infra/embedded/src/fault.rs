@@ -8,6 +8,7 @@ use serde_json::Value;
 /// One call, as a fault hook sees it before anything has happened.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
+    /// The service called.
     pub service: Service,
     /// Without the service, as in `PutItem`.
     pub operation: &'a str,

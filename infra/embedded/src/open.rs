@@ -11,9 +11,16 @@ use rusqlite::{Connection, OpenFlags};
 /// Why the endpoints were not opened. One line each, saying what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The directory cannot be created, or not be written to.
     #[error("cannot use the data directory {}: {source}", dir.display())]
-    Directory { dir: PathBuf, source: std::io::Error },
+    Directory {
+        /// The data directory.
+        dir: PathBuf,
+        /// What the file system answered.
+        source: std::io::Error,
+    },
 
+    /// Another process holds the lock.
     #[error(
         "the data directory {} is in use by another process{}: stop it, or choose another \
          directory",
@@ -21,23 +28,42 @@ pub enum OpenError {
         process.as_ref().map(|id| format!(" ({id})")).unwrap_or_default()
     )]
     InUse {
+        /// The data directory.
         dir: PathBuf,
         /// As in `process 4711`, where that could be read.
         process: Option<String>,
     },
 
+    /// SQLite finds the file inconsistent, or no database at all.
     #[error(
         "the database file {} is damaged ({reason}): restore it from a backup, or move it away to \
          start empty",
         file.display()
     )]
-    Damaged { file: PathBuf, reason: String },
+    Damaged {
+        /// The database file.
+        file: PathBuf,
+        /// What SQLite says.
+        reason: String,
+    },
 
+    /// The file was written by a later version of this program.
     #[error("the database file {} is of a newer version of this program ({reason})", file.display())]
-    Newer { file: PathBuf, reason: String },
+    Newer {
+        /// The database file.
+        file: PathBuf,
+        /// Which version, as far as the file tells.
+        reason: String,
+    },
 
+    /// Anything else: rights, a full disk.
     #[error("cannot open the database file {}: {reason}", file.display())]
-    File { file: PathBuf, reason: String },
+    File {
+        /// The database file.
+        file: PathBuf,
+        /// What SQLite says.
+        reason: String,
+    },
 }
 
 /// How long a directory may stay locked by endpoints just dropped, whose last commit is under way.

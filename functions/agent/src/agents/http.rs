@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
+/// The agent of steps that are a URL: it calls what their workflow file names, with secrets filled in.
 pub struct Http {
     /// Made for the first call: it reads the machine's root certificates, which is a good part of a cold start.
     client: OnceLock<Client>,

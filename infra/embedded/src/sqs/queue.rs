@@ -85,6 +85,7 @@ impl Queue {
 /// One queue at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStat {
+    /// Name, not URL.
     pub name: String,
     /// Messages that a receive would get.
     pub visible: usize,

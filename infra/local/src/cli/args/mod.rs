@@ -1,6 +1,9 @@
 //! The arguments: every verb with its options, its help and its examples.
 
+// A group of options that several verbs share describes its own fields; on the field that takes it in, clap shows no text.
+#[allow(missing_docs)]
 mod here;
+#[allow(missing_docs)]
 mod speak;
 
 pub use here::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
