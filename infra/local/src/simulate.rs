@@ -9,14 +9,21 @@ use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
+/// Most seeds of one report: each run is kept until its end.
+pub const MOST_SEEDS: u64 = 1_000_000;
+/// The highest seed to begin with: the last of the seeds after it is still a number of 64 bits.
+pub const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
+
 /// What is to be simulated.
 pub struct Options {
     /// A workflow file; `None` takes those that the project itself is tested with.
     pub file: Option<PathBuf>,
     /// Agents that it may name beside those of the project.
     pub external_agents: Vec<String>,
-    /// How many seeds.
+    /// How many seeds, at most [`MOST_SEEDS`].
     pub seeds: u64,
+    /// The first of them, at most [`LAST_FIRST`].
+    pub first: u64,
     /// Only this one, with its trace.
     pub seed: Option<u64>,
     /// One run in so many goes over the DynamoDB adapter; 0: none.
@@ -53,7 +60,7 @@ pub fn main(options: &Options) -> Result<bool> {
     } else {
         indicatif::ProgressBar::new(options.seeds).with_message("seeds")
     };
-    let report = simulate(&settings, 0, options.seeds, threads, |done| bar.set_position(done));
+    let report = simulate(&settings, options.first, options.seeds, threads, |done| bar.set_position(done));
     bar.finish_and_clear();
     if options.json {
         crate::say!("{}", serde_json::to_string(&report)?);
@@ -111,7 +118,7 @@ mod tests {
 
     fn options() -> Options {
         let real_every = ADAPTER_EVERY;
-        Options { file: None, external_agents: Vec::new(), seeds: 1000, seed: None, real_every, json: false }
+        Options { file: None, external_agents: Vec::new(), seeds: 1000, first: 0, seed: None, real_every, json: false }
     }
 
     // What is left out of the command would make the seed another run.

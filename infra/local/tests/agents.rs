@@ -96,6 +96,28 @@ fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
     }
 }
 
+// Another range of seeds is another test: the first one can be named, up to the last that leaves room for those after it.
+#[test]
+fn a_simulation_begins_at_any_seed() {
+    let dir = folder(&[("urls.toml", URLS)]);
+    let simulate = |more: &[&str]| output(program(dir.path(), &[&["simulate", "flows/urls.toml"], more].concat()), "");
+    let first = |more: &[&str]| {
+        let output = simulate(&[more, &["--seeds", "2", "--json"]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        assert_eq!(report["runs"], 2);
+        report["first"].as_u64()
+    };
+    assert_eq!(first(&[]), Some(0));
+    assert_eq!(first(&["--first", "30000"]), Some(30_000));
+    let last = (u64::MAX - 1_000_000).to_string();
+    assert_eq!(first(&["--first", &last]), last.parse().ok());
+    for wrong in [&["--first", "18446744073709551615"][..], &["--first", "1", "--seed", "1"], &["--seeds", "1000001"]] {
+        let output = simulate(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(wrong[0]), "{wrong:?}");
+    }
+}
+
 #[test]
 fn an_external_agent_has_to_be_named_and_named_well() {
     let dir = folder(&[("gift.toml", GIFT)]);

@@ -60,6 +60,8 @@ pub struct Harm {
 /// What many seeds came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The first seed.
+    pub first: u64,
     /// Seeds played.
     pub runs: usize,
     /// Of these, over the real adapter.
@@ -182,6 +184,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     let mut harm: Vec<Harm> = Class::ALL.iter().map(|class| harm_of(*class, runs, &means)).collect();
     harm.sort_by_key(|h| std::cmp::Reverse(h.added_ms.filter(|_| !h.class.is_act()).unwrap_or(i64::MIN)));
     Report {
+        first: runs.first().map_or(0, |run| run.seed),
         runs: runs.len(),
         real_runs: runs.iter().filter(|run| run.is_real_store).count(),
         failed: failed.len(),
@@ -246,8 +249,9 @@ impl fmt::Display for Report {
         let rate = self.runs as u64 * 60_000 / self.took_ms.max(1);
         writeln!(
             f,
-            "{} seeds ({} over the DynamoDB adapter), {total} orders, {} h of virtual time, {} a minute",
+            "{} seeds from {} ({} over the DynamoDB adapter), {total} orders, {} h of virtual time, {} a minute",
             self.runs,
+            self.first,
             self.real_runs,
             self.virtual_s / 3600,
             rate

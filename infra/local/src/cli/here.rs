@@ -136,8 +136,9 @@ async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn simulate(Simulate { file, external_agents, seeds, seed, adapter_every, json }: Simulate) -> Result<ExitCode> {
-    let options = simulate::Options { file, external_agents, seeds, seed, real_every: adapter_every, json };
+async fn simulate(simulate: Simulate) -> Result<ExitCode> {
+    let Simulate { file, external_agents, seeds, first, seed, adapter_every, json } = simulate;
+    let options = simulate::Options { file, external_agents, seeds, first, seed, real_every: adapter_every, json };
     // Each seed has a runtime of its own, so it cannot be played inside of this one.
     let is_clean = tokio::task::spawn_blocking(move || simulate::main(&options)).await??;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -3,6 +3,7 @@
 use super::At;
 use crate::bench::Part;
 use crate::client::DATA;
+use crate::simulate::{LAST_FIRST, MOST_SEEDS};
 use clap::ValueEnum;
 use jiff::SignedDuration;
 use shared::pools::Layout;
@@ -156,11 +157,14 @@ pub struct Simulate {
     /// An agent that a program of your own serves; may be repeated
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// How many seeds, from 0
-    #[arg(long, default_value_t = 1000)]
+    /// How many seeds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub seeds: u64,
+    /// The first of them: with --first 30000 --seeds 1000 seeds 30000 to 30999 are played
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=LAST_FIRST))]
+    pub first: u64,
     /// Replay this seed alone and print its trace
-    #[arg(long, conflicts_with = "seeds")]
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
     /// One seed in so many goes over the DynamoDB adapter; 0: none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
