@@ -53,7 +53,8 @@ impl<'a> Change<'a> {
 
     /// Records what a person did.
     pub(crate) fn note_act(&mut self, kind: Kind, step: Option<usize>, by: &str, reason: &str) {
-        self.log(kind, step, Some(format!("{by}: {reason}")));
+        self.task.acted_at = self.task.version;
+        self.log(kind, step, Some(history::act_text(by, reason)));
     }
 
     /// Tells the submitter.

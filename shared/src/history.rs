@@ -87,6 +87,43 @@ pub enum Kind {
     Resumed,
 }
 
+impl Kind {
+    /// A person did it.
+    #[must_use]
+    pub fn is_act(self) -> bool {
+        match self {
+            Self::Cancelled
+            | Self::Resubmitted
+            | Self::Skipped
+            | Self::MarkedDone
+            | Self::RetriedNow
+            | Self::UndoAsked
+            | Self::Paused
+            | Self::Resumed => true,
+            Self::Claimed
+            | Self::Completed
+            | Self::Failed
+            | Self::Unavailable
+            | Self::Deferred
+            | Self::Expired
+            | Self::Extended
+            | Self::UndoClaimed
+            | Self::Undone
+            | Self::UndoFailed
+            | Self::TaskUndoing
+            | Self::TaskProcessed
+            | Self::TaskUndone
+            | Self::TaskError
+            | Self::AlertSent => false,
+        }
+    }
+}
+
+/// The text of an entry about an act of a person.
+pub(crate) fn act_text(by: &str, reason: &str) -> String {
+    shorten(&format!("{by}: {reason}"), MAX_TEXT)
+}
+
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry(pub i64, pub Kind, pub Option<u16>, pub u32, pub Option<String>);

@@ -6,10 +6,10 @@
 //! like a strict one, because nobody delivers an act again.
 
 use crate::change::{self, Change};
-use crate::history::Kind;
+use crate::history::{self, Entry, Kind};
 use crate::message::{MAX_OUTPUT, NoticeKind};
 use crate::scheduler::{Decision, Kept, Turn};
-use crate::step::{Direction, State};
+use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use serde_json::Value;
 
@@ -135,8 +135,11 @@ pub enum Outcome {
 }
 
 pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
-    if act.seen.is_some_and(|version| version != task.version) {
-        return keep(Kept::Moved);
+    if let Some(version) = act.seen.filter(|version| *version != task.version) {
+        // The save may have gone through and its answer not: a person who asks again learns that it is done, not that somebody
+        // was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
+        let is_done = version.checked_add(1) == Some(task.acted_at) && is_last_act(task, act, turn);
+        return if is_done { repeated(task, turn) } else { keep(Kept::Moved) };
     }
     let decided = match &act.what {
         What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
@@ -154,10 +157,60 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         }
     };
     match decided {
-        Ok(Some(change)) => change.save(),
+        Ok(Some(change)) => match change.save() {
+            // Once the undo begins, a notice of the turn that its queue refused before the pause is sent by nobody any more
+            // (simulation, seed 1585 of workflows/order.toml).
+            Decision::Save { task, mut effects } if act.what == What::Resume && !task.is_undo_begun() => {
+                effects.splice(0..0, change::turn_notices(&task, turn.workflow));
+                Decision::Save { task, effects }
+            }
+            decision @ (Decision::Save { .. } | Decision::Keep { .. }) => decision,
+        },
         Ok(None) => keep(Kept::Repeated),
         Err(why) => keep(Kept::Refused(why)),
     }
+}
+
+/// It is done already; what was sent after it may not have gone out.
+fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
+    let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
+    let effects = change::turn_notices(task, turn.workflow).into_iter().chain(wake).collect();
+    Decision::Keep { why: Kept::Repeated, effects }
+}
+
+/// The latest act in the task's history is this one: the same person asked for the same, for the same reason.
+fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
+    let Some(Entry(_, kind, index, _, text)) = task.log.iter().rev().find(|entry| entry.1.is_act()) else {
+        return false;
+    };
+    let step = index.and_then(|i| Some((task.steps.get(usize::from(i))?, &turn.workflow.steps[usize::from(i)].name)));
+    let is_at = |name: &Option<String>| name.is_none() || name.as_ref() == step.map(|(_, name)| name);
+    let mut reason = act.reason.clone();
+    let is_same = match &act.what {
+        What::Resubmit { step, input: Some(input) } => {
+            let given = task.steps.iter().position(|step| step.input.as_ref() == Some(input));
+            let name = given.map(|i| &turn.workflow.steps[i].name);
+            reason = name.map_or(reason, |name| with_input(&act.reason, name));
+            *kind == Kind::Resubmitted && name.is_some() && (step.is_none() || step.as_ref() == name)
+        }
+        What::Resubmit { step: _, input: None } => *kind == Kind::Resubmitted,
+        What::Skip { step } => *kind == Kind::Skipped && is_at(step),
+        What::MarkDone { step: name, output } => {
+            let kept = |step: &Step| step.is_undo_begun() || step.output.as_ref().unwrap_or(&Value::Null) == output;
+            *kind == Kind::MarkedDone && is_at(name) && step.is_some_and(|(step, _)| kept(step))
+        }
+        What::RetryNow { step } => *kind == Kind::RetriedNow && is_at(step),
+        What::Cancel => *kind == Kind::Cancelled,
+        What::Undo => *kind == Kind::UndoAsked,
+        What::Pause => *kind == Kind::Paused,
+        What::Resume => *kind == Kind::Resumed,
+    };
+    is_same && text.as_deref() == Some(&*history::act_text(&act.by, &reason))
+}
+
+/// The reason of a resubmission as the history has it.
+fn with_input(reason: &str, step: &str) -> String {
+    format!("{reason} (with another input for `{step}`)")
 }
 
 fn keep(why: Kept) -> Decision {
@@ -184,7 +237,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     let mut reason = act.reason.clone();
     if let (Some(index), Some(input)) = (target, input) {
         change.task.steps[index].input = Some(input.clone());
-        reason = format!("{reason} (with another input for `{}`)", turn.workflow.steps[index].name);
+        reason = with_input(&reason, &turn.workflow.steps[index].name);
     }
     change.resubmit(&act.by, &reason);
     Ok(Some(change))
@@ -311,11 +364,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked => {}
         // A repeated one: the Wake and the notice of the first may not have gone out.
-        Phase::Undoing | Phase::Undone => {
-            let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
-            let effects = change::turn_notices(task, turn.workflow).into_iter().chain(wake).collect();
-            return Err(Box::new(Decision::Keep { why: Kept::Repeated, effects }));
-        }
+        Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),
         Phase::UndoError => return refuse(Refusal::UndoBegun),
     }

@@ -164,6 +164,9 @@ pub struct Task {
     /// Since when an operator has it paused: only an open task is (UTC, milliseconds).
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
+    /// Version of the last act of a person, 0 if there was none: a repeated act is known by it.
+    #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
+    pub acted_at: u64,
     /// Why the task failed, was cancelled, or stopped.
     #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -265,6 +268,7 @@ impl Task {
             traceparent: None,
             forward_by: None,
             paused_at: None,
+            acted_at: 0,
             reason: None,
             alert: None,
             notice_owed: false,

@@ -114,7 +114,8 @@ fn an_order_that_is_live_again_cannot_be_resubmitted() {
     bench.on(&seen(resubmit(), version));
     assert_eq!(bench.kept, None);
     refuses(&mut bench, resubmit(), Refusal::NotStopped);
-    bench.on(&seen(resubmit(), version)).keeps(Kept::Moved, "");
+    bench.on(&seen(resubmit(), version)).keeps(Kept::Repeated, "wake");
+    bench.on(&seen(resubmit(), version - 1)).keeps(Kept::Moved, "");
     bench.wake(5);
     refuses(&mut bench, resubmit(), Refusal::NotStopped);
     assert_eq!(bench.attempt("a"), 2, "one claim for one resubmission");
@@ -136,6 +137,46 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
             assert_eq!(bench.task, before, "{what:?}");
         }
     }
+}
+
+// B9: the act was saved and its answer lost. Asked again at the same version it is done, whatever has happened since but for
+// another act; other words, another step or another output are another act.
+#[test]
+fn an_act_asked_for_again_at_its_version_is_done_already() {
+    let output = json!({"by": "hand"});
+    let mark = |output| What::MarkDone { step: Some("a".into()), output };
+    let mut bench = stopped();
+    let version = bench.task.version;
+    bench.on(&seen(mark(output.clone()), version));
+    bench.on(&seen(mark(output.clone()), version)).keeps(Kept::Repeated, "wake");
+    bench.wake(version + 1);
+    bench.on(&seen(mark(output.clone()), version)).keeps(Kept::Repeated, "");
+    bench.done("c").on(&seen(mark(output.clone()), version)).keeps(Kept::Repeated, "notice Completed");
+    let by_another =
+        Act { what: mark(output.clone()), by: "bob".into(), reason: "ticket 7".into(), seen: Some(version) };
+    let others = [mark(json!(7)), What::MarkDone { step: Some("b".into()), output: output.clone() }, skip("a")];
+    for other in others.map(|what| seen(what, version)).into_iter().chain([Event::Act(by_another)]) {
+        bench.on(&other).keeps(Kept::Moved, "");
+    }
+    bench.on(&seen(mark(output), version + 1)).keeps(Kept::Moved, "");
+
+    // An undo left out, and another input.
+    let mut bench = undo_failed();
+    let version = bench.task.version;
+    bench.on(&seen(What::Skip { step: None }, version)).on(&seen(What::Skip { step: None }, version));
+    bench.keeps(Kept::Repeated, "notice Undone");
+    let edited = |n: u64| What::Resubmit { step: Some("a".into()), input: Some(json!({"n": n})) };
+    let mut bench = stopped();
+    let version = bench.task.version;
+    bench.on(&seen(edited(1), version)).on(&seen(edited(1), version)).keeps(Kept::Repeated, "wake");
+    bench.on(&seen(edited(2), version)).keeps(Kept::Moved, "").on(&seen(resubmit(), version)).keeps(Kept::Moved, "");
+
+    // The one before the last is not known any more.
+    let mut bench = Bench::claimed(ONE);
+    let version = bench.task.version;
+    bench.on(&seen(What::Pause, version)).on(&seen(What::Pause, version)).keeps(Kept::Repeated, "");
+    bench.on(&seen(What::Resume, version + 1)).on(&seen(What::Resume, version + 1)).keeps(Kept::Repeated, "");
+    bench.on(&seen(What::Pause, version)).keeps(Kept::Moved, "");
 }
 
 // ---------------------------------------------------------------- skip, mark done
@@ -396,7 +437,8 @@ fn the_end_and_the_failure_of_a_paused_order_are_recorded() {
     let mut bench = Bench::claimed(ONE);
     bench.on(&act(What::Pause)).failed("a").is("Undoing a=Failed#1", "notice Failed");
     bench.at(60_000).wake(3).keeps(Kept::NothingReady, "").supervise().keeps(Kept::NothingReady, "");
-    bench.on(&act(What::Resume)).is("Undoing a=Failed#1", "wake");
+    // The notice of the turn may have been refused before the pause; once the undo has begun it is sent by nobody any more.
+    bench.on(&act(What::Resume)).is("Undoing a=Failed#1", "notice Failed, wake");
     bench.wake(4).is("Undoing a=UndoProcessing#2", "undo a#2");
     bench.on(&act(What::Pause)).at(90_000).supervise().keeps(Kept::NothingReady, "");
     bench.on(&act(What::Resume)).is("Undoing a=UndoPending#2", "wake");
