@@ -5,12 +5,13 @@
 //! form one chain of versions. Beside it is a ledger of remote effects, notices and alerts.
 
 use serde::Serialize;
-use shared::history::Kind;
+use shared::history::{Entry, Kind};
 use shared::message::{AlertEvent, Notice, NoticeKind};
 use shared::order::Id;
 use shared::retry::Ladder;
-use shared::step::State;
+use shared::step::{Direction, State};
 use shared::task::{Phase, ProcessState, Task};
+use shared::time::{SignedDuration, plus};
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,6 +39,9 @@ pub enum Rule {
     Notice,
     /// Whoever must act is told.
     Alert,
+    /// No undo begins while a forward call may still start, and none goes before the undo of what was built on it. The remote
+    /// services would forgive both: they remember an undo that came first.
+    UndoOrder,
     /// An order ends.
     Ends,
     /// Every submission is answered, and what was answered is stored.
@@ -72,33 +76,52 @@ impl fmt::Display for Violation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Effect {
     key: String,
-    stands: bool,
+    applied: u64,
+    undone: Option<u64>,
 }
 
-/// What the remote services did, by order and step.
+impl Effect {
+    fn stands(&self) -> bool {
+        self.undone.is_none()
+    }
+}
+
+/// What the remote services did, by order and step, and in which order.
 #[derive(Clone, Debug, Default)]
-pub struct Effects(BTreeMap<(Id, String), Vec<Effect>>);
+pub struct Effects {
+    all: BTreeMap<(Id, String), Vec<Effect>>,
+    count: u64,
+}
 
 impl Effects {
+    fn of_step(&mut self, order: &Id, step: &str) -> (&mut Vec<Effect>, u64) {
+        self.count += 1;
+        (self.all.entry((order.clone(), step.to_owned())).or_default(), self.count)
+    }
+
     /// The service applied a key.
     pub fn applied(&mut self, order: &Id, step: &str, key: &str) {
-        let effects = self.0.entry((order.clone(), step.to_owned())).or_default();
-        effects.push(Effect { key: key.to_owned(), stands: true });
+        let (effects, applied) = self.of_step(order, step);
+        effects.push(Effect { key: key.to_owned(), applied, undone: None });
     }
 
     /// The service took back what it had applied under a key.
     pub fn undone(&mut self, order: &Id, step: &str, key: &str) {
-        let effects = self.0.entry((order.clone(), step.to_owned())).or_default();
-        if let Some(effect) = effects.iter_mut().find(|e| e.key == key && e.stands) {
-            effect.stands = false;
+        let (effects, now) = self.of_step(order, step);
+        if let Some(effect) = effects.iter_mut().find(|e| e.key == key && e.stands()) {
+            effect.undone = Some(now);
         }
+    }
+
+    fn list(&self, order: &Id, step: &str) -> &[Effect] {
+        self.all.get(&(order.clone(), step.to_owned())).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// How often a step was applied, and how many of these effects stand.
     #[must_use]
     pub fn of(&self, order: &Id, step: &str) -> (usize, usize) {
-        let effects = self.0.get(&(order.clone(), step.to_owned())).map(Vec::as_slice).unwrap_or_default();
-        (effects.len(), effects.iter().filter(|e| e.stands).count())
+        let effects = self.list(order, step);
+        (effects.len(), effects.iter().filter(|e| e.stands()).count())
     }
 }
 
@@ -124,11 +147,17 @@ pub struct History {
     /// How often the queue refused a notice.
     refused: BTreeMap<(Id, u64), u32>,
     alerts: BTreeMap<Id, BTreeSet<u64>>,
-    /// Undos that a person chose to leave out, by order and step: what they were to undo may stand.
-    left: BTreeSet<(Id, String)>,
+    /// How far apart two clocks may be.
+    skew: SignedDuration,
 }
 
 impl History {
+    /// An empty history of processes whose clocks are so far apart at most.
+    #[must_use]
+    pub fn new(skew: SignedDuration) -> Self {
+        Self { skew, ..Self::default() }
+    }
+
     /// The store took this save, whose writer had read version `seen`; `None` for the first one.
     pub fn stored(&mut self, task: &Task, seen: Option<u64>) {
         self.written(&task.id, task.version, task.lease_token);
@@ -163,11 +192,6 @@ impl History {
     /// An alert was taken by the bus and lost there: the order must be found among those that wait for a person.
     pub fn alert_lost(&mut self, alert: &AlertEvent) {
         self.alert(alert);
-    }
-
-    /// A person chooses to leave out the undo of a step.
-    pub fn undo_left_out(&mut self, id: &Id, step: &str) {
-        self.left.insert((id.clone(), step.to_owned()));
     }
 
     /// The queue of a notice refused it.
@@ -211,7 +235,9 @@ impl History {
             for save in saves {
                 check_failures(&save.task, &workflow, &mut wrong);
             }
-            self.check_effects(last, &workflow, &mut wrong);
+            let left = left_out(saves);
+            self.check_effects(last, &workflow, &left, &mut wrong);
+            self.check_undo(saves, &workflow, &left, &mut wrong);
             self.check_told(saves, &mut wrong);
         }
         for (id, version) in self.told() {
@@ -224,7 +250,7 @@ impl History {
             let words = format!("version {version} was written under token {token} after {newest}");
             found.push(Violation { rule: Rule::OnlyRises, order: Some(id.clone()), words });
         }
-        for (id, _) in self.effects.0.keys() {
+        for (id, _) in self.effects.all.keys() {
             if !self.saves.contains_key(id) {
                 let words = "an effect of an order that was never stored".into();
                 found.push(Violation { rule: Rule::OneChain, order: Some(id.clone()), words });
@@ -263,8 +289,14 @@ impl History {
         }
     }
 
-    fn check_effects(&self, task: &Task, workflow: &Workflow, wrong: &mut impl FnMut(Rule, String)) {
-        for (step, spec) in task.steps.iter().zip(&workflow.steps) {
+    fn check_effects(
+        &self,
+        task: &Task,
+        workflow: &Workflow,
+        left: &BTreeSet<usize>,
+        wrong: &mut impl FnMut(Rule, String),
+    ) {
+        for (n, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
             let (applied, standing) = self.effects.of(&task.id, &spec.name);
             if applied > 1 {
                 wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
@@ -273,11 +305,7 @@ impl History {
                 ProcessState::Processed if step.state == State::Processed && standing != 1 => {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }
-                ProcessState::Undone
-                    if spec.undo.is_some()
-                        && standing > 0
-                        && !self.left.contains(&(task.id.clone(), spec.name.clone())) =>
-                {
+                ProcessState::Undone if spec.undo.is_some() && standing > 0 && !left.contains(&n) => {
                     wrong(Rule::Undone, format!("an effect of `{}` is left", spec.name));
                 }
                 ProcessState::Pending
@@ -286,6 +314,55 @@ impl History {
                 | ProcessState::Undoing
                 | ProcessState::Undone
                 | ProcessState::Error => {}
+            }
+        }
+    }
+
+    /// When the undo begins, and in which order it goes: by the records, and by what the services did.
+    fn check_undo(
+        &self,
+        saves: &[Save],
+        workflow: &Workflow,
+        left: &BTreeSet<usize>,
+        wrong: &mut impl FnMut(Rule, String),
+    ) {
+        // The latest time at which a forward call may start, of all that were ever handed out.
+        let mut latest = None;
+        for (n, Save { task, .. }) in saves.iter().enumerate() {
+            let is_begun = n > 0 && task.is_undo_begun() && !saves[n - 1].task.is_undo_begun();
+            if let Some(from) =
+                latest.map(|latest| plus(latest, self.skew)).filter(|from| is_begun && task.updated_at < *from)
+            {
+                let early = task.updated_at.duration_until(from);
+                wrong(Rule::UndoOrder, format!("version {}: the undo begins {early:#} too early", task.version));
+            }
+            let forward = task.steps.iter().filter_map(|step| step.claim());
+            let forward = forward.filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by);
+            latest = latest.max(forward.max());
+        }
+        for (n, spec) in workflow.steps.iter().enumerate() {
+            for later in dependents(workflow, n).filter(|later| workflow.steps[*later].undo.is_some()) {
+                let name = &workflow.steps[later].name;
+                for pair in saves.windows(2) {
+                    let (before, after) = (&pair[0].task.steps, &pair[1].task.steps);
+                    let is_claimed = after[n].attempt > before[n].attempt && after[n].is_undo_begun();
+                    if is_claimed && after[later].may_have_run() && after[later].state != State::Undone {
+                        let version = pair[1].task.version;
+                        wrong(
+                            Rule::UndoOrder,
+                            format!("version {version}: the undo of `{}` goes before that of `{name}`", spec.name),
+                        );
+                    }
+                }
+                let id = &saves[0].task.id;
+                let stands =
+                    |effect: &Effect, at| effect.applied < at && effect.undone.is_none_or(|undone| undone > at);
+                let taken_back = self.effects.list(id, &spec.name).iter().filter_map(|effect| effect.undone);
+                for at in taken_back.filter(|_| !left.contains(&later)) {
+                    if self.effects.list(id, name).iter().any(|effect| stands(effect, at)) {
+                        wrong(Rule::UndoOrder, format!("`{}` was undone while `{name}` stood", spec.name));
+                    }
+                }
             }
         }
     }
@@ -338,6 +415,34 @@ impl History {
     }
 }
 
+/// The steps that need step `index`, directly or not.
+fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> {
+    let mut needs = vec![false; workflow.steps.len()];
+    needs[index] = true;
+    // A step stands after all that it needs, or a few rounds more find it.
+    for _ in 0..workflow.steps.len() {
+        for (n, step) in workflow.steps.iter().enumerate() {
+            needs[n] |= step.after.iter().any(|&before| needs[before]);
+        }
+    }
+    (0..workflow.steps.len()).filter(move |n| *n != index && needs[*n])
+}
+
+/// The steps whose undo a person left out: what it was to undo may stand. The saves say so, whatever the person was answered.
+fn left_out(saves: &[Save]) -> BTreeSet<usize> {
+    let mut left = BTreeSet::new();
+    for pair in saves.windows(2) {
+        let (before, after) = (&pair[0].task, &pair[1].task);
+        let act = after.log.iter().rev().find(|entry| entry.1.is_act()).filter(|_| after.acted_at > before.version);
+        let Some(Entry(_, Kind::Skipped, Some(step), _, _)) = act else { continue };
+        let step = usize::from(*step);
+        if before.steps[step].owes_undo() && after.steps[step].state == State::Undone {
+            left.insert(step);
+        }
+    }
+    left
+}
+
 /// What may never fall between two versions, and what may never be left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
@@ -376,35 +481,6 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     };
     if !may_follow {
         wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));
-    }
-}
-
-/// What a person did.
-pub(crate) fn is_by_hand(kind: Kind) -> bool {
-    match kind {
-        Kind::Cancelled
-        | Kind::Resubmitted
-        | Kind::Skipped
-        | Kind::MarkedDone
-        | Kind::RetriedNow
-        | Kind::UndoAsked
-        | Kind::Paused
-        | Kind::Resumed => true,
-        Kind::Claimed
-        | Kind::Completed
-        | Kind::Failed
-        | Kind::Unavailable
-        | Kind::Deferred
-        | Kind::Expired
-        | Kind::Extended
-        | Kind::UndoClaimed
-        | Kind::Undone
-        | Kind::UndoFailed
-        | Kind::TaskUndoing
-        | Kind::TaskProcessed
-        | Kind::TaskUndone
-        | Kind::TaskError
-        | Kind::AlertSent => false,
     }
 }
 
@@ -498,9 +574,90 @@ mod tests {
         let mut undone = History { effects: history.effects, ..History::default() };
         undone.stored(&Task { phase: Phase::Undone, ..task() }, None);
         assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone, Rule::Undone]);
-        // What a person chose to leave may stand, and nothing else.
-        undone.undo_left_out(&id, "join");
-        assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone]);
+    }
+
+    // What a person chose to leave may stand, and nothing else.
+    #[test]
+    fn an_effect_whose_undo_a_person_left_out_may_stand() {
+        let id = task().id;
+        let mut stopped = Task { phase: Phase::UndoError, ..task() };
+        stopped.steps[2].state = State::UndoFailed;
+        let mut skipped = Task { version: 1, acted_at: 1, phase: Phase::Undone, ..task() };
+        skipped.steps[2].state = State::Undone;
+        skipped.log.push(Entry(0, Kind::Skipped, Some(2), 0, None));
+        let mut history = History::default();
+        history.stored(&stopped, None);
+        history.stored(&skipped, Some(0));
+        history.effects.applied(&id, "join", "k2");
+        assert_eq!(rules(&history), []);
+        history.effects.applied(&id, "left", "k1");
+        assert_eq!(rules(&history), [Rule::Undone]);
+        let mut by_itself = History { effects: history.effects, ..History::default() };
+        by_itself.stored(&stopped, None);
+        by_itself.stored(&Task { acted_at: 0, ..skipped }, Some(0));
+        assert_eq!(rules(&by_itself), [Rule::Undone, Rule::Undone]);
+    }
+
+    // `left` and `right` run side by side, `join` comes after both; the clocks may be a second apart.
+    #[test]
+    fn an_undo_too_early_and_an_undo_in_the_wrong_order_are_found() {
+        let at = |ms: i64| Timestamp::from_millisecond(ms).expect("a time of the calendar");
+        let claim = |by| State::Processing { locked_by: "s".into(), complete_by: at(by) };
+        let next = |task: &Task, now: i64, states: [State; 3]| {
+            let mut next = Task { version: task.version + 1, updated_at: at(now), ..task.clone() };
+            for (step, state) in next.steps.iter_mut().zip(states) {
+                step.attempt += u32::from(matches!(state, State::Processing { .. } | State::UndoProcessing { .. }));
+                step.state = state;
+            }
+            next
+        };
+        let waits = || State::UndoPending { not_before: None };
+        let undo = || State::UndoProcessing { locked_by: "s".into(), complete_by: at(99_000) };
+        let history = |begins_at: i64, order: [[State; 3]; 2]| {
+            let first = task();
+            let claimed = next(&first, 0, [claim(3000), claim(5000), State::Pending { not_before: None }]);
+            // `right` is given more time, and `left` is claimed anew with an earlier deadline.
+            let extended = next(&claimed, 100, [claim(3100), claim(9000), State::Pending { not_before: None }]);
+            let again = next(&extended, 200, [claim(3200), State::Processed, claim(4000)]);
+            let mut history = History::new(SignedDuration::from_secs(1));
+            history.stored(&first, None);
+            let mut turned = Task { phase: Phase::Undoing, ..again.clone() };
+            let mut seen = 0;
+            for task in [&claimed, &extended, &again] {
+                history.stored(task, Some(seen));
+                seen = task.version;
+            }
+            for states in order {
+                turned = next(&turned, begins_at, states);
+                history.stored(&turned, Some(seen));
+                seen = turned.version;
+            }
+            history
+        };
+        let good = || [[waits(), waits(), undo()], [undo(), undo(), State::Undone]];
+        let found = |history: &History| {
+            let mut found = rules(history);
+            found.dedup();
+            found
+        };
+        assert_eq!(found(&history(10_000, good())), []);
+        for early in [4000, 5000, 6000, 9999] {
+            assert_eq!(found(&history(early, good())), [Rule::UndoOrder], "at {early}");
+        }
+        assert_eq!(found(&history(10_000, [[undo(), waits(), undo()], [undo(), waits(), undo()]])), [Rule::UndoOrder]);
+
+        // By what the services did, whatever the records say.
+        let id = task().id;
+        let mut history = history(10_000, good());
+        history.effects.applied(&id, "left", "k1");
+        history.effects.applied(&id, "join", "k2");
+        let mut wrong = history.clone();
+        history.effects.undone(&id, "join", "k2");
+        history.effects.undone(&id, "left", "k1");
+        assert_eq!(rules(&history), []);
+        wrong.effects.undone(&id, "left", "k1");
+        wrong.effects.undone(&id, "join", "k2");
+        assert_eq!(rules(&wrong), [Rule::UndoOrder]);
     }
 
     #[test]

@@ -259,21 +259,10 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
             // What is done by hand is done about the order as they looked at it; to go on is right whatever it is by now.
             let is_by_hand = matches!(way, Class::Skip | Class::MarkDone);
             let seen = (is_by_hand || draw.chance(0.5)).then_some(task.version);
-            let outcome = ask(&world, &id, what, seen).await;
-            let is_done = matches!(outcome, Outcome::Applied(_) | Outcome::Repeated(_));
-            if let Some(name) = undo_that_failed(&world, &task).filter(|_| is_done && way == Class::Skip) {
-                world.history().undo_left_out(&id, name);
-            }
+            ask(&world, &id, what, seen).await;
         }
         left.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The step whose undo a person would leave out: the first one that failed, if that is an undo.
-fn undo_that_failed<'a>(world: &'a World, task: &Task) -> Option<&'a str> {
-    let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
-    let is_undo = task.steps[failed].state == State::UndoFailed;
-    is_undo.then_some(world.plan.workflow.steps[failed].name.as_str())
 }
 
 /// What a person does about an order in Error: about its first step that failed, or all of them.
@@ -315,15 +304,6 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     let acts = || seen.iter().map(|task| (task.id.clone(), act(&what, Some(task.version)))).collect();
     let outcomes = operate(&world, |answer| Knock::Act(acts(), answer)).await;
     world.trace(format_args!("somebody asks for {what:?} of all: {outcomes:?}"));
-    for (task, outcome) in seen.iter().zip(&outcomes).filter(|_| matches!(what, What::Skip { .. })) {
-        // Of an answer that is missing nobody knows whether it was done.
-        let may_be_done = matches!(outcome, Err(_) | Ok(Outcome::Applied(_) | Outcome::Repeated(_)));
-        for (step, spec) in task.steps.iter().zip(&world.plan.workflow.steps) {
-            if may_be_done && step.is_undo_begun() {
-                world.history().undo_left_out(&task.id, &spec.name);
-            }
-        }
-    }
     if outcomes.iter().any(|outcome| matches!(outcome, Ok(Outcome::Applied(_)))) {
         world.count_act("in bulk");
     }

@@ -19,13 +19,14 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// More than anything else may take: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 6] = [
+const TEXTS: [(&str, &str); 7] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
     ("strict.toml", include_str!("workflows/strict.toml")),
     ("late.toml", include_str!("workflows/late.toml")),
     ("irreversible.toml", include_str!("workflows/irreversible.toml")),
+    ("chain.toml", include_str!("workflows/chain.toml")),
 ];
 
 /// The workflows that are simulated unless a user brings one: between them they use every rule of a workflow file.

@@ -3,7 +3,7 @@
 use crate::Defect;
 use crate::calls::{MOST_LATE, SimulatedAgent};
 use crate::dice::{Allowed, Class, Dice, Draw, Fired};
-use crate::history::{History, Rule, Violation, is_by_hand};
+use crate::history::{History, Rule, Violation};
 use crate::node::{Node, Role, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
@@ -157,7 +157,7 @@ impl World {
             config,
             defect: options.defect,
             dice: Dice::new(plan.seed, plan.rates.clone(), options.allowed.clone()),
-            history: Mutex::default(),
+            history: Mutex::new(History::new(plan.skew)),
             services: Mutex::default(),
             trace: Mutex::new(Trace::new(options.keeps_trace)),
             labels: plan.orders.iter().map(|o| (id_of(o), format!("o{}", o.number))).collect(),
@@ -634,7 +634,7 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
 fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
     let id = id_of(order);
     let end = history.first_end(&id);
-    let by_hand = |task: &&Arc<Task>| task.log.iter().any(|entry| is_by_hand(entry.1));
+    let by_hand = |task: &&Arc<Task>| task.log.iter().any(|entry| entry.1.is_act());
     let took_ms = end.filter(|task| !by_hand(task)).map(|task| {
         let took: SignedDuration = task.created_at.duration_until(task.updated_at);
         u64::try_from(took.as_millis()).unwrap_or_default()
