@@ -15,6 +15,9 @@ use stepwarden_aws::traces;
 /// Longest answer read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest rest of a connection that is used again: less than the shortest usual keep-alive of a server, Node's 5 s. Between two
+/// invocations a function is frozen and does not hear that its connections are closed; a call over one of those waits for nothing.
+const POOL_IDLE: Duration = Duration::from_secs(4);
 
 /// One remote service.
 #[derive(Clone, Debug)]
@@ -38,6 +41,7 @@ pub fn client() -> Client {
 pub(crate) fn builder() -> ClientBuilder {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
@@ -159,5 +163,54 @@ mod tests {
         assert_eq!(retry_after(Some("Sat, 01 Jan 2000 00:00:00 GMT")), Some(SignedDuration::ZERO));
         assert_eq!(retry_after(Some("soon")), None);
         assert_eq!(retry_after(None), None);
+    }
+
+    /// A server on loopback that answers every call with 200; its URL, and how many connections it was asked for.
+    async fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let connections = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        let counted = std::sync::Arc::clone(&connections);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while let Ok(byte) = stream.read_u8().await {
+                        head.push(byte);
+                        if head.ends_with(b"\r\n\r\n") {
+                            head.clear();
+                            let answered = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                            answered.expect("the client is there");
+                        }
+                    }
+                });
+            }
+        });
+        (url, connections)
+    }
+
+    // What a server closes while a function is frozen is not used again; within a batch connections are.
+    #[tokio::test]
+    async fn a_connection_that_rested_is_not_used_again() {
+        let (url, connections) = server().await;
+        let client = client();
+        let call = async || {
+            let answer = client.get(&url).send().await.unwrap();
+            assert_eq!(answer.bytes().await.unwrap().len(), 0);
+            // The connection goes back to the pool in a task of its own.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        call().await;
+        call().await;
+        assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        tokio::time::resume();
+        call().await;
+        assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 2);
     }
 }

@@ -15,8 +15,11 @@ const LOCAL_BACKOFF: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One attempt. DynamoDB and SQS answer within milliseconds; a longer silence is a lost packet.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The whole call, retries included.
+/// The whole call, retries included: a third of a function's time, so that one which has saved lives to say what failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same two for a receive that waits up to 20 s for messages.
+const POLL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(25);
+const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Clients of the three services, over one pool of connections.
 #[derive(Clone, Debug)]
@@ -72,7 +75,7 @@ impl Clients {
             dynamodb: aws_sdk_dynamodb::Client::from_conf(
                 aws_sdk_dynamodb::config::Builder::from(&config).allow_no_auth().build(),
             ),
-            sqs: aws_sdk_sqs::Client::from_conf(queues(&config).allow_no_auth().build()),
+            sqs: aws_sdk_sqs::Client::from_conf(aws_sdk_sqs::config::Builder::from(&config).allow_no_auth().build()),
             eventbridge: aws_sdk_eventbridge::Client::from_conf(
                 aws_sdk_eventbridge::config::Builder::from(&config).allow_no_auth().build(),
             ),
@@ -83,7 +86,7 @@ impl Clients {
     fn new(config: &SdkConfig) -> Self {
         Self {
             dynamodb: aws_sdk_dynamodb::Client::new(config),
-            sqs: aws_sdk_sqs::Client::from_conf(queues(config).build()),
+            sqs: aws_sdk_sqs::Client::new(config),
             eventbridge: aws_sdk_eventbridge::Client::new(config),
             sdk: config.clone(),
         }
@@ -98,16 +101,14 @@ pub(crate) fn http_client() -> SharedHttpClient {
         .build_https()
 }
 
-fn queues(config: &SdkConfig) -> aws_sdk_sqs::config::Builder {
-    // A long poll of 20 s must outlive its answer.
-    let patient = timeouts()
-        .to_builder()
-        .operation_attempt_timeout(Duration::from_secs(25))
-        .operation_timeout(Duration::from_secs(30))
-        .build();
-    aws_sdk_sqs::config::Builder::from(config)
-        .timeout_config(patient)
-        // A long poll is silent for as long as nothing arrives: that is no stalled stream.
+/// What a receive that waits for messages is sent with, for `config_override`: its answer comes after SQS's longest poll of 20 s,
+/// and it is no stalled stream meanwhile. For this call alone: a send or a delete must not wait as long.
+#[must_use]
+pub fn long_poll() -> aws_sdk_sqs::config::Builder {
+    let patient =
+        timeouts().to_builder().operation_attempt_timeout(POLL_ATTEMPT_TIMEOUT).operation_timeout(POLL_TIMEOUT);
+    aws_sdk_sqs::Config::builder()
+        .timeout_config(patient.build())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
 }
 
@@ -117,4 +118,76 @@ fn timeouts() -> TimeoutConfig {
         .operation_attempt_timeout(ATTEMPT_TIMEOUT)
         .operation_timeout(CALL_TIMEOUT)
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+    use aws_smithy_runtime_api::client::http::{
+        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
+    };
+    use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+    use aws_smithy_types::body::SdkBody;
+    use tokio::time::Instant;
+
+    /// A service that takes calls and answers after a while, if at all.
+    #[derive(Clone, Copy, Debug)]
+    struct Slow(Option<Duration>);
+
+    impl HttpConnector for Slow {
+        fn call(&self, _request: HttpRequest) -> HttpConnectorFuture {
+            let after = self.0;
+            HttpConnectorFuture::new(async move {
+                match after {
+                    Some(after) => tokio::time::sleep(after).await,
+                    None => std::future::pending().await,
+                }
+                Ok(HttpResponse::new(http::StatusCode::OK.into(), SdkBody::from("{}")))
+            })
+        }
+    }
+
+    fn clients(slow: Slow) -> Clients {
+        Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(slow)))
+    }
+
+    /// Shortest time of a function that sends, in template.yaml. A scheduler loads, saves and sends within it.
+    const FUNCTION: Duration = Duration::from_secs(30);
+
+    // A send that is given up late is one whose function is killed after its save.
+    #[tokio::test(start_paused = true)]
+    async fn no_call_to_a_silent_service_takes_more_than_a_third_of_a_function() {
+        let Clients { dynamodb, sqs, eventbridge, .. } = clients(Slow(None));
+        let entry = SendMessageBatchRequestEntry::builder().id("0").message_body("x").build().unwrap();
+        let begun = Instant::now();
+        let took = |what: &str, is_err: bool, begun: Instant| {
+            assert!(is_err, "{what}");
+            assert!(begun.elapsed() <= FUNCTION / 3, "{what}: {:?}", begun.elapsed());
+            Instant::now()
+        };
+        let sent = sqs.send_message_batch().queue_url("http://q/a").entries(entry).send().await;
+        let begun = took("SendMessageBatch", sent.is_err(), begun);
+        let deleted = sqs.delete_message().queue_url("http://q/a").receipt_handle("x").send().await;
+        let begun = took("DeleteMessage", deleted.is_err(), begun);
+        let received = sqs.receive_message().queue_url("http://q/a").wait_time_seconds(0).send().await;
+        let begun = took("ReceiveMessage without a wait", received.is_err(), begun);
+        let put = eventbridge.put_events().set_entries(Some(vec![])).send().await;
+        let begun = took("PutEvents", put.is_err(), begun);
+        let read = dynamodb.list_tables().send().await;
+        took("ListTables", read.is_err(), begun);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_poll_outlives_the_longest_wait_of_sqs() {
+        let receive = |seconds| {
+            let sqs = clients(Slow(Some(Duration::from_secs(seconds)))).sqs;
+            let receive = sqs.receive_message().queue_url("http://q/a").wait_time_seconds(20);
+            receive.customize().config_override(long_poll()).send()
+        };
+        assert!(receive(20).await.is_ok());
+        let begun = Instant::now();
+        assert!(receive(1000).await.is_err());
+        assert!(begun.elapsed() <= Duration::from_secs(35), "{:?}", begun.elapsed());
+    }
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::batch::Response;
+use stepwarden_aws::clients::long_poll;
 use stepwarden_aws::traces;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -185,6 +186,8 @@ async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
         .wait_time_seconds(LONG_POLL_S)
         .set_message_system_attribute_names(Some(ATTRIBUTES.to_vec()))
         .message_attribute_names(traces::ATTRIBUTE)
+        .customize()
+        .config_override(long_poll())
         .send()
         .await
         .with_context(|| format!("receiving from {}", source.url))?;
