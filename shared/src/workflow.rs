@@ -17,6 +17,23 @@ use std::fmt;
 /// Most steps in one workflow: the task, their records included, has to stay far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
 
+/// How far apart the clocks of a deployment on AWS may be, unless `CLOCK_SKEW_MS` says otherwise.
+pub const USUAL_SKEW: SignedDuration = SignedDuration::from_secs(1);
+
+/// A step whose agent might never start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "workflow `{workflow}`: {what} has a timeout of {} ms, and clocks may be {} ms apart: its agent might never start. The \
+     timeout has to be more than {} ms",
+    timeout.as_millis(), skew.as_millis(), 2 * skew.as_millis()
+)]
+pub struct TooShort {
+    workflow: String,
+    what: String,
+    timeout: SignedDuration,
+    skew: SignedDuration,
+}
+
 /// Identity of a definition: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -106,6 +123,22 @@ impl Workflow {
     pub fn shortest_timeout(&self) -> SignedDuration {
         let undo = self.steps.iter().filter_map(|s| s.undo.as_ref().map(|u| u.timeout));
         self.steps.iter().map(|s| s.timeout).chain(undo).min().unwrap_or(SignedDuration::ZERO)
+    }
+
+    /// Whether every step can be started where clocks are `skew` apart at most. An agent starts nothing within the skew of
+    /// CompleteBy, and its clock may be ahead of the scheduler's by as much again.
+    ///
+    /// # Errors
+    /// The first step, or undo, that it is too short for.
+    pub fn can_start(&self, skew: SignedDuration) -> Result<(), TooShort> {
+        let mut all = self.steps.iter().flat_map(|step| {
+            let undo = step.undo.iter().map(|undo| (format!("the undo of step `{}`", step.name), undo.timeout));
+            std::iter::once((format!("step `{}`", step.name), step.timeout)).chain(undo)
+        });
+        match all.find(|&(_, timeout)| timeout <= skew + skew) {
+            Some((what, timeout)) => Err(TooShort { workflow: self.name.clone(), what, timeout, skew }),
+            None => Ok(()),
+        }
     }
 
     /// All calls over HTTP, each with the name of its step.

@@ -18,9 +18,12 @@ async fn main() -> Result<(), Error> {
     let longest_s: u64 = number(|name: &str| std::env::var(name).ok(), "LONGEST_WAIT_S", 5, 0, 20)?;
     let longest = Duration::from_secs(longest_s);
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
+    let workflows = workflows::built_in(&agents)?;
+    workflows::can_start(&workflows, config.clock_skew)
+        .map_err(|e| format!("{e}: raise it, or lower ClockSkewMs if the clocks allow it"))?;
     let submit = Submit {
         engine: Arc::new(engine(&config, &Clients::from_env().await, wall_clock())),
-        workflows: workflows::built_in(&agents)?,
+        workflows,
         reply_queues: config.reply_queues.clone(),
         shards: config.shards,
         scopes: Scopes::named(

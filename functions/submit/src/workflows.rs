@@ -1,7 +1,8 @@
 //! The workflows this process accepts orders for.
 
-use shared::workflow::Workflow;
+use shared::time::SignedDuration;
 use shared::workflow::file::{Error, Known, parse};
+use shared::workflow::{TooShort, Workflow};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -46,6 +47,14 @@ pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
     read(texts.into_iter(), agents)
 }
 
+/// Whether agents can start every step where clocks are `skew` apart at most.
+///
+/// # Errors
+/// The first that they might never start.
+pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooShort> {
+    workflows.values().try_for_each(|workflow| workflow.can_start(skew))
+}
+
 fn read(files: impl Iterator<Item = (String, String)>, agents: &[&str]) -> Result<Workflows, Error> {
     let known = Known { agents, inputs: &crate::input::NAMES };
     let mut workflows = Workflows::new();
@@ -74,6 +83,27 @@ mod tests {
         let names: Vec<_> = order.steps.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["reserve", "check-fraud", "charge", "ship"]);
         assert_eq!(order.steps[2].after, [0, 1]);
+    }
+
+    // An agent starts nothing within the skew of CompleteBy by a clock that may be ahead by the skew. Such a file would run on a
+    // laptop, whose clock is one, and never on AWS.
+    #[test]
+    fn a_timeout_within_twice_the_skew_is_refused() {
+        let skew = SignedDuration::from_secs(1);
+        let file = |timeout: &str, undo: &str| {
+            let text = format!(
+                "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"{timeout}\"\n\
+                 undo = {{ agent = \"noop\", timeout = \"{undo}\" }}"
+            );
+            read(std::iter::once(("w.toml".to_owned(), text)), &AGENTS).unwrap()
+        };
+        assert_eq!(can_start(&file("2001ms", "3s"), skew), Ok(()));
+        let step = can_start(&file("2s", "3s"), skew).unwrap_err().to_string();
+        assert!(step.contains("workflow `w`: step `a` has a timeout of 2000 ms"), "{step}");
+        assert!(step.contains("more than 2000 ms"), "{step}");
+        let undo = can_start(&file("3s", "500ms"), skew).unwrap_err().to_string();
+        assert!(undo.contains("the undo of step `a` has a timeout of 500 ms"), "{undo}");
+        assert_eq!(can_start(&built_in(&AGENTS).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
     }
 
     #[test]

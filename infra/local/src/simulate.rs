@@ -1,9 +1,10 @@
 //! `stepwarden simulate`: a workflow under faults, in virtual time.
 
+use crate::system::StartError;
 use anyhow::Result;
 use serde_json::json;
-use shared::workflow::Workflow;
 use shared::workflow::file::{Error, Known, parse};
+use shared::workflow::{USUAL_SKEW, Workflow};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -46,6 +47,9 @@ pub fn main(options: &Options) -> Result<bool> {
             let agents: Vec<&str> = agent::agents::NAMES.into_iter().chain(external).collect();
             let known = Known { agents: &agents, inputs: &submit::input::NAMES };
             let workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
+            workflow.can_start(USUAL_SKEW).map_err(|error| {
+                StartError::Data(format!("{error}: raise it; clocks of the simulation differ as they may on AWS"))
+            })?;
             vec![Arc::new(workflow)]
         }
         None => workflows(),

@@ -15,6 +15,7 @@ use operator::Operator;
 use shared::engine::Observer;
 use shared::pools::Layout;
 use shared::time::SignedDuration;
+use shared::workflow::USUAL_SKEW;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, sch
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
-use submit::workflows::Workflows;
+use submit::workflows::{self, Workflows};
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -145,6 +146,7 @@ impl System {
         let (endpoints, clients) = open(&options.backend).await?;
         let mut config = configure(&options)?;
         check_names(&config)?;
+        check_timeouts(&options, &config)?;
         let secrets = Arc::new(Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) });
         if let Some(missing) = secrets.missing(options.workflows.values()).await {
             return Err(StartError::Data(missing).into());
@@ -354,6 +356,23 @@ fn check_names(config: &Config) -> Result<(), StartError> {
         }
     }
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
+}
+
+/// Refuses a workflow that could not run here, and says of one that does that it could not run on AWS.
+fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config) -> Result<(), StartError> {
+    let is_deployed = matches!(backend, Backend::Deployed);
+    workflows::can_start(workflows, config.clock_skew).map_err(|error| {
+        let or = if is_deployed {
+            ", or lower CLOCK_SKEW_MS here and ClockSkewMs of the stack if the clocks allow it"
+        } else {
+            ""
+        };
+        StartError::Data(format!("{error}: raise it{or}"))
+    })?;
+    if let (false, Err(error)) = (is_deployed, workflows::can_start(workflows, USUAL_SKEW)) {
+        tracing::warn!("on AWS this would not start: {error} there, unless ClockSkewMs is lowered");
+    }
+    Ok(())
 }
 
 /// All agents of this process, each pool behind a breaker of its own.

@@ -132,6 +132,20 @@ fn an_external_agent_has_to_be_named_and_named_well() {
     refused(dir.path(), &up(&["gift-wrap", "payment"]), &["`payment` already"]);
 }
 
+// B3: what no agent of AWS would ever start is not found out there: an agent starts nothing within the skew of CompleteBy.
+#[test]
+fn a_timeout_too_short_for_the_clocks_is_refused() {
+    let short = |timeout| format!("name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"{timeout}\"\n");
+    let (here, aws) = (folder(&[("w.toml", &short("100ms"))]), folder(&[("w.toml", &short("2s"))]));
+    let up = ["up", "--port", "0", "--memory", "--workflows", "flows"];
+    refused(here.path(), &up, &["workflow `w`: step `a` has a timeout of 100 ms", "more than 100 ms"]);
+    refused(
+        aws.path(),
+        &["simulate", "flows/w.toml"],
+        &["a timeout of 2000 ms", "more than 2000 ms", "as they may on AWS"],
+    );
+}
+
 #[test]
 fn the_files_in_the_documents_are_taken() {
     let pages = [include_str!("../../../docs/agents.md"), include_str!("../../../docs/workflows.md")];

@@ -311,6 +311,9 @@ fn the_doctor_is_content_with_a_fresh_system() {
     ] {
         assert!(good.contains(words), "no `{words}` in {good}");
     }
+    // The files have timeouts of a second, which is enough here.
+    let warned = of_status(&report, "warn").join("\n");
+    assert!(warned.contains("on AWS: workflow `order`: step `reserve` has a timeout of 1000 ms"), "{warned}");
     let text = case.says(0, &["doctor"]);
     assert!(text.contains("ok    API") && text.contains(" 0 failures"), "{text}");
 }

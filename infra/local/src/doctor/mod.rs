@@ -15,12 +15,14 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 use reqwest::header::{DATE, HeaderMap};
 use serde::Serialize;
 use serde_json::json;
+use shared::workflow::USUAL_SKEW;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden_aws::config::apart;
 use stepwarden_aws::{Clients, Config};
+use submit::workflows::{Workflows, can_start};
 
 /// A clock may be this far off: the `Date` of an answer is in whole seconds, and the answer was under way.
 const CLOCK: SignedDuration = SignedDuration::from_secs(2);
@@ -150,6 +152,7 @@ async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> V
         Ok(workflows) => {
             let names: Vec<&str> = workflows.keys().map(String::as_str).collect();
             checks.push(ok("workflows", names.join(", ")));
+            checks.extend(timeouts(&workflows, options.aws));
             let secrets = Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) };
             if let (false, Some(missing)) = (options.aws, secrets.missing(workflows.values()).await) {
                 checks.push(fail("secrets", missing, "`stepwarden up` does not start without it"));
@@ -163,6 +166,19 @@ async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> V
         checks.push(data(&options.data));
     }
     checks
+}
+
+/// Timeouts too short for clocks that differ, which no agent of a deployment might ever start. What the clocks of one may do is
+/// in its settings; of another the usual skew is assumed.
+fn timeouts(workflows: &Workflows, is_aws: bool) -> Option<Check> {
+    let known = Config::from_env().ok().filter(|_| is_aws).map(|config| config.clock_skew);
+    let error = can_start(workflows, known.unwrap_or(USUAL_SKEW)).err()?;
+    Some(match known {
+        Some(_) => fail("timeouts", error.to_string(), "raise it, or lower ClockSkewMs if the clocks allow it"),
+        None => {
+            warn("timeouts", format!("on AWS: {error}"), "raise it before this is deployed, or lower ClockSkewMs there")
+        }
+    })
 }
 
 /// The data directory of a local system.
