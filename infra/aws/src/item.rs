@@ -175,3 +175,70 @@ pub(crate) fn time(item: &Item, name: &str, what: &str) -> Result<Timestamp, Err
     let ms = number(item, name, what)?;
     Timestamp::from_millisecond(ms).map_err(|e| corrupt(what, format!("attribute `{name}`: {e}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::task::{MAX_SHARDS, MOVED, Phase, Priority, Submission, moved, shard_of};
+    use shared::workflow::file::{Known, parse};
+
+    fn task(key: &str, shard: u16) -> Task {
+        let text = "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"5s\"";
+        let workflow = parse("w.toml", text, Known { agents: &["noop"], inputs: &[] }).unwrap();
+        let submission = Submission {
+            id: Id::derive("t", key),
+            tenant: "t".into(),
+            reference: None,
+            reply_queue: None,
+            priority: Priority::High,
+            shard,
+        };
+        Task::new(submission, &workflow, Timestamp::UNIX_EPOCH)
+    }
+
+    fn bytes(item: &Item, key: &str) -> Option<usize> {
+        item.get(key).map(|value| match value {
+            AttributeValue::S(text) => text.len(),
+            AttributeValue::N(text) => text.len(),
+            other => panic!("{key}: {other:?}"),
+        })
+    }
+
+    // AWS refuses an empty string as a key, also of an index; an emulator may not.
+    #[test]
+    fn no_key_is_empty_and_none_is_too_long() {
+        for phase in [Phase::Forward, Phase::Undoing, Phase::Processed, Phase::Undone, Phase::Error, Phase::UndoError] {
+            for shard in [0, shard_of(&Id::derive("t", "k"), MAX_SHARDS, true), moved(MAX_SHARDS - 1), MOVED] {
+                for due in [None, Some(Timestamp::UNIX_EPOCH)] {
+                    let task = Task { phase, due, paused_at: due, ..task("k", shard) };
+                    let item = from_task(&task, SignedDuration::from_hours(1)).unwrap();
+                    for key in ["pk", "updated_at"] {
+                        assert!((1..=1024).contains(&bytes(&item, key).unwrap()), "{key}: {item:?}");
+                    }
+                    for key in ["shard", "due", "attention"] {
+                        assert!(bytes(&item, key).is_none_or(|n| (1..=1024).contains(&n)), "{key}: {item:?}");
+                    }
+                    assert_eq!(item.contains_key("shard"), item.contains_key("due"), "an index needs both: {item:?}");
+                }
+            }
+        }
+        for at in [Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+            let (bucket, sort) = order_key(&Id::derive("", ""), at, MAX_SHARDS);
+            assert!((1..=2048).contains(&bucket.len()) && (1..=1024).contains(&sort.len()), "{bucket} {sort}");
+        }
+    }
+
+    // DynamoDB takes seconds: milliseconds would be a date in some fifty thousand years, and nothing would ever go.
+    #[test]
+    fn time_to_live_is_in_seconds() {
+        let ended = Timestamp::from_second(1_800_000_000).unwrap();
+        let hour = SignedDuration::from_hours(1);
+        let item = |phase, due| from_task(&Task { phase, due, updated_at: ended, ..task("k", 0) }, hour).unwrap();
+        assert_eq!(item(Phase::Processed, None).get("ttl"), Some(&n(1_800_003_600)));
+        assert_eq!(item(Phase::Undone, None).get("ttl"), Some(&n(1_800_003_600)));
+        // What is open, owes something or waits for a person is kept.
+        assert_eq!(item(Phase::Processed, Some(ended)).get("ttl"), None);
+        assert_eq!(item(Phase::Error, None).get("ttl"), None);
+        assert_eq!(item(Phase::Forward, None).get("ttl"), None);
+    }
+}

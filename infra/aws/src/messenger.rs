@@ -20,8 +20,12 @@ const BATCH: usize = 10;
 const MAX_BYTES: usize = 1024 * 1024;
 /// What the attribute of a message's sender counts of that: its name, its type and 55 characters.
 const SENDER_BYTES: usize = 11 + 6 + 55;
-/// Longest text of an event's detail; EventBridge takes 1 MiB for a whole request.
+/// Longest text of an event's detail.
 const MAX_DETAIL: usize = 64 * 1024;
+/// EventBridge's limit for one request, in bytes, by its API reference; the newest page of its quotas says 1 MB.
+const MAX_EVENTS: usize = 256 * 1024;
+/// What an event counts beside its texts: its time.
+const TIME_BYTES: usize = 14;
 /// `source` of every event of ours.
 pub const EVENT_SOURCE: &str = "stepwarden";
 /// `detail-type` of an operator alert.
@@ -197,7 +201,8 @@ impl Messenger for SqsMessenger {
         }
         let batches = into_batches(parcels);
         let sends = join_all(batches.iter().map(|batch| self.send_batch(batch)));
-        let puts = join_all(events.chunks(BATCH).map(|batch| self.put_events(batch)));
+        let requests = into_requests(events);
+        let puts = join_all(requests.iter().map(|batch| self.put_events(batch)));
         let (sent, put) = futures::future::join(sends, puts).await;
         for (owner, result) in sent.into_iter().chain(put).flatten() {
             if result.is_err() {
@@ -237,6 +242,26 @@ fn into_batches(mut parcels: Vec<Parcel>) -> Vec<Vec<Parcel>> {
     batches
 }
 
+/// Events in order, at most ten and at most 256 KB at a time.
+fn into_requests(events: Vec<(usize, Event)>) -> Vec<Vec<(usize, Event)>> {
+    let mut requests: Vec<Vec<(usize, Event)>> = Vec::new();
+    let mut bytes = 0;
+    for event in events {
+        let own = TIME_BYTES + EVENT_SOURCE.len() + event.1.detail_type.len() + event.1.detail.len();
+        match requests.last_mut().filter(|request| request.len() < BATCH && bytes + own <= MAX_EVENTS) {
+            Some(request) => {
+                bytes += own;
+                request.push(event);
+            }
+            None => {
+                bytes = own;
+                requests.push(vec![event]);
+            }
+        }
+    }
+    requests
+}
+
 /// SQS takes up to 128 letters, digits and marks as a group; a tenant's name may hold others.
 fn group_of(tenant: &str) -> String {
     let good = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
@@ -273,6 +298,23 @@ mod tests {
         parcels.extend([parcel("b", 600_000), parcel("b", 600_000), parcel("b", 10)]);
         let sizes: Vec<_> = into_batches(parcels).iter().map(Vec::len).collect();
         assert_eq!(sizes, [10, 10, 3, 1, 2]);
+    }
+
+    // A request beyond the limit is refused whole, with every alert in it.
+    #[test]
+    fn events_go_ten_and_256_kilobytes_at_a_time() {
+        let event = |bytes| Event { detail_type: ORDER_ALERT, detail: "x".repeat(bytes) };
+        let sizes = |details: &[usize]| -> Vec<usize> {
+            let requests = into_requests(details.iter().map(|bytes| event(*bytes)).enumerate().collect());
+            let owners: Vec<usize> = requests.iter().flatten().map(|(owner, _)| *owner).collect();
+            assert_eq!(owners, (0..details.len()).collect::<Vec<_>>(), "each once, in order");
+            for request in &requests {
+                assert!(request.iter().map(|(_, e)| e.detail.len()).sum::<usize>() <= 256 * 1024 || request.len() == 1);
+            }
+            requests.iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(&[10; 23]), [10, 10, 3]);
+        assert_eq!(sizes(&[MAX_DETAIL; 10]), [3, 3, 3, 1]);
     }
 
     #[test]
