@@ -303,6 +303,30 @@ fn sheet(meters: &[Meter], prices: &Prices) -> String {
     text + "\n"
 }
 
+/// Resources of a type in template.yaml that every stack has, whatever its parameters.
+fn in_every_stack(kind: &str) -> usize {
+    const TEMPLATE: &str = include_str!("../template.yaml");
+    let is_optional = |rest: &str| rest.trim_start().starts_with("Condition: HasClasses");
+    TEMPLATE.split(&format!("    Type: {kind}\n")).skip(1).filter(|rest| !is_optional(rest)).count()
+}
+
+/// What a stack costs in a month of thirty days: while nothing happens, and with orders that come one at a time.
+fn month(an_order: f64, prices: &Prices) -> String {
+    let of = |name: &str| prices.of("month", name);
+    // Five connections, each of which waits 20 s for messages.
+    let polls = in_every_stack("AWS::Lambda::EventSourceMapping") * 5 * 30 * 24 * 60 * 3;
+    let idle = in_every_stack("AWS::CloudWatch::Alarm") as f64 * of("alarm")
+        + in_every_stack("AWS::Logs::MetricFilter") as f64 * of("metric")
+        + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
+        + of("sweeps");
+    let mut text = String::from("| orders a month | the stack | its orders | together |\n|---|---|---|---|\n");
+    for (words, orders) in [("none", 0.0), ("1,000", 1e3), ("10,000", 1e4), ("100,000", 1e5), ("1,000,000", 1e6)] {
+        let sum = orders / 1e6 * an_order;
+        writeln!(text, "| {words} | {idle:.2} | {sum:.2} | **{:.2}** |", idle + sum).unwrap();
+    }
+    text
+}
+
 fn others(prices: &Prices) -> String {
     let mut text = String::from("| engine | billed | USD for a million orders of three steps |\n|---|---|---|\n");
     for (name, other) in prices.0["others"].as_table().unwrap() {
@@ -365,6 +389,7 @@ async fn the_cost_sheet_is_what_orders_cost() {
     }
     writeln!(sums, "{line}").unwrap();
     for (mark, table) in [
+        ("month", month(dollars(&three[0], Way::Alone, &prices), &prices)),
         ("sums", sums),
         ("three steps", sheet(&three, &prices)),
         ("four steps", sheet(&four, &prices)),

@@ -1,8 +1,11 @@
 """Every check holds for template.yaml, whatever the parameters."""
 
+import re
+
 import pytest
 from checks import CHECKS
-from template import Stack, read
+from documented import TABLE
+from template import ROOT, Stack, read
 
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
@@ -15,6 +18,8 @@ SETTINGS = {
     "classes": {"PriorityClasses": "true"},
     "secrets-external": {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf", "ExternalAgents": "gift-wrap"},
     "traces": {"OtlpEndpoint": "https://collector.example:4318", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"},
+    "batches": {"BatchSeconds": "2", "PriorityClasses": "true"},
+    **{f"status-{n}": {"StatusRateLimit": n} for n in read()["Parameters"]["StatusRateLimit"]["AllowedValues"]},
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},
@@ -31,3 +36,18 @@ def stack(request):
 def test_template(stack, check):
     problems = list(check(stack))
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.check)
+def test_every_row_of_what_aws_documents_has_its_check(row):
+    assert row.service and row.says and row.page
+    if "::" not in row.check:
+        assert row.check in {check.__name__ for check in CHECKS}
+        return
+    path, name = row.check.split("::")
+    assert re.search(rf"\bfn {name}\b", (ROOT / path).read_text())
+
+
+def test_every_check_of_what_aws_documents_is_in_the_table():
+    ours = {check.__name__ for check in CHECKS if check.__module__ == "documented"}
+    assert ours - {row.check for row in TABLE} == {"counts_in_documents_are_those_of_the_template"}

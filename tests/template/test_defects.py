@@ -1,6 +1,10 @@
 """Every check can fail: each row breaks the template once, and the check named must see it."""
 
+import json
+
+import documented
 import pytest
+import source
 from checks import CHECKS
 from template import Stack, read
 
@@ -56,11 +60,18 @@ def defect_in_dashboard(raw, name):
     assert name in body[0]
     body[0] = body[0].replace(name, f"-x{name}")
 
+
+def defect_in_width(raw):
+    """Makes the first widget wider than the dashboard."""
+    body = raw["Resources"]["Dashboard"][P]["DashboardBody"]["Fn::Sub"]
+    body[0] = body[0].replace('"width": 8', '"width": 25', 1)
+
+
 # The check, what breaks the template, and parameters under which it shows.
 DEFECTS = [
     ("visibility_is_six_times_the_timeout", resource("SchedulerQueue", P, "VisibilityTimeout", 179), {}),
     ("visibility_is_six_times_the_timeout", resource("Submit", P, "Timeout", 31), {}),
-    ("visibility_is_six_times_the_timeout", put("Mappings", "AgentTimeouts", "900", "Visibility", 900), {"AgentTimeoutSeconds": "900"}),
+    ("visibility_is_six_times_the_timeout", put("Mappings", "Timeouts", "900", "0", 900), {"AgentTimeoutSeconds": "900"}),
     ("the_local_system_has_the_same_visibility", resource("SchedulerQueue", P, "VisibilityTimeout", 60), {}),
     ("batches_report_the_records_that_failed", resource("AgentFraudSource", P, "FunctionResponseTypes", PASS), {}),
     ("batches_report_the_records_that_failed", resource("SchedulerSource", P, "FilterCriteria", {"Filters": []}), {}),
@@ -206,9 +217,63 @@ DEFECTS = [
     ("parameters_are_described_and_bounded", put("Parameters", "New", {"Type": "String"}), {}),
     ("outputs_say_where_everything_is", put("Outputs", "AgentFraudLowQueueUrl", PASS), CLASSES),
     ("outputs_say_where_everything_is", put("Outputs", "NoticesDefaultQueueUrl", PASS), {}),
+    ("alerts_reach_the_topic", resource("TopicPolicy", P, "PolicyDocument", "Statement", 0, "Condition", {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": ["AlertRule", "Arn"]}}}), {}),
+    ("alerts_reach_the_topic", resource("TopicPolicy", P, "PolicyDocument", "Statement", 1, "Condition", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", put("Resources", "AlertsLostAlarm", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", resource("AlertsFailedAlarm", P, "MetricName", "Invocations"), {}),
+    ("tables_are_safe", resource("Orders", "DeletionPolicy", "Retain"), {}),
+    ("batches_report_the_records_that_failed", resource("AgentHttpSource", P, "MaximumBatchingWindowInSeconds", PASS), {}),
+    ("visibility_is_six_times_the_timeout", resource("RepliesQueue", P, "VisibilityTimeout", 180), {"BatchSeconds": "5"}),
+    ("long_polls_leave_room_for_the_rest", resource("Stage", P, "RouteSettings", {"GET /orders/{id}": {"ThrottlingRateLimit": {"Ref": "StatusRateLimit"}, "ThrottlingBurstLimit": 80}}), {}),
+    ("long_polls_leave_room_for_the_rest", put("Conditions", "StatusRateIs10", {"Fn::Equals": [{"Ref": "StatusRateLimit"}, "11"]}), {"StatusRateLimit": "10"}),
+    ("names_fit_with_the_longest_stack_name", resource("Supervisor", P, "FunctionName", {"Fn::Sub": "${AWS::StackName}-supervisor-of-orders"}), {}),
+    ("names_fit_with_the_longest_stack_name", resource("SubmitRole", P, "RoleName", "submit"), {}),
+    ("names_fit_with_the_longest_stack_name", resource("SetAsideQueue", P, "QueueName", {"Fn::Sub": "${AWS::StackName}-set.aside"}), {}),
+    ("the_stack_stays_within_cloudformations_quotas", put("Parameters", "Shards", "Description", "x" * 4001), {}),
+    ("the_stack_stays_within_cloudformations_quotas", lambda raw: raw["Outputs"].update({f"X{n}": {"Value": "x"} for n in range(200)}), {}),
+    ("queues_stay_within_the_limits_of_sqs", resource("SchedulerDead", P, "MessageRetentionPeriod", 1209599), {}),
+    ("queues_stay_within_the_limits_of_sqs", resource("SchedulerQueue", P, "KmsMasterKeyId", "key"), {}),
+    ("queues_stay_within_the_limits_of_sqs", put("Mappings", "Timeouts", "900", "0", 43201), {"AgentTimeoutSeconds": "900"}),
+    ("functions_stay_within_the_limits_of_lambda", resource("Agent", P, "Timeout", 901), {}),
+    ("functions_stay_within_the_limits_of_lambda", put(*VARIABLES, "AWS_REGION", "eu-west-1"), {}),
+    ("functions_stay_within_the_limits_of_lambda", resource("Supervisor", P, "EventInvokeConfig", "MaximumEventAgeInSeconds", 59), {}),
+    ("variables_fit_into_four_kilobytes", put("Parameters", "InventoryUrl", "MaxLength", PASS), {}),
+    ("event_sources_stay_within_the_limits_of_lambda", resource("AgentFraudSource", P, "BatchSize", 11), {}),
+    ("event_sources_stay_within_the_limits_of_lambda", resource("AgentFraudSource", P, "MaximumBatchingWindowInSeconds", 301), {}),
+    ("event_sources_stay_within_the_limits_of_lambda", put("Parameters", "LowPriorityConcurrency", "MinValue", 1), {}),
+    ("a_batch_window_is_explained", put("Parameters", "BatchSeconds", "Description", "How long."), {}),
+    ("every_attribute_defined_is_a_key", resource("State", P, "AttributeDefinitions", "append", {"AttributeName": "tenant", "AttributeType": "S"}), {}),
+    ("targets_stay_within_the_limits_of_eventbridge", resource("AlertRule", P, "Targets", 0, "RetryPolicy", "MaximumRetryAttempts", 186), {}),
+    ("targets_stay_within_the_limits_of_eventbridge", resource("AlertRule", P, "Targets", 0, "RoleArn", "arn:aws:iam::111122223333:role/x"), {}),
+    ("a_bus_with_a_key_of_yours_has_dead_letters", resource("Bus", P, "DeadLetterConfig", PASS), {}),
+    ("a_bus_with_a_key_of_yours_has_dead_letters", resource("AlertsDeadPolicy", P, "PolicyDocument", "Statement", 1, PASS), {}),
+    ("alarms_stay_within_the_limits_of_cloudwatch", resource("ApiErrorsAlarm", P, "Period", 90), {}),
+    ("alarms_stay_within_the_limits_of_cloudwatch", resource("ApiErrorsAlarm", P, "DatapointsToAlarm", 9), {}),
+    ("alarms_stay_within_the_limits_of_cloudwatch", put("Parameters", "LogRetentionDays", "AllowedValues", "append", 31), {}),
+    ("metrics_of_a_rule_have_both_dimensions", resource("AlertsFailedAlarm", P, "Dimensions", 1, "Value", {"Ref": "AlertRule"}), {}),
+    ("metrics_of_a_rule_have_both_dimensions", resource("AlertsLostAlarm", P, "Dimensions", 0, PASS), {}),
+    ("the_dashboard_stays_within_its_limits", lambda raw: defect_in_width(raw), {}),
+    ("policies_fit_into_their_roles", lambda raw: [grant("Scheduler", "sqs:SendMessage", "SchedulerQueue")(raw) for _ in range(60)], {}),
+    ("policies_fit_into_their_roles", resource("AgentRole", P, "Policies", 0, "PolicyDocument", "Version", "2008-10-17"), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", resource("SubmitIntegration", P, "TimeoutInMillis", 30001), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", resource("SubmitIntegration", P, "TimeoutInMillis", 9000), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", resource("ApiLogs", P, "LogGroupName", {"Fn::Sub": "/aws/api/${AWS::StackName}"}), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", put("Parameters", "ApiBurstLimit", "MaxValue", 5001), {}),
+    ("secrets_and_keys_are_named_whole", put("Parameters", "HttpSecretArn", "AllowedPattern", "^$|^arn:aws[a-z-]*:secretsmanager:.+$"), {}),
+    ("secrets_and_keys_are_named_whole", resource("Topic", P, "KmsMasterKeyId", "alias/aws/sns"), {}),
+    ("counts_in_documents_are_those_of_the_template", put(*VARIABLES, "AGENTS", "inventory,fraud,payment,shipping"), {}),
+    ("counts_in_documents_are_those_of_the_template", put("Resources", "ApiErrorsAlarm", PASS), {}),
+    ("a_small_account_has_parameters_that_fit", put("Parameters", "StatusRateLimit", "AllowedValues", ["40"]), {}),
 ]
 # These compare sources with a document, and the template has no part in it.
-WITHOUT = {"alerts_name_sections_of_the_runbook"}
+WITHOUT = {
+    "alerts_name_sections_of_the_runbook",
+    "a_name_is_free_again_after_a_minute",
+    "a_protected_table_is_made_unprotected_first",
+    "an_index_is_read_as_it_is",
+    "no_expression_names_a_reserved_word",
+    "the_key_policy_lets_everybody_in_who_needs_it",
+}
 BY_NAME = {check.__name__: check for check in CHECKS}
 
 
@@ -223,6 +288,48 @@ def test_check_sees_defect(name, change, parameters):
 def test_alerts_name_sections_of_the_runbook_sees_a_missing_section(monkeypatch):
     monkeypatch.setattr("source.runbook_sections", lambda: {"undo-failed"})
     assert list(BY_NAME["alerts_name_sections_of_the_runbook"](None))
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "old", "new"),
+    [
+        ("a_name_is_free_again_after_a_minute", "docs/deploy.md", "60 seconds", "a minute"),
+        ("a_protected_table_is_made_unprotected_first", "docs/deploy.md", " DeletionProtection=false", ""),
+        ("no_expression_names_a_reserved_word", "docs/runbook.md", "attention = :e", "status = :e"),
+        ("the_key_policy_lets_everybody_in_who_needs_it", "docs/deploy.md", "s/ACCOUNT/", "s/X/"),
+    ],
+)
+def test_a_check_sees_a_defect_in_a_document(monkeypatch, name, page, old, new):
+    read_page = source.document
+    monkeypatch.setattr("source.document", lambda path: read_page(path).replace(old, new if path == page else old))
+    assert list(BY_NAME[name](Stack(read())))
+
+
+def test_a_reserved_word_in_an_expression_is_seen(monkeypatch):
+    assert documented.reserved_in("#token = :token AND holder = :holder AND attribute_not_exists(pk)") == set()
+    assert documented.reserved_in("SET status = :new, version = :seen REMOVE ttl") == {"status", "ttl"}
+    monkeypatch.setattr("documented.expressions", lambda: [("a.rs", "due = :now AND shard = :shard")] * 15)
+    assert len(list(BY_NAME["no_expression_names_a_reserved_word"](None))) == 15
+
+
+def test_a_consistent_read_of_an_index_is_seen(tmp_path, monkeypatch):
+    folder = tmp_path / "infra/aws/src"
+    folder.mkdir(parents=True)
+    (folder / "a.rs").write_text('query().index_name(DUE_INDEX).consistent_read(true).send();')
+    monkeypatch.setattr("documented.ROOT", tmp_path)
+    assert list(BY_NAME["an_index_is_read_as_it_is"](None))
+
+
+# With such a condition EventBridge delivers nothing to the topic.
+@pytest.mark.parametrize("principal", ["events.amazonaws.com", "cloudwatch.amazonaws.com"])
+def test_a_condition_in_the_key_policy_is_seen(tmp_path, monkeypatch, principal):
+    policy = json.loads(documented.KEY_POLICY.read_text())
+    (statement,) = (s for s in policy["Statement"] if s["Principal"].get("Service") == principal)
+    statement["Condition"] = {"StringEquals": {"aws:SourceAccount": "ACCOUNT"}}
+    path = tmp_path / "key-policy.json"
+    path.write_text(json.dumps(policy))
+    monkeypatch.setattr("documented.KEY_POLICY", path)
+    assert list(BY_NAME["the_key_policy_lets_everybody_in_who_needs_it"](None))
 
 
 def test_every_section_of_the_runbook_is_complete_sees_a_missing_part(monkeypatch):
