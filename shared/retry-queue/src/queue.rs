@@ -3,7 +3,7 @@
 use crate::policy::Policy;
 use serde_json::Value;
 use shared::engine::{self, Clock, Engine, Handled};
-use shared::message::Effect;
+use shared::message::{AlertEvent, Effect};
 use shared::order::{Id, Order, canonical_hash};
 use shared::ports::{AttentionIndex, Created, Error, Messenger, StateStore};
 use shared::scheduler::Event;
@@ -11,6 +11,7 @@ use shared::step::State;
 use shared::task::{Priority, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -73,22 +74,104 @@ pub enum Enqueued {
     Known(Id),
 }
 
-/// Requests to run something leave the engine here: to the worker in this process, if there is one.
+/// Called with every task that goes to history.
+pub(crate) type OnHistory = Arc<dyn Fn(&AlertEvent) + Send + Sync>;
+
+/// One running worker of this process.
+struct Seat {
+    id: u64,
+    /// Where it takes requests; `None` once it is told to stop.
+    effects: Option<UnboundedSender<Effect>>,
+    on_history: OnHistory,
+}
+
+/// What the engine sends leaves it here: to the workers of this process, the latest first.
 #[derive(Clone, Default)]
-pub(crate) struct Local(pub(crate) Arc<Mutex<Option<UnboundedSender<Effect>>>>);
+pub(crate) struct Local(Arc<Mutex<Vec<Seat>>>);
+
+impl Local {
+    /// A worker takes its seat, until what is returned is dropped.
+    pub(crate) fn sit(&self, effects: UnboundedSender<Effect>, on_history: OnHistory) -> Sitting {
+        let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = seats.last().map_or(0, |seat| seat.id + 1);
+        seats.push(Seat { id, effects: Some(effects), on_history });
+        Sitting { id, local: self.clone() }
+    }
+
+    fn on_history(&self) -> Option<OnHistory> {
+        let seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.last().map(|seat| Arc::clone(&seat.on_history))
+    }
+
+    fn effects(&self) -> Option<UnboundedSender<Effect>> {
+        let seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.iter().rev().find_map(|seat| seat.effects.clone())
+    }
+
+    fn send_one(&self, effect: Effect) -> Result<(), Error> {
+        match effect {
+            // The engine clears the alert once this returns, so it returns when the callback has.
+            Effect::Alert(alert) => match self.on_history() {
+                Some(on_history) => tell(&*on_history, &alert),
+                None => Err(untold(&alert, "no worker runs in this process")),
+            },
+            Effect::Request(_)
+            | Effect::Wake(..)
+            | Effect::Notice(_)
+            | Effect::Reply(_)
+            | Effect::SetAside(_)
+            | Effect::Strained(_) => {
+                // Without a worker here, or when it has just ended, the due index brings it to another one.
+                if let Some(worker) = self.effects() {
+                    let _ = worker.send(effect);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn tell(on_history: &(dyn Fn(&AlertEvent) + Send + Sync), alert: &AlertEvent) -> Result<(), Error> {
+    tracing::error!(
+        task.id = %alert.order_id,
+        alarm = "retry_history",
+        "`{}` is given up and waits in history: {}",
+        alert.workflow,
+        alert.reason
+    );
+    catch_unwind(AssertUnwindSafe(|| on_history(alert))).map_err(|_| untold(alert, "`on_history` panicked"))
+}
+
+/// The alert stays owed, and the next poll of any worker sends it again.
+fn untold(alert: &AlertEvent, why: &'static str) -> Error {
+    Error::Unavailable { what: format!("`on_history` for {}", alert.order_id), source: why.into() }
+}
+
+/// The seat of a worker.
+pub(crate) struct Sitting {
+    id: u64,
+    local: Local,
+}
+
+impl Sitting {
+    /// Takes no more requests; what goes to history is still told here.
+    pub(crate) fn close(&self) {
+        let mut seats = self.local.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for seat in seats.iter_mut().filter(|seat| seat.id == self.id) {
+            seat.effects = None;
+        }
+    }
+}
+
+impl Drop for Sitting {
+    fn drop(&mut self) {
+        self.local.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|seat| seat.id != self.id);
+    }
+}
 
 impl Messenger for Local {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let worker = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a worker here the due index brings it to another one.
-        let send = |effect| {
-            if let Some(worker) = worker.as_ref() {
-                // A worker that has just ended: likewise.
-                let _ = worker.send(effect);
-            }
-            Ok(())
-        };
-        effects.into_iter().map(send).collect()
+        effects.into_iter().map(|effect| self.send_one(effect)).collect()
     }
 }
 

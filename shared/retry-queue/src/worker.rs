@@ -1,7 +1,7 @@
 //! The worker: polls what is due, claims it by conditional write, runs handlers under a deadline, writes down how it went.
 
 use crate::policy::TO_SETTLE;
-use crate::queue::{RetryQueue, handler_of};
+use crate::queue::{OnHistory, RetryQueue, handler_of};
 use crate::strategy::{Handlers, Strategies, Thrown, ThrownThen};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -16,7 +16,7 @@ use shared::task::moved;
 use shared::time::{SignedDuration, Timestamp, until};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
@@ -72,14 +72,14 @@ pub struct RetryWorker<S> {
     queue: RetryQueue<S>,
     handlers: BTreeMap<String, Handler>,
     strategies: Strategies,
-    on_history: Arc<dyn Fn(&AlertEvent) + Send + Sync>,
+    on_history: OnHistory,
 }
 
 impl<S: StateStore + 'static> RetryWorker<S> {
     /// A worker without handlers.
     #[must_use]
     pub fn new(queue: &RetryQueue<S>, strategies: Strategies) -> Self {
-        let on_history: Arc<dyn Fn(&AlertEvent) + Send + Sync> = Arc::new(|_| {});
+        let on_history: OnHistory = Arc::new(|_| {});
         Self { queue: queue.clone(), handlers: BTreeMap::new(), strategies, on_history }
     }
 
@@ -94,7 +94,9 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         self
     }
 
-    /// Told of every task that goes to history, at least once each, beside the log's error line.
+    /// Called with every task that goes to history, at least once each, beside the log's error line. The task is marked as
+    /// reported only after `told` has returned; if it panics, or the process ends first, it is called again. It runs on the
+    /// worker's runtime, so it must not block for long.
     #[must_use]
     pub fn on_history(mut self, told: impl Fn(&AlertEvent) + Send + Sync + 'static) -> Self {
         self.on_history = Arc::new(told);
@@ -104,7 +106,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
     /// Polls and runs until cancelled; handlers under way then get a few seconds.
     pub async fn run(&self, cancel: &CancellationToken) {
         let (sender, mut effects) = unbounded_channel();
-        *self.queue.local.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        let seat = self.queue.local.sit(sender, Arc::clone(&self.on_history));
         let mut jobs = JoinSet::new();
         let mut timers = JoinSet::new();
         let mut tick = interval(self.strategies.poll_every);
@@ -125,11 +127,11 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 }
             }
         }
+        seat.close();
         self.last_jobs(&mut effects, jobs).await;
     }
 
     async fn last_jobs(&self, effects: &mut UnboundedReceiver<Effect>, mut jobs: JoinSet<()>) {
-        self.queue.local.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut no_timers = JoinSet::new();
         while let Some(effect) = effects.recv().await {
             self.act(effect, &mut jobs, &mut no_timers);
@@ -226,17 +228,8 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                     wake.task_id
                 });
             }
-            Effect::Alert(alert) => {
-                tracing::error!(
-                    task.id = %alert.order_id,
-                    alarm = "retry_history",
-                    "`{}` is given up and waits in history: {}",
-                    alert.workflow,
-                    alert.reason
-                );
-                (self.on_history)(&alert);
-            }
-            Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
+            // Alerts never come here: `Local` tells them at once.
+            Effect::Alert(_) | Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
         }
     }
 }

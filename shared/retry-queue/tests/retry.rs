@@ -142,6 +142,62 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
     assert_eq!(runs.lock().unwrap()[0].1, 7, "attempts go on, so that an old answer never counts");
 }
 
+// What goes to history while a worker stops is told as well: its handler ends after the worker was told to.
+#[tokio::test(start_paused = true)]
+async fn what_goes_to_history_while_the_worker_stops_is_told() {
+    let (store, queue) = world();
+    let id = queue.enqueue("mail", json!(1)).await.unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let worker = RetryWorker::new(&queue, Strategies::default())
+        .on("mail", |_| async {
+            sleep(Duration::from_secs(4)).await;
+            Err("boom".into())
+        })
+        .on_history(move |alert| heard.lock().unwrap().push(alert.order_id.clone()));
+    run_for(&worker, Duration::from_secs(2)).await;
+    let task = store.tasks().remove(0);
+    assert_eq!((task.process_state(), task.alert), (ProcessState::Error, None));
+    assert_eq!(*told.lock().unwrap(), [id]);
+}
+
+// It is acknowledged only after the callback has returned: until then another worker would tell it again.
+#[tokio::test(start_paused = true)]
+async fn what_goes_to_history_stays_owed_until_the_callback_has_returned() {
+    let (store, queue) = world();
+    queue.enqueue("mail", json!(1)).await.unwrap();
+    let owed = Arc::new(Mutex::new(Vec::new()));
+    let (seen, inner) = (Arc::clone(&owed), store.clone());
+    let worker = RetryWorker::new(&queue, Strategies::default())
+        .on("mail", |_| async { Err("boom".into()) })
+        .on_history(move |_| {
+            let mut owed = seen.lock().unwrap();
+            owed.push(inner.tasks()[0].alert.is_some());
+            let times = owed.len();
+            drop(owed);
+            assert!(times > 2, "the pager is away");
+        });
+    run_for(&worker, Duration::from_secs(10 * MINUTE)).await;
+    assert_eq!(*owed.lock().unwrap(), [true, true, true], "told until it was heard, owed each time, and not once more");
+    assert_eq!((store.tasks()[0].alert.clone(), store.live()), (None, 0));
+}
+
+// With two workers on one queue the one that stops takes nothing away from the other.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_leaves_the_other_its_work() {
+    let (store, queue) = world();
+    let one = RetryWorker::new(&queue, Strategies::default()).on("mail", |_| async { Ok(Answer::Success) });
+    let other = RetryWorker::new(&queue, Strategies::default()).on("mail", |_| async { Ok(Answer::Success) });
+    let later = async {
+        sleep(Duration::from_secs(10)).await;
+        queue.enqueue("mail", json!(1)).await.unwrap();
+    };
+    let minute = Duration::from_secs(MINUTE);
+    tokio::join!(run_for(&one, minute), run_for(&other, Duration::from_secs(5)), later);
+    let task = store.tasks().remove(0);
+    assert_eq!((task.process_state(), task.steps[0].attempt, task.failure_count()), (ProcessState::Processed, 1, 0));
+}
+
 // H2, H5: success leaves the live set and is in no history.
 #[tokio::test(start_paused = true)]
 async fn success_leaves_the_live_set() {
