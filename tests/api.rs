@@ -445,6 +445,42 @@ async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
     assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 1);
 }
 
+// Whoever reads a queue reads the notices of every order that names it: so only its tenants' orders may, over HTTP and by
+// message, and others do not learn that it exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_queue_is_for_the_orders_of_its_tenants() {
+    let api = Api::start().await;
+    let submission = |queue: &str| {
+        let body = json!({"workflow": "noops", "reply_queue": queue, "input": {}}).to_string();
+        submit::submission::parse(body.as_bytes()).unwrap()
+    };
+    let submit = &api.world.submit;
+    for (n, problem) in [
+        submit.accept("beta", "one", submission("acme")).await.unwrap_err(),
+        submit.accept_by_message("beta", "two", submission("acme")).await.unwrap_err(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        assert_eq!((problem.code, problem.status), ("unknown_reply_queue", 422), "{n}");
+        assert!(problem.detail.contains("tenant `beta` has no reply queue `acme`, but `shop`;"), "{}", problem.detail);
+    }
+    let body = json!({"workflow": "noops", "reply_queue": "acme", "input": {}}).to_string();
+    let answer = api.send(api.post(Some(b"three"), body)).await;
+    check("a queue of acme's", &answer, 422, "unknown_reply_queue", Some("reply_queue"));
+    let missing = api
+        .send(api.post(Some(b"four"), json!({"workflow": "noops", "reply_queue": "none", "input": {}}).to_string()))
+        .await;
+    let told = |answer: &Answer, name: &str| answer.body["detail"].as_str().unwrap().replace(name, "NAME");
+    assert_eq!(told(&answer, "acme"), told(&missing, "none"), "nobody learns that it exists");
+    assert_eq!((api.kept().await.0, support::queued(&api.world.endpoints, "notices-acme")), (0, 0));
+    let id = submit.accept("acme", "one", submission("acme")).await.unwrap();
+    let notices = api.world.receive("notices-acme").await;
+    let notice: Value = serde_json::from_str(&notices[0].2).unwrap();
+    assert_eq!(notice["order_id"], json!(id));
+    assert_eq!((&notice["tenant"], &notice["workflow"]), (&json!("acme"), &json!("noops")), "whose it is, and of what");
+}
+
 /// An event as API Gateway hands it over.
 fn get(path: &str, query: &str, headers: Value) -> aws_lambda_events::event::apigw::ApiGatewayV2httpRequest {
     let http = json!({"method": "GET", "path": path});

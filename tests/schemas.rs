@@ -156,9 +156,10 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
     };
     let notice = Notice {
         queue: "shop".into(),
-        tenant: "acme".into(),
         kind: NoticeKind::Failed,
         order_id: id(),
+        tenant: "acme".into(),
+        workflow: "order".into(),
         reference: Some("A-1".into()),
         seq: 7,
         at: at(),

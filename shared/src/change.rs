@@ -577,7 +577,6 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
     let queue = task.reply_queue.clone()?;
     Some(Effect::Notice(Box::new(Notice {
         queue,
-        tenant: task.tenant.clone(),
         kind,
         order_id: task.id.clone(),
         reference: task.reference.clone(),
@@ -589,6 +588,8 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
         traceparent: task.traceparent.clone(),
         history: spell_out(task, workflow),
     })))
+        tenant: task.tenant.clone(),
+        workflow: task.workflow.clone(),
 }
 
 /// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end. Before it the first

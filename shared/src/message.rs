@@ -232,13 +232,16 @@ pub struct Notice {
     /// Registered name of the queue it goes to.
     #[serde(skip)]
     pub queue: String,
-    /// Whose order it is, for the queue.
-    #[serde(skip)]
-    pub tenant: String,
     /// What happened.
     pub kind: NoticeKind,
     /// The order.
     pub order_id: Id,
+    /// Whose order it is; empty in a notice of a version that did not tell.
+    #[serde(default)]
+    pub tenant: String,
+    /// The workflow's name; empty in a notice of a version that did not tell.
+    #[serde(default)]
+    pub workflow: String,
     /// The submitter's own reference.
     pub reference: Option<String>,
     /// Sequence number: the version of the task.

@@ -158,7 +158,7 @@ impl Whole {
             backend: Backend::Embedded { data: None, durability: Durability::Process },
             port: 0,
             workflows,
-            reply_queues: vec!["shop".into()],
+            reply_queues: "shop=*".parse().unwrap(),
             observer: Some(observer),
             cache: 1000,
             pools,

@@ -71,7 +71,7 @@ impl World {
             state_table: "stepwarden-state".into(),
             queue_prefix: String::new(),
             event_bus: "default".into(),
-            reply_queues: vec!["shop".into()],
+            reply_queues: "shop=*;acme=acme".parse().unwrap(),
             agents: agents::NAMES.map(str::to_owned).to_vec(),
             external_agents: Vec::new(),
             pools: shared::pools::Layout::new(),

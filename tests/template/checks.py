@@ -188,7 +188,7 @@ def queue_names_are_those_of_the_code(stack):
         for pool in pools.get(agent, agent).split(","):
             wanted |= {source.AGENT_QUEUE + pool + end for end in {""} | classes(stack)}
     wanted |= {source.QUEUE["SCHEDULER"] + source.CLASS_ENDS["High"]} if classes(stack) else set()
-    wanted |= {source.NOTICES_QUEUE + name for name in variables["REPLY_QUEUES"].split(",")}
+    wanted |= {source.NOTICES_QUEUE + part.split("=")[0] for part in variables["REPLY_QUEUES"].split(";")}
     names = queue_names(stack)
     fed = {names[q] for q in consumed(stack)}
     passive = {source.QUEUE["SET_ASIDE"]} | {n for n in wanted if n.startswith(source.NOTICES_QUEUE)}

@@ -125,7 +125,7 @@ impl Operator {
     pub async fn queues(&self) -> Vec<QueueRow> {
         // The classes of a queue share its dead letters.
         let mut all: Vec<_> = consumed(&self.config).into_iter().map(|q| (q.name == q.of, q.name)).collect();
-        all.extend(self.config.reply_queues.iter().map(|name| (false, queue::notices(name))));
+        all.extend(self.config.reply_queues.names().map(|name| (false, queue::notices(name))));
         all.push((false, queue::SET_ASIDE.to_owned()));
         let one = |(has_dead, name): (bool, String)| async move {
             let (counts, why) = known(self.redriver.counts(&name).await);

@@ -19,8 +19,8 @@ pub struct Submit<S, M> {
     pub engine: Arc<Engine<S, M>>,
     /// The workflows orders are accepted for.
     pub workflows: workflows::Workflows,
-    /// Registered names of reply queues.
-    pub reply_queues: Vec<String>,
+    /// Registered reply queues, and whose orders may name them.
+    pub reply_queues: stepwarden_aws::ReplyQueues,
     /// Parts of the due index.
     pub shards: u16,
     /// What the routes ask of a token.

@@ -184,11 +184,12 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             problem::unknown_workflow("workflow", detail)
         })?;
         if let Some(queue) = &submission.reply_queue
-            && !self.reply_queues.contains(queue)
+            && !self.reply_queues.allow(queue, tenant)
         {
             let detail = format!(
-                "`{queue}` is not one of {}; an operator registers names in REPLY_QUEUES",
-                names(self.reply_queues.iter())
+                "tenant `{tenant}` has no reply queue `{queue}`, but {}; an operator gives queues to tenants in REPLY_QUEUES, \
+                 for instance {queue}={tenant}",
+                names(self.reply_queues.names_of(tenant))
             );
             return Err(problem::unknown_reply_queue("reply_queue", detail));
         }

@@ -31,7 +31,7 @@ impl World {
             ("STATE_TABLE", "state"),
             ("QUEUE_PREFIX", "to be made"),
             ("EVENT_BUS", "default"),
-            ("REPLY_QUEUES", "shop"),
+            ("REPLY_QUEUES", "shop=acme"),
             ("AGENTS", "x"),
             ("SHARDS", "1"),
         ];

@@ -1,5 +1,6 @@
 //! What a process is told at its start, read once and checked. The names of the variables match template.yaml.
 
+use crate::reply_queues::ReplyQueues;
 use shared::message::Request;
 use shared::pools::Layout;
 use shared::task::Priority;
@@ -26,8 +27,9 @@ pub struct Config {
     pub queue_prefix: String,
     /// `EVENT_BUS`: name of the bus alerts go to.
     pub event_bus: String,
-    /// `REPLY_QUEUES`: registered names that a submission may ask notices to be sent to, separated by commas.
-    pub reply_queues: Vec<String>,
+    /// `REPLY_QUEUES`: queues that a submission may ask notices to be sent to, and the tenants whose submissions may, for
+    /// instance `default;acme=acme;all=*`.
+    pub reply_queues: ReplyQueues,
     /// `AGENTS` and `EXTERNAL_AGENTS`: names of all agents, separated by commas.
     pub agents: Vec<String>,
     /// `EXTERNAL_AGENTS`: those of them that a program of somebody else's serves, which takes its requests from their queues.
@@ -92,12 +94,16 @@ impl Config {
         let pools = pools(&lookup("AGENT_POOLS").unwrap_or_default())
             .and_then(|pools| apart(pools, &agents))
             .map_err(|problem| Error { name: "AGENT_POOLS", problem })?;
+        let reply_queues = lookup("REPLY_QUEUES")
+            .unwrap_or_default()
+            .parse()
+            .map_err(|problem| Error { name: "REPLY_QUEUES", problem })?;
         Ok(Self {
             orders_table: text("ORDERS_TABLE")?,
             state_table: text("STATE_TABLE")?,
             queue_prefix: text("QUEUE_PREFIX")?,
             event_bus: text("EVENT_BUS")?,
-            reply_queues: list("REPLY_QUEUES"),
+            reply_queues,
             agents,
             external_agents,
             pools,
@@ -282,6 +288,7 @@ mod tests {
             ("PRIORITY_CLASSES", "yes"),
             ("AGENTS", "a,a-high"),
             ("EXTERNAL_AGENTS", "A"),
+            ("REPLY_QUEUES", "a,b"),
             ("AGENT_POOLS", "payment"),
             ("AGENT_POOLS", "payment=payment,"),
             ("AGENT_POOLS", "payment=Payment"),

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod problem;
 pub mod query;
 pub mod redrive;
+pub mod reply_queues;
 pub mod schema;
 pub mod state_store;
 pub mod telemetry;
@@ -28,6 +29,7 @@ pub use clients::Clients;
 pub use config::Config;
 pub use lease_store::DynamoLeases;
 pub use messenger::SqsMessenger;
+pub use reply_queues::ReplyQueues;
 pub use state_store::DynamoStore;
 
 /// The engine as it runs on AWS and on every endpoint that speaks its protocols.

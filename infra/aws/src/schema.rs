@@ -74,7 +74,7 @@ pub async fn create(
             [(Attribute::VisibilityTimeout, visibility_timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];
         create_queue(clients, &full(&name), &wanted).await?;
     }
-    for name in config.reply_queues.iter().map(|n| queue::notices(n)) {
+    for name in config.reply_queues.names().map(queue::notices) {
         create_queue(clients, &full(&name), &[]).await?;
     }
     let url = create_queue(clients, &full(queue::SET_ASIDE), &[]).await?;

@@ -22,6 +22,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use stepwarden_aws::ReplyQueues;
 use stepwarden_embedded::Durability;
 use stepwarden_remotes::{Faults, Service, ServiceFaults};
 use submit::workflows::Workflows;
@@ -108,7 +109,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
         backend: Backend::Embedded { data: Some(folder.path().to_owned()), durability: Durability::Full },
         port: 0,
         workflows: settings.workflows.clone(),
-        reply_queues: Vec::new(),
+        reply_queues: ReplyQueues::default(),
         observer: Some(observer),
         cache: 20_000,
         pools: shared::pools::Layout::new(),

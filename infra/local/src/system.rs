@@ -26,7 +26,7 @@ use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::http::refuse;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema, traces, wall_clock};
+use stepwarden_aws::{Clients, Config, Engine, ReplyQueues, SqsMessenger, observed_engine, schema, traces, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
@@ -81,8 +81,8 @@ pub struct Options {
     pub port: u16,
     /// The workflows orders are accepted for.
     pub workflows: Workflows,
-    /// Registered names of reply queues.
-    pub reply_queues: Vec<String>,
+    /// Registered reply queues, and whose orders may name them.
+    pub reply_queues: ReplyQueues,
     /// Told of every save.
     pub observer: Option<Observer>,
     /// Most tasks and inputs kept in memory between messages.
@@ -322,7 +322,7 @@ fn configure(options: &Options) -> Result<Config> {
 
 /// How a system is configured that no template deployed; the prefix of its queues is not known yet.
 #[must_use]
-pub fn local_config(reply_queues: Vec<String>, pools: Layout, external_agents: Vec<String>, cache: usize) -> Config {
+pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: Vec<String>, cache: usize) -> Config {
     Config {
         orders_table: format!("{NAME_PREFIX}orders"),
         state_table: format!("{NAME_PREFIX}state"),

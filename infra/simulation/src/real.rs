@@ -225,7 +225,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         state_table: "state".into(),
         queue_prefix: String::new(),
         event_bus: "bus".into(),
-        reply_queues: vec![crate::world::REPLY_QUEUE.into()],
+        reply_queues: format!("{}=*", crate::world::REPLY_QUEUE).parse().expect("a name and every tenant"),
         agents: agent::agents::NAMES.map(str::to_owned).to_vec(),
         external_agents: Vec::new(),
         pools,

@@ -376,7 +376,7 @@ impl World {
 /// The queues of a system: those that functions consume, and those that others read.
 fn queue_names(config: &Config) -> BTreeSet<String> {
     let consumed = schema::consumed(config).into_iter().map(|queue| queue.name);
-    let notices = config.reply_queues.iter().map(|name| queues::notices(name));
+    let notices = config.reply_queues.names().map(queues::notices);
     consumed.chain(notices).chain([queues::SET_ASIDE.to_owned(), BUS.to_owned()]).collect()
 }
 

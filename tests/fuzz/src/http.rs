@@ -36,7 +36,7 @@ impl World {
         let clients = Clients::embedded(endpoints.http_client());
         let lookup = |name: &str| match name {
             "AGENTS" => Some(AGENTS.join(",")),
-            "REPLY_QUEUES" => Some("shop".to_owned()),
+            "REPLY_QUEUES" => Some("shop=*".to_owned()),
             "ORDERS_TABLE" | "STATE_TABLE" | "QUEUE_PREFIX" | "EVENT_BUS" => Some(name.to_ascii_lowercase()),
             _ => None,
         };

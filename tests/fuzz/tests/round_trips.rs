@@ -269,7 +269,6 @@ impl Draw {
     fn notice(&mut self) -> Notice {
         Notice {
             queue: String::new(),
-            tenant: String::new(),
             kind: self.of(&[
                 NoticeKind::Received,
                 NoticeKind::StepCompleted,
@@ -280,6 +279,8 @@ impl Draw {
             ]),
             order_id: self.id(),
             reference: self.maybe(Self::text),
+            tenant: self.text(),
+            workflow: self.text(),
             seq: self.number(),
             at: self.time(),
             state: self.of(&ProcessState::ALL),

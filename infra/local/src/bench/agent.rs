@@ -74,7 +74,7 @@ impl Agent for Worker {
 /// The queue is not there.
 pub async fn serve(url: &str) -> Result<()> {
     let clients = Clients::unsigned(url);
-    let mut config = local_config(Vec::new(), Layout::new(), vec![NAME.to_owned()], 1);
+    let mut config = local_config(stepwarden_aws::ReplyQueues::default(), Layout::new(), vec![NAME.to_owned()], 1);
     let own = queue::agent(NAME);
     let found = clients.sqs.get_queue_url().queue_name(format!("{NAME_PREFIX}{own}")).send().await;
     let source =

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use stepwarden_aws::ReplyQueues;
 use stepwarden_embedded::Durability;
 use submit::workflows::Workflows;
 
@@ -163,7 +164,7 @@ async fn start(settings: &Settings, data: Option<PathBuf>, board: &Arc<Board>) -
         backend: Backend::Embedded { data, durability: settings.durability.unwrap_or_default() },
         port: 0,
         workflows: Workflows::from([(workflow.name.clone(), workflow)]),
-        reply_queues: Vec::new(),
+        reply_queues: ReplyQueues::default(),
         observer: Some(board.observer()),
         cache: 20_000,
         pools: shared::pools::Layout::new(),

@@ -85,7 +85,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         backend,
         port: up.port,
         workflows,
-        reply_queues: up.setup.reply_queues,
+        reply_queues: up.setup.reply_queues()?,
         observer: None,
         cache: 20_000,
         pools: up.setup.pools,

@@ -299,7 +299,7 @@ async fn queues(place: &Place) -> Vec<Check> {
         }
         all.push(Wanted { name: one.name, dead: Some(dead) });
     }
-    let more = place.config.reply_queues.iter().map(|name| queue::notices(name)).chain([queue::SET_ASIDE.to_owned()]);
+    let more = place.config.reply_queues.names().map(queue::notices).chain([queue::SET_ASIDE.to_owned()]);
     all.extend(more.map(|name| Wanted { name, dead: None }));
     let count = all.len();
     let looks = stream::iter(all).map(|wanted| look(place, wanted)).buffered(AT_ONCE);

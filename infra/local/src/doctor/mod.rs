@@ -21,7 +21,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden_aws::config::apart;
-use stepwarden_aws::{Clients, Config};
+use stepwarden_aws::{Clients, Config, ReplyQueues};
 use submit::workflows::{Workflows, can_start};
 
 /// A clock may be this far off: the `Date` of an answer is in whole seconds, and the answer was under way.
@@ -85,7 +85,14 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
         add(http::checks(&api).await)?;
     }
     let setup = options.setup;
-    let local = || system::local_config(setup.reply_queues, setup.pools, setup.external_agents, 1);
+    let reply_queues = match setup.reply_queues() {
+        Ok(reply_queues) => reply_queues,
+        Err(error) => {
+            add(vec![fail("settings", error.to_string(), "mend --reply-queue")])?;
+            ReplyQueues::default()
+        }
+    };
+    let local = || system::local_config(reply_queues, setup.pools, setup.external_agents, 1);
     if options.aws {
         match Config::from_env() {
             Ok(config) => {

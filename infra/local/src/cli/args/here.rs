@@ -10,6 +10,7 @@ use shared::pools::Layout;
 use std::path::PathBuf;
 use std::time::Duration;
 use stepwarden_embedded::Durability;
+use stepwarden_aws::ReplyQueues;
 use stepwarden_simulation::ADAPTER_EVERY;
 
 /// How a system starts.
@@ -46,9 +47,10 @@ pub struct Up {
 /// Which queues there are, beside those that every system has.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a reply queue that submissions may name; may be repeated
-    #[arg(long = "reply-queue", value_name = "NAME", default_value = "default")]
-    pub reply_queues: Vec<String>,
+    /// Register a reply queue for orders of these tenants; `*` is every tenant, and a name alone is for tenant `default`; may
+    /// be repeated
+    #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
+    pub reply_queues: Vec<ReplyQueues>,
     /// Agents with several pools, the most preferred first, for instance "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
@@ -59,6 +61,18 @@ pub struct Setup {
 }
 
 /// The sample remote services alone.
+impl Setup {
+    /// All reply queues that were named.
+    ///
+    /// # Errors
+    /// One is named twice.
+    pub fn reply_queues(&self) -> Result<ReplyQueues, StartError> {
+        let mut all = self.reply_queues.iter().cloned();
+        let all = all.try_fold(ReplyQueues::default(), ReplyQueues::with);
+        all.map_err(|why| StartError::Data(format!("--reply-queue: {why}")))
+    }
+}
+
 #[derive(clap::Args)]
 pub struct Remotes {
     /// Port on 127.0.0.1; 0 takes a free one, and the first line of the output is the URL

@@ -1,0 +1,144 @@
+//! Reply queues: the registered names that submissions may ask notices to be sent to, and whose orders may ask it.
+
+use crate::auth::DEFAULT_TENANT;
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+/// Longest name of a reply queue: SQS takes 80 characters, prefix and `notices-` included.
+const MAX_NAME: usize = 40;
+
+/// Whose orders may name a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owners {
+    /// Those of every tenant.
+    Everyone,
+    /// Those of these tenants.
+    Only(BTreeSet<String>),
+}
+
+/// The reply queues of a system, by name.
+///
+/// As text: `NAME=TENANT,TENANT;NAME=*`. `*` is every tenant, and a name alone belongs to the tenant `default`, which all
+/// orders have where callers bring no tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplyQueues(BTreeMap<String, Owners>);
+
+impl ReplyQueues {
+    /// Whether orders of `tenant` may name this queue.
+    #[must_use]
+    pub fn allow(&self, name: &str, tenant: &str) -> bool {
+        self.0.get(name).is_some_and(|owners| owners.include(tenant))
+    }
+
+    /// The names of all queues.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The names of the queues that orders of `tenant` may name.
+    pub fn names_of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a String> {
+        self.0.iter().filter(move |(_, owners)| owners.include(tenant)).map(|(name, _)| name)
+    }
+
+    /// These queues and those of `other`.
+    ///
+    /// # Errors
+    /// A queue is in both, in words.
+    pub fn with(mut self, other: Self) -> Result<Self, String> {
+        for (name, owners) in other.0 {
+            self.insert(name, owners)?;
+        }
+        Ok(self)
+    }
+
+    fn insert(&mut self, name: String, owners: Owners) -> Result<(), String> {
+        if self.0.contains_key(&name) {
+            return Err(format!("reply queue `{name}` is named twice; list all its tenants in one place"));
+        }
+        self.0.insert(name, owners);
+        Ok(())
+    }
+}
+
+impl Owners {
+    fn include(&self, tenant: &str) -> bool {
+        match self {
+            Self::Everyone => true,
+            Self::Only(tenants) => tenants.contains(tenant),
+        }
+    }
+
+    fn parse(text: &str, name: &str) -> Result<Self, String> {
+        if text.trim() == "*" {
+            return Ok(Self::Everyone);
+        }
+        let tenants: Vec<&str> = text.split(',').map(str::trim).collect();
+        match tenants.iter().find(|tenant| tenant.is_empty() || **tenant == "*") {
+            Some(&"*") => Err(format!("reply queue `{name}` has `*` among tenants; `{name}=*` alone is every tenant")),
+            Some(_) => Err(format!("reply queue `{name}` has a tenant without a name; write {name}=TENANT,TENANT")),
+            None => Ok(Self::Only(tenants.into_iter().map(str::to_owned).collect())),
+        }
+    }
+}
+
+impl FromStr for ReplyQueues {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::default();
+        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, owners) = match part.split_once('=') {
+                Some((name, owners)) => (name.trim(), Owners::parse(owners, name.trim())?),
+                None => (part, Owners::Only(BTreeSet::from([DEFAULT_TENANT.to_owned()]))),
+            };
+            let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+            if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_good) {
+                return Err(format!(
+                    "`{name}` cannot name a reply queue; write 1 to {MAX_NAME} letters, digits, `-` or `_`, then its \
+                     tenants, and `;` between queues: NAME=TENANT,TENANT;NAME=*"
+                ));
+            }
+            all.insert(name.to_owned(), owners)?;
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A queue is named by the orders of its tenants, and by no others.
+    #[test]
+    fn a_queue_belongs_to_the_tenants_it_is_configured_for() {
+        let queues: ReplyQueues = "default; acme=acme ;both=acme, beta;all=*".parse().unwrap();
+        let table = [("default", "default"), ("acme", "acme"), ("acme", "both"), ("beta", "both")];
+        for tenant in ["default", "acme", "beta", "*", ""] {
+            for name in ["default", "acme", "both"] {
+                assert_eq!(queues.allow(name, tenant), table.contains(&(tenant, name)), "{tenant} {name}");
+            }
+            assert!(queues.allow("all", tenant) && !queues.allow("none", tenant));
+        }
+        assert_eq!(queues.names_of("beta").collect::<Vec<_>>(), ["all", "both"]);
+        assert_eq!(queues.names().collect::<Vec<_>>(), ["acme", "all", "both", "default"]);
+        assert_eq!("".parse(), Ok(ReplyQueues::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, word) in [
+            ("a,b", "`;` between queues"),
+            ("=acme", "cannot name"),
+            ("a b=acme", "cannot name"),
+            ("a=", "without a name"),
+            ("a=acme,", "without a name"),
+            ("a=acme,*", "`a=*` alone"),
+            ("a=x;a=y", "named twice"),
+        ] {
+            let why = text.parse::<ReplyQueues>().unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+        let [one, same]: [ReplyQueues; 2] = ["a=x", "a"].map(|text| text.parse().unwrap());
+        assert!(one.with(same).unwrap_err().contains("named twice"));
+    }
+}
