@@ -166,6 +166,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         state: ProcessState::Undoing,
         step: Some("charge".into()),
         reason: Some(error()),
+        undo_from: Some(at()),
         traceparent: request(Direction::Do).traceparent,
         history: vec![entry.clone(), HistoryEntry { step: None, attempt: None, detail: None, ..entry }],
     };
@@ -220,6 +221,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
                     reference: None,
                     step: None,
                     reason: None,
+                    undo_from: None,
                     traceparent: None,
                     history: vec![],
                     ..notice

@@ -73,7 +73,8 @@ impl<'a> Change<'a> {
                 // Once another instance has begun it, a clock that is behind must not hold it up: the reply to the last undo
                 // would end nothing, and nothing would be left to look at (simulation, seed 91). A reply that counts is early
                 // for this: so the one that comes while the task is paused does not begin the undo.
-                let is_early = self.task.undo_from(self.turn.skew).is_some_and(|from| self.turn.now < from);
+                let from = self.task.undo_from(self.turn.workflow, self.turn.skew);
+                let is_early = from.is_some_and(|from| self.turn.now < from);
                 if is_early && !self.task.is_undo_begun() {
                     return;
                 }
@@ -247,6 +248,8 @@ impl<'a> Change<'a> {
             (Direction::Do, _) if phase != Phase::Forward => {
                 step.state = State::Pending { not_before: None };
                 self.log(kind, Some(index), Some(error.to_owned()));
+                // It may have been the last one that the undo waited for.
+                self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
             }
             (Direction::Do, Rung::Retry(_)) => {
                 step.state = State::Pending { not_before };
@@ -470,7 +473,7 @@ impl<'a> Change<'a> {
             effects.extend(self::wake(&task, turn, 0));
         }
         if let Some((kind, step)) = notice {
-            effects.extend(self::notice(&task, turn.workflow, kind, step));
+            effects.extend(self::notice(&task, turn, kind, step));
         }
         // An older alert is left to the sweep: it goes out together with the notice that may have died with it.
         if task.alert.as_ref().is_some_and(|alert| alert.version == task.version) {
@@ -557,13 +560,19 @@ pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
 }
 
 /// The notice of what happened last, for a submitter that has a queue.
-pub(crate) fn notice(task: &Task, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
-    notice_of(task, task.version, workflow, kind, step)
+pub(crate) fn notice(task: &Task, turn: &Turn<'_>, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
+    notice_of(task, task.version, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn))
+}
+
+/// The notice with the time until which the undo waits, where it does.
+fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
+    notice.undo_from = task.waits_to_undo(turn.workflow, turn.skew);
+    Effect::Notice(notice)
 }
 
 /// The notice that the order is stored.
 pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
-    notice_of(task, 0, workflow, NoticeKind::Received, None)
+    notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
 }
 
 /// The same for an order that nobody has begun: whoever stored it may have died before that notice, or its queue refused it,
@@ -573,28 +582,29 @@ pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
     received(task, workflow).filter(|_| !is_begun)
 }
 
-fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
+fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Box<Notice>> {
     let queue = task.reply_queue.clone()?;
-    Some(Effect::Notice(Box::new(Notice {
+    Some(Box::new(Notice {
         queue,
         kind,
         order_id: task.id.clone(),
+        tenant: task.tenant.clone(),
+        workflow: task.workflow.clone(),
         reference: task.reference.clone(),
         seq,
         at: task.updated_at,
         state: task.process_state(),
         step: step.map(|i| workflow.steps[i].name.clone()),
         reason: task.reason.clone(),
+        undo_from: None,
         traceparent: task.traceparent.clone(),
         history: spell_out(task, workflow),
-    })))
-        tenant: task.tenant.clone(),
-        workflow: task.workflow.clone(),
+    }))
 }
 
 /// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end. Before it the first
 /// one, if the order never began (simulation, seed 115: refused with the act that ended it, it was not told again).
-pub(crate) fn turn_notices(task: &Task, workflow: &Workflow) -> Vec<Effect> {
+pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     let (kind, step) = match task.phase {
         Phase::Processed => (NoticeKind::Completed, None),
         Phase::Undone => (NoticeKind::Undone, None),
@@ -604,8 +614,8 @@ pub(crate) fn turn_notices(task: &Task, workflow: &Workflow) -> Vec<Effect> {
         Phase::Undoing if task.turned_at > 0 => (NoticeKind::Failed, None),
         Phase::Forward | Phase::Undoing => return Vec::new(),
     };
-    let turn = notice_of(task, task.turned_at, workflow, kind, step);
-    first_notice(task, workflow).into_iter().chain(turn).collect()
+    let last = notice_of(task, task.turned_at, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn));
+    first_notice(task, turn.workflow).into_iter().chain(last).collect()
 }
 
 /// The alert a task owes, if it owes one.

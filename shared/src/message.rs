@@ -256,6 +256,9 @@ pub struct Notice {
     /// Why, if something failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// While the undo waits: until then a request that was handed out before may still start (UTC, milliseconds).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undo_from: Option<Timestamp>,
     /// The W3C trace context that the order was submitted with.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub traceparent: Option<String>,

@@ -174,7 +174,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
 /// It is done already; what was sent after it may not have gone out.
 fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
-    let effects = change::turn_notices(task, turn.workflow).into_iter().chain(wake).collect();
+    let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
 }
 

@@ -177,7 +177,7 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
     if task.turned_at > seen {
-        again.extend(change::turn_notices(task, turn.workflow));
+        again.extend(change::turn_notices(task, turn));
     }
     if change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {
@@ -224,7 +224,13 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         (Direction::Do, Phase::Forward) | (Direction::Undo, Phase::Undoing) => true,
         (Direction::Do | Direction::Undo, _) => false,
     };
-    if in_its_direction {
+    // With tombstones the undo waits for attempts under way only, and this may have been the last one. The reply that turned
+    // the task begins nothing: the Wake after its notice does.
+    let was_waited_for = direction == Direction::Do
+        && task.phase == Phase::Undoing
+        && turn.workflow.tombstones
+        && task.paused_at.is_none();
+    if in_its_direction || was_waited_for {
         change.advance();
     }
     change.save()
@@ -263,7 +269,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     };
     // Once the undo has begun the record no longer tells which reply turned the task to it.
     if task.turned_at == settled_at || task.phase == Phase::Undoing {
-        effects.extend(change::turn_notices(task, turn.workflow));
+        effects.extend(change::turn_notices(task, turn));
     }
     if !is_latest {
         return Decision::Keep { why: Kept::Stale, effects };
@@ -271,7 +277,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     if task.turned_at == settled_at {
         effects.extend(change::alert(task, turn));
     } else if step.state == State::Processed && settled_at == task.version {
-        effects.extend(change::notice(task, turn.workflow, crate::message::NoticeKind::StepCompleted, Some(index)));
+        effects.extend(change::notice(task, turn, crate::message::NoticeKind::StepCompleted, Some(index)));
     }
     let waits = match task.phase {
         Phase::Undoing => !task.is_undo_begun() || task.waiting(turn.workflow).next().is_some(),

@@ -90,7 +90,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
             };
         }
         // Who died before the alert went out died before the notice did.
-        effects.extend(change::turn_notices(task, turn.workflow));
+        effects.extend(change::turn_notices(task, turn));
         effects.extend(change::alert(task, turn));
         // What is owed stays due until it is out: the engine clears it after the send.
         return Verdict::Rearm { due: task.due, effects };
@@ -123,7 +123,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     // wait, so that a backlog is not made longer by Wakes for it.
     // The turn to undo and its notice may have died with the same supervisor.
     if !task.is_undo_begun() {
-        effects.extend(change::turn_notices(task, turn.workflow));
+        effects.extend(change::turn_notices(task, turn));
     }
     // Whoever stored it died before its first Wake, or could not send the notice that goes before it.
     if task.phase == Phase::Forward {

@@ -307,10 +307,26 @@ impl Task {
         self.steps.iter().map(|s| s.failures.saturating_add(s.undo_failures)).fold(0, u32::saturating_add)
     }
 
-    /// When the undo may begin: no forward call can start any more, whatever the clocks say.
+    /// When the undo may begin; `None`: at once. Until then a forward request that was handed out may still be delivered, also
+    /// once more to a step that has answered, and start. Where the services keep tombstones such a request does nothing, so
+    /// only attempts under way are waited for.
     #[must_use]
-    pub fn undo_from(&self, skew: SignedDuration) -> Option<Timestamp> {
-        self.forward_by.map(|by| plus(by, skew))
+    pub fn undo_from(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
+        // A step without an undo gets no tombstone: only one that is done, or was never tried, does nothing any more.
+        let is_settled = |step: &Step| step.state == State::Processed || !step.may_have_run();
+        let mut steps = self.steps.iter().zip(&workflow.steps);
+        let is_guarded = workflow.tombstones
+            && steps.all(|(step, spec)| spec.undo.is_some() || step.claim().is_some() || is_settled(step));
+        let under_way = self.steps.iter().filter_map(Step::claim).filter(|(direction, _)| *direction == Direction::Do);
+        let by = if is_guarded { under_way.map(|(_, by)| by).max() } else { self.forward_by };
+        by.map(|by| plus(by, skew))
+    }
+
+    /// Until when the undo of this task waits, while it does.
+    #[must_use]
+    pub fn waits_to_undo(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
+        let waits = self.phase == Phase::Undoing && self.paused_at.is_none() && !self.is_undo_begun();
+        self.undo_from(workflow, skew).filter(|_| waits)
     }
 
     /// The undo has been decided step by step; forward replies mean nothing any more.
@@ -364,7 +380,7 @@ impl Task {
             return None;
         }
         if self.phase == Phase::Undoing && !self.is_undo_begun() {
-            return Some(self.undo_from(skew).unwrap_or(now));
+            return Some(self.undo_from(workflow, skew).unwrap_or(now));
         }
         self.waiting(workflow).map(|(_, from)| from.unwrap_or(now)).min()
     }

@@ -5,7 +5,7 @@ use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::{State, Step};
 use crate::task::{Priority, ProcessState, Task};
-use crate::time::Timestamp;
+use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -51,6 +51,9 @@ pub struct Status {
     pub failure_count: u32,
     /// An operator alert has not gone out yet.
     pub alert_owed: bool,
+    /// While the undo waits: until then a request that was handed out before may still be delivered, once more or for the
+    /// first time, and start; undone before it, its effect would stay (UTC, milliseconds). `null` once the undo has begun.
+    pub undo_from: Option<Timestamp>,
     /// The steps, in the workflow's order.
     pub steps: Vec<StepStatus>,
 }
@@ -86,9 +89,9 @@ pub struct StepStatus {
     pub output: Option<Value>,
 }
 
-/// The status of `task`, whose definition is `workflow`.
+/// The status of `task`, whose definition is `workflow`, where clocks are up to `skew` apart.
 #[must_use]
-pub fn status(task: &Task, workflow: &Workflow) -> Status {
+pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status {
     Status {
         order_id: task.id.clone(),
         workflow: task.workflow.clone(),
@@ -107,6 +110,7 @@ pub fn status(task: &Task, workflow: &Workflow) -> Status {
         complete_by: task.complete_by(),
         failure_count: task.failure_count(),
         alert_owed: task.alert.is_some(),
+        undo_from: task.waits_to_undo(workflow, skew),
         steps: task.steps.iter().zip(&workflow.steps).map(|(step, spec)| step_status(step, spec, workflow)).collect(),
     }
 }

@@ -59,6 +59,10 @@ pub struct Workflow {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_notices: bool,
     /// At least one, in the order of the file; `after` holds positions in this list.
+    /// Every service remembers the keys it has undone (a tombstone), so that a forward call that arrives after its undo does
+    /// nothing. The undo then waits for attempts under way only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tombstones: bool,
     pub steps: Vec<Step>,
 }
 

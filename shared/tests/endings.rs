@@ -64,6 +64,77 @@ fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
     bench.at(61_000).wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
 }
 
+// An undo that waits says until when: in the notice of the turn, also when it is sent again, and to whoever asks.
+#[test]
+fn an_undo_that_waits_says_until_when() {
+    let mut bench = Bench::claimed(ONE);
+    let told = |bench: &Bench| {
+        let status = shared::view::status(&bench.task, &bench.workflow, SKEW).undo_from;
+        let notices = bench.effects.iter().filter_map(|effect| match effect {
+            Effect::Notice(notice) => Some(notice.undo_from),
+            _ => None,
+        });
+        (status, notices.collect::<Vec<_>>())
+    };
+    assert_eq!(told(bench.at(1000)), (None, vec![]));
+    assert_eq!(told(bench.failed("a")), (Some(at(11_000)), vec![Some(at(11_000))]));
+    let reply = bench.reply("a", 1, failed());
+    assert_eq!(told(bench.on(&reply)), (Some(at(11_000)), vec![Some(at(11_000))]));
+    assert_eq!(told(bench.at(11_000).wake(2)), (None, vec![]));
+    assert_eq!(told(bench.done("a")), (None, vec![None]), "it is over");
+}
+
+fn with_tombstones(text: &str) -> String {
+    format!("tombstones = true\n{text}")
+}
+
+/// Two steps side by side, both with an undo.
+fn both_undone() -> String {
+    let step = |name: &str| {
+        format!("[[step]]\nname = \"{name}\"\nagent = \"x\"\ntimeout = \"10s\"\nundo = {{ agent = \"x\" }}\n")
+    };
+    with_tombstones(&format!("name = \"both\"\n{}{}", step("a"), step("b")))
+}
+
+// Where services keep tombstones a request that was answered does no harm any more: the undo begins with the Wake of the turn.
+#[test]
+fn with_tombstones_an_undo_does_not_wait_for_what_was_answered() {
+    let mut bench = Bench::claimed(&with_tombstones(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1)));
+    bench.at(1000).done("a").done("b").failed("c");
+    bench.is("Undoing a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "wake, notice Failed");
+    bench.wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
+}
+
+// It waits for attempts under way: what they did is known then, and their undo comes with what they returned.
+#[test]
+fn with_tombstones_an_undo_begins_with_the_last_answer() {
+    let mut bench = Bench::claimed(&both_undone());
+    bench.at(1000).failed("b").is("Undoing a=Processing#1 b=Failed#1", "wake+10000, notice Failed");
+    bench.wake(2).keeps(Kept::NothingReady, "wake+10000");
+    bench.done("a").is("Undoing a=UndoProcessing#2 b=UndoProcessing#2", "undo a#2, undo b#2, notice StepCompleted");
+    assert_eq!(bench.request("a").output, Some(json!({"of": "a"})));
+    // The process died before it sent them: the reply comes again.
+    let reply = bench.reply("a", 1, done(json!({"of": "a"})));
+    bench.on(&reply).keeps(Kept::Stale, "undo a#2, undo b#2, notice Failed");
+    // A silent one is waited for until its CompleteBy, as ever.
+    let mut bench = Bench::claimed(&both_undone());
+    bench.at(1000).failed("b").at(11_000).supervise().is("Undoing a=Pending#1f1 b=Failed#1", "wake");
+    bench.wake(3).is("Undoing a=UndoProcessing#2f1 b=UndoProcessing#2", "undo a#2, undo b#2");
+    // Nothing begins while a person holds the order.
+    let mut bench = Bench::claimed(&both_undone());
+    bench.at(1000).failed("b").task.paused_at = Some(at(1000));
+    bench.done("a").is("Undoing a=Processed#1 b=Failed#1", "notice StepCompleted");
+}
+
+// A step without an undo gets no tombstone: where it failed, its request may still be carried out, so the wait stays.
+#[test]
+fn with_tombstones_a_failed_step_without_an_undo_is_waited_for() {
+    let mut bench = Bench::claimed(&with_tombstones(SIDE_BY_SIDE));
+    bench.at(1000).failed("b").done("a").is("Undoing a=Processed#1 b=Failed#1 c=Pending", "notice StepCompleted");
+    bench.at(10_999).wake(2).keeps(Kept::NothingReady, "wake+1");
+    bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2 b=Undone#1 c=Pending", "undo a#2");
+}
+
 // I2 under clocks that differ: one instance begins the undo as soon as it may, another one with a clock behind takes the last
 // reply. It ends the task all the same: nothing else would, for nothing is due any more. Found by the simulation, seed 91.
 #[test]

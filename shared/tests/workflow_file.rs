@@ -158,7 +158,7 @@ fn the_workflow_of_the_repository_is_accepted() {
 #[test]
 fn what_is_left_out_has_a_default() {
     let workflow = read(GOOD).unwrap();
-    assert_eq!((workflow.on_failure, workflow.strict_notices), (Then::Undo, false));
+    assert_eq!((workflow.on_failure, workflow.strict_notices, workflow.tombstones), (Then::Undo, false, false));
     let (one, two) = (&workflow.steps[0], &workflow.steps[1]);
     let undo = one.undo.as_ref().unwrap();
     assert_eq!((undo.timeout, undo.retry.max, undo.retry.then), (one.timeout, 3, Then::Error));
@@ -186,6 +186,7 @@ fn the_hash_changes_with_every_field_that_matters() {
         ("input = \"order\"\n", ""),
         ("input", "on_failure = \"error\"\ninput"),
         ("input", "strict_notices = true\ninput"),
+        ("input", "tombstones = true\ninput"),
         ("name = \"two\"", "name = \"three\""),
         ("agent = \"payment\"", "agent = \"inventory\""),
         ("after = [\"one\"]\n", ""),

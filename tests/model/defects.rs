@@ -36,6 +36,8 @@ pub enum Defect {
     /// `due = CompleteBy` of the first claim, without the minimum.
     DueIsFirstCompleteBy,
     UndoDoesNotWait,
+    /// The workflow says that services keep tombstones, and they do not.
+    ServicesForget,
     UnknownIsNotUndone,
     UndoInAnyOrder,
     LateReplyCounts,
@@ -53,7 +55,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -67,6 +69,7 @@ impl Defect {
         Self::OwnStampMeansMine,
         Self::DueIsFirstCompleteBy,
         Self::UndoDoesNotWait,
+        Self::ServicesForget,
         Self::UnknownIsNotUndone,
         Self::UndoInAnyOrder,
         Self::LateReplyCounts,
@@ -103,7 +106,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         }
         (Defect::UnknownIsNotUndone, Event::Wake { .. }) if task.phase == Phase::Undoing && !task.is_undo_begun() => {
             let unknown = |s: &State| matches!(s, State::Pending { .. } | State::Processing { .. });
-            if task.undo_from(turn.skew).is_none_or(|from| from <= turn.now) {
+            if task.undo_from(turn.workflow, turn.skew).is_none_or(|from| from <= turn.now) {
                 for step in task.steps.iter_mut().filter(|s| unknown(&s.state)) {
                     (step.state, step.attempt) = (State::Pending { not_before: None }, 0);
                 }

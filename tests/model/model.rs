@@ -29,6 +29,7 @@ const QUICK: Bounds = Bounds {
     b_has_undo: false,
     with_c: true,
     alone: false,
+    tombstones: false,
 };
 
 /// Checks all properties; answers the number of states.
@@ -80,6 +81,7 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("unavailable", UNAVAILABLE, 103_482),
         ("deferred and crash", DEFERRED, 103_230),
         ("strict notices, two leaders", LEADERS, 20_546),
+        ("undo without a wait", TOMBSTONES, 1),
     ]
 }
 
@@ -89,6 +91,8 @@ const RESUBMIT: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashe
 const UNAVAILABLE: Bounds = Bounds { max: 2, unavailable: 1, failed: 0, crashes: 0, b_has_undo: false, ..TWO };
 const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..TWO };
 const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
+/// The undo begins while requests may still be delivered again, to services that keep tombstones.
+const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
 const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
 const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
 
@@ -166,6 +170,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         }
         Defect::RearmBySameFormula | Defect::DueIsFirstCompleteBy => SLOW,
         Defect::OlderLeaderWrites => UNDO_RETRY,
+        Defect::ServicesForget => TOMBSTONES,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::PassedWakeDoesNothing

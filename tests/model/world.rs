@@ -117,6 +117,8 @@ pub struct Bounds {
     pub with_c: bool,
     /// Step a and nothing else.
     pub alone: bool,
+    /// The workflow says that services keep tombstones, and the remote service does.
+    pub tombstones: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +129,8 @@ pub struct State {
     pub net: BTreeSet<Msg>,
     /// What the remote service has done and not undone, by step.
     pub applied: Vec<bool>,
+    /// What it has undone and remembers, by step; empty where it keeps no tombstones.
+    pub undone: Vec<bool>,
     /// Lost in a crash: by which trigger (`None`: a supervisor), and what.
     pub owed: BTreeSet<(Option<Msg>, Owed)>,
     pub alerts_out: BTreeSet<u64>,
@@ -169,6 +173,9 @@ impl World {
             )
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
+        if bounds.tombstones {
+            text += "tombstones = true\n";
+        }
         text += &step("a", ab, "", true);
         if !bounds.alone {
             text += &step("b", ab, "", bounds.b_has_undo);
@@ -449,6 +456,9 @@ impl World {
     }
 
     fn apply(&self, next: &mut State, step: usize, undo: bool) {
+        if let Some(undone) = next.undone.get_mut(step) {
+            *undone |= undo;
+        }
         if undo {
             next.applied[step] = false;
             // In reverse: nothing that was built on it may still stand.
@@ -456,7 +466,7 @@ impl World {
             if self.workflow.dependents(step).any(stands) {
                 next.broken = Some("I5: undo in reverse");
             }
-        } else {
+        } else if next.undone.get(step) != Some(&true) {
             next.applied[step] = true;
             if self.workflow.steps[step].after.iter().any(|&j| !next.applied[j]) {
                 next.broken = Some("a step is done only on top of what it depends on");
@@ -708,8 +718,10 @@ impl World {
         let mut task = Task::new(submission, &self.workflow, now());
         normalise(&mut task, SignedDuration::ZERO);
         let b = &self.bounds;
+        let has_tombstones = b.tombstones && self.defect != Some(Defect::ServicesForget);
         State {
             applied: vec![false; task.steps.len()],
+            undone: vec![false; if has_tombstones { task.steps.len() } else { 0 }],
             task: Arc::new(task),
             before: None,
             net: BTreeSet::from([Msg::Wake { seen: 0 }]),

@@ -2,7 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { get, now, Poll } from "./api.js";
-import { ago, event, label, many, prose, span, when } from "./words.js";
+import { ago, clock, event, label, many, prose, span, when } from "./words.js";
 import { say } from "./dialog.js";
 import { act, ACTS } from "./acts.js";
 import { graph } from "./graph.js";
@@ -22,6 +22,7 @@ function words({ order, history, plan }) {
     lines.push(["bad", "This order waits for a person", order.reason ?? failed.map((step) => `${step.name}: ${step.last_error}`).join("; ")]);
     if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not gone out yet."]);
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
+  if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then a request that was already sent may still be carried out, and undoing it first would leave its effect.`]);
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;

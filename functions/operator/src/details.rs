@@ -84,7 +84,7 @@ impl Operator {
             acts.push(self.fitting(task, &workflow, name).await?);
         }
         Ok(Details {
-            order: view::status(task, &workflow),
+            order: view::status(task, &workflow, self.engine.skew()),
             history: view::history(task, &workflow),
             input,
             plan: plan(task, &workflow),

@@ -158,7 +158,7 @@ async fn get_order<S: StateStore, M: Messenger>(
             let headers = [("etag", etag.as_str())];
             return Ok(match is_known {
                 true => answer(304, "", None, &headers),
-                false => json_answer(200, &shared::view::status(&task, &workflow), &headers),
+                false => json_answer(200, &shared::view::status(&task, &workflow, submit.engine.skew()), &headers),
             });
         }
         sleep(pause.min(left)).await;

@@ -194,6 +194,7 @@ mod tests {
     fn the_workflows_are_valid_and_use_every_rule() {
         let all = workflows();
         assert!(all.iter().any(|w| w.strict_notices));
+        assert!(all.iter().any(|w| w.tombstones));
         assert!(all.iter().any(|w| w.steps.iter().any(|s| s.irreversible)));
         assert!(all.iter().any(|w| w.steps.iter().any(|s| s.late.is_some())));
         assert!(all.iter().any(|w| w.steps.iter().any(|s| s.retry.long.is_some())));

@@ -115,6 +115,7 @@ fn notice(queue: &str) -> Notice {
         state: ProcessState::Processed,
         step: None,
         reason: None,
+        undo_from: None,
         traceparent: None,
         history: Vec::new(),
     }

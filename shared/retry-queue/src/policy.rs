@@ -97,6 +97,7 @@ impl Policy {
             input: None,
             on_failure: Then::Error,
             strict_notices: false,
+            tombstones: false,
             steps: vec![step],
         }
     }

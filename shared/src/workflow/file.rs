@@ -57,6 +57,8 @@ struct RawWorkflow {
     #[serde(default)]
     strict_notices: bool,
     #[serde(default)]
+    tombstones: bool,
+    #[serde(default)]
     step: Vec<Spanned<RawStep>>,
 }
 
@@ -184,6 +186,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         input: raw.input.as_ref().map(|i| i.get_ref().clone()),
         on_failure: raw.on_failure,
         strict_notices: raw.strict_notices,
+        tombstones: raw.tombstones,
         steps,
     })
 }

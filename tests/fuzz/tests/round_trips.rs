@@ -287,6 +287,7 @@ impl Draw {
             step: self.maybe(Self::text),
             reason: self.maybe(Self::text),
             traceparent: self.maybe(Self::text),
+            undo_from: self.maybe(Self::time),
             history: self.many(|draw| HistoryEntry {
                 at: draw.time(),
                 event: draw.text(),

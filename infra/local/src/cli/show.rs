@@ -147,11 +147,22 @@ pub fn order(order: &Value, now: Timestamp) -> String {
             let _ = writeln!(out, "  {label:<10} {value}");
         }
     }
+    if let Some(wait) = undo_wait(order, now) {
+        let _ = writeln!(out, "  {:<10} {wait}", "undo");
+    }
     let width = items(order, "steps").map(|step| text(step, "name").chars().count()).max().unwrap_or_default();
     for step in items(order, "steps") {
         let _ = writeln!(out, "  {:<width$}  {}", text(step, "name"), self::step(step, now));
     }
     out
+}
+
+/// Until when an order's undo waits and why, while it does.
+#[must_use]
+pub fn undo_wait(order: &Value, now: Timestamp) -> Option<String> {
+    let until = when(order, "undo_from", now);
+    let why = "until then a request that was already sent may still be carried out";
+    (!until.is_empty()).then(|| format!("begins {until}: {why}"))
 }
 
 /// How a step stands, without its name.
@@ -224,6 +235,19 @@ mod tests {
         let shown = super::order(&order, Timestamp::UNIX_EPOCH);
         let plain = anstream::adapter::strip_str(&shown).to_string();
         assert!(plain.contains("a\u{fffd}]0;x\u{fffd}b\u{fffd}c") && !plain.contains('\u{1b}'), "{plain:?}");
+    }
+
+    // An undo that waits says until when, and why.
+    #[test]
+    fn an_undo_that_waits_says_until_when_and_why() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let order = json!({"order_id": "o", "state": "Undoing", "undo_from": "2026-11-21T12:00:31Z", "steps": []});
+        let shown = anstream::adapter::strip_str(&super::order(&order, now)).to_string();
+        let line =
+            "undo       begins 2026-11-21 12:00:31Z (in 31 s): until then a request that was already sent may still";
+        assert!(shown.contains(line), "{shown}");
+        let order = json!({"order_id": "o", "state": "Undoing", "undo_from": null, "steps": []});
+        assert!(!super::order(&order, now).contains("begins"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `watch`, and `submit --wait`: an order as it goes, until it ends.
 
-use super::show::{items, painted, step, text};
+use super::show::{items, painted, step, text, undo_wait};
 use crate::client::{Api, Error};
 use crate::say;
 use anyhow::{Result, bail};
@@ -99,6 +99,12 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
     let paused = if order["paused_at"].is_string() { " (paused)" } else { "" };
     // An order that goes on is both by turns; its steps tell.
     let kind = if state == "Pending" { "Processing" } else { &state };
+    let wait = text(order, "undo_from");
+    if is_new("undo".into(), wait).is_some()
+        && let Some(wait) = undo_wait(order, now)
+    {
+        say::styled(&format!("{at}  {:<width$}  {wait}\n", "undo"))?;
+    }
     if is_new("order".into(), format!("{kind}{paused}{reason}")).is_some() {
         let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(&state, 0));
         say::styled(&format!("{}\n", line.trim_end()))?;
