@@ -161,7 +161,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             // Once the undo begins, a notice of the turn that its queue refused before the pause is sent by nobody any more
             // (simulation, seed 1585 of workflows/order.toml).
             Decision::Save { task, mut effects } if act.what == What::Resume && !task.is_undo_begun() => {
-                effects.splice(0..0, change::turn_notices(&task, turn.workflow));
+                effects.splice(0..0, change::turn_notices(&task, turn));
                 Decision::Save { task, effects }
             }
             decision @ (Decision::Save { .. } | Decision::Keep { .. }) => decision,

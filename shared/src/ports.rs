@@ -78,7 +78,14 @@ pub struct DuePage {
 
 /// Where orders, tasks and workflows are kept.
 pub trait StateStore: Send + Sync {
-    /// Writes both records or neither. A crash after it leaves an accepted order that the due index brings on.
+    /// Whether the records of tasks that ended well are removed after a time. Such a task is created with
+    /// [`Task::expires`].
+    fn expires(&self) -> bool {
+        false
+    }
+    /// Writes both records or neither, and for a task that expires also that its id was used, which is kept for ever: an id that
+    /// was used once is [`Created::Exists`] even when its record is gone. A crash after it leaves an accepted order that the due
+    /// index brings on.
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).
     fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
@@ -151,6 +158,9 @@ pub trait Messenger: Send + Sync {
 }
 
 impl<T: StateStore> StateStore for std::sync::Arc<T> {
+    fn expires(&self) -> bool {
+        (**self).expires()
+    }
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         (**self).create(order, task).await
     }

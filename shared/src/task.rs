@@ -181,6 +181,10 @@ pub struct Task {
     pub log: Vec<history::Entry>,
 }
 
+    /// Its record is removed some time after it ended well, and that its id was used is kept elsewhere. Without this the record
+    /// itself is what keeps a second order from its idempotency key, and stays.
+    #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
+    pub expires: bool,
 fn no_id() -> Id {
     Id(String::new())
 }
@@ -277,6 +281,7 @@ impl Task {
     }
 
     /// The pattern's ProcessState.
+            expires: false,
     #[must_use]
     pub fn process_state(&self) -> ProcessState {
         match self.phase {

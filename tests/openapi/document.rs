@@ -147,6 +147,7 @@ pub fn routes() -> Vec<Route> {
                 "missing_idempotency_key",
                 "invalid_idempotency_key",
                 "idempotency_key_reused",
+                "idempotency_key_spent",
                 "invalid_input",
                 "unknown_workflow",
                 "unknown_reply_queue",

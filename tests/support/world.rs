@@ -79,7 +79,7 @@ impl World {
             shards: 1,
             order_buckets: 1,
             clock_skew: SignedDuration::from_millis(50),
-            retention: SignedDuration::from_hours(24),
+            retention: SignedDuration::ZERO,
             cache: 1000,
             overload_age,
             instance: "submit".into(),

@@ -239,10 +239,13 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     async fn recognise(&self, order: &Order) -> Result<News, Problem> {
         let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(task) = task else {
-            // It expired between the transaction and this read: as good as never used.
-            return Err(
-                problem::unavailable(None, "the order under this key was just removed; send it again").retry_after(1)
+            // Neither the first answer, because nothing is left to look at, nor a second order, because the services would take
+            // its calls for those of the first.
+            let detail = format!(
+                "order {} was submitted under this key, ended, and its record was removed; use a new key for a new order",
+                order.id
             );
+            return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
         };
         let stored = self.engine.store.order(&task).await.map_err(|e| unavailable(&e))?;
         if stored.is_none_or(|stored| stored.hash != order.hash) {

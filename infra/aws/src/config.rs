@@ -45,7 +45,7 @@ pub struct Config {
     pub order_buckets: u16,
     /// `CLOCK_SKEW_MS`: how far apart two clocks may be.
     pub clock_skew: SignedDuration,
-    /// `RETENTION_DAYS`: how long a task is kept after its end.
+    /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it for ever, as its order is.
     pub retention: SignedDuration,
     /// `TASK_CACHE`: most tasks and most inputs kept in memory between messages.
     pub cache: usize,
@@ -111,7 +111,7 @@ impl Config {
             shards: number(&lookup, "SHARDS", 4, 1, 256)?,
             order_buckets: number(&lookup, "ORDER_BUCKETS", 4, 1, 256)?,
             clock_skew: SignedDuration::from_millis(number(&lookup, "CLOCK_SKEW_MS", 1000, 0, 60_000)?),
-            retention: SignedDuration::from_hours(24 * number(&lookup, "RETENTION_DAYS", 90, 1, 3650)?),
+            retention: SignedDuration::from_hours(24 * number(&lookup, "RETENTION_DAYS", 0, 0, 3650)?),
             cache: number(&lookup, "TASK_CACHE", 1000, 1, 1_000_000)?,
             overload_age: SignedDuration::from_millis(number(&lookup, "OVERLOAD_AGE_MS", 30_000, 0, 3_600_000)?),
             instance: instance(),

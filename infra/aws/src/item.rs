@@ -26,7 +26,7 @@ pub const ATTENTION_ERROR: &str = "Error";
 /// Value of `attention` for tasks that an operator paused: they are in no other index.
 pub const ATTENTION_PAUSED: &str = "Paused";
 
-/// The TASK item. `ttl` is set when the task has ended for good and owes nothing.
+/// The TASK item. `ttl` is set when the task has ended for good, owes nothing, and its id is [kept](used_id) elsewhere.
 ///
 /// # Errors
 /// [`Error::TooLarge`] beyond DynamoDB's 400 KB.
@@ -55,7 +55,7 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     if let Some(due) = task.due {
         put("shard", Some(s(shard(task.shard))));
         put("due", Some(n(due.as_millisecond())));
-    } else if state.is_final() && state != shared::task::ProcessState::Error {
+    } else if task.expires && !retention.is_zero() && state.is_final() && state != shared::task::ProcessState::Error {
         put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
     }
     // A sparse index of what waits for a person: no order that goes well is ever written to it.
@@ -65,6 +65,16 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
         put("attention", Some(s(ATTENTION_PAUSED)));
     }
     Ok(item)
+}
+
+/// The item that keeps the id of a task whose own item expires: without it the same idempotency key would make a second
+/// order under the first one's id, with the first one's keys at the services. It never expires.
+#[must_use]
+pub fn used_id(task: &Task) -> Item {
+    Item::from([
+        ("pk".into(), s(format!("used#{}", task.id))),
+        ("created_at".into(), n(task.created_at.as_millisecond())),
+    ])
 }
 
 /// The key of a part of the due index.

@@ -16,6 +16,8 @@ pub const MAX_LOOKED_AT: usize = 500;
 pub const MAX_PAGE: usize = 100;
 /// Most months looked at for one page.
 const MAX_MONTHS: usize = 13;
+/// No order is older: 2020, before the first version.
+const FIRST: Timestamp = Timestamp::constant(1_577_836_800, 0);
 
 /// Which orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -149,8 +151,11 @@ impl DynamoStore {
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
-        // Tasks live for `retention` after their last change; a month more leaves room for long ones.
-        let oldest = plus(now, SignedDuration::ZERO - self.retention - SignedDuration::from_hours(24 * 31));
+        // With a retention tasks live for that long after their last change; a month more leaves room for long ones.
+        let oldest = match self.retention {
+            SignedDuration::ZERO => FIRST,
+            retention => plus(now, SignedDuration::ZERO - retention - SignedDuration::from_hours(24 * 31)),
+        };
         let low = sort_from(filter.from.unwrap_or(oldest).max(oldest));
         // Orders of the same millisecond as `now` are below this.
         let newest = plus(now, SignedDuration::from_secs(1));

@@ -69,6 +69,8 @@ codes! {
     invalid_idempotency_key = "invalid_idempotency_key", 400, "The Idempotency-Key cannot be used";
     /// The same key came with another submission before.
     idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order";
+    /// The key made an order whose record has been removed since.
+    idempotency_key_spent = "idempotency_key_spent", 409, "The Idempotency-Key belongs to an order that is no longer kept";
     /// No such workflow.
     unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
     /// No such reply queue.

@@ -61,12 +61,30 @@ impl DynamoStore {
         let (bucket, sort) = item::order_key(&task.id, task.created_at, self.order_buckets);
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
+
+    /// The order of a task that was made while there were fewer partitions.
+    async fn order_of_fewer_buckets(&self, task: &Task) -> Result<Option<Item>, Error> {
+        let mut keys: Vec<Item> = Vec::new();
+        for key in (1..self.order_buckets).map(|buckets| self.order_key(task, buckets)) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let items = self.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
+        let items: Result<Vec<_>, Error> = items.into_iter().collect();
+        Ok(items?.into_iter().flatten().next())
+    }
 }
 
 impl StateStore for DynamoStore {
+    fn expires(&self) -> bool {
+        !self.retention.is_zero()
+    }
+
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let what = format!("creating order {}", order.id);
         let order = item::from_order(order, self.order_buckets)?;
+        let used = task.expires.then(|| item::used_id(task));
         let task = item::from_task(task, self.retention)?;
         let put = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));
         let order = put(&self.orders_table, order).build();
@@ -198,8 +216,13 @@ impl StateStore for DynamoStore {
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task)).collect();
-        let items = self.get_written_once(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
+        let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task, self.order_buckets)).collect();
+        let mut items = self.get_written_once(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
+        for (task, item) in tasks.iter().zip(&mut items) {
+            if matches!(item, Ok(None)) {
+                *item = self.order_of_fewer_buckets(task).await;
+            }
+        }
         items.into_iter().map(|item| item?.as_ref().map(item::to_order).transpose()).collect()
     }
 

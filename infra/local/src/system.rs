@@ -337,7 +337,7 @@ pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: V
         shards: 1,
         order_buckets: 1,
         clock_skew: SKEW,
-        retention: SignedDuration::from_hours(24 * 90),
+        retention: SignedDuration::ZERO,
         cache,
         overload_age: OVERLOAD_AGE,
         instance: instance(),

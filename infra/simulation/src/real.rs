@@ -234,7 +234,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         order_buckets: 1,
         clock_skew: SignedDuration::ZERO,
         // Longer than the wall clock, by which these endpoints delete, may be ahead of a run's.
-        retention: SignedDuration::from_hours(24 * 3650),
+        retention: SignedDuration::ZERO,
         cache: 1000,
         overload_age: shared::overload::USUAL,
         instance: "simulation".into(),

@@ -5,7 +5,7 @@
 //! one runs each attempt, and a worker that dies is found by CompleteBy. No queue and no leader is needed: workers poll.
 //!
 //! *Live tasks and history* are the two sparse indexes of one table, over records of one shape. A live task has a due time
-//! and is in the due index. Success takes it out, and the store forgets it after its retention. A task whose retries are
+//! and is in the due index. Success takes it out, and the store forgets it after its retention, if it has one. A task whose retries are
 //! spent, or whose handler threw, leaves the due index for the index of what waits for people, in the same write: there is
 //! no moment at which it is in both or in neither. [`RetryQueue::history`] lists those, [`RetryQueue::again`] makes one live
 //! again.

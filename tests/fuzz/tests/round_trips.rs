@@ -190,6 +190,7 @@ impl Draw {
                 reason: draw.text(),
             }),
             notice_owed: self.0.bool(),
+            expires: self.0.bool(),
             log: self.many(Self::entry),
         }
     }
@@ -278,16 +279,16 @@ impl Draw {
                 NoticeKind::AttentionNeeded,
             ]),
             order_id: self.id(),
-            reference: self.maybe(Self::text),
             tenant: self.text(),
             workflow: self.text(),
+            reference: self.maybe(Self::text),
             seq: self.number(),
             at: self.time(),
             state: self.of(&ProcessState::ALL),
             step: self.maybe(Self::text),
             reason: self.maybe(Self::text),
-            traceparent: self.maybe(Self::text),
             undo_from: self.maybe(Self::time),
+            traceparent: self.maybe(Self::text),
             history: self.many(|draw| HistoryEntry {
                 at: draw.time(),
                 event: draw.text(),

@@ -28,7 +28,7 @@ pub struct Steady {
     pub latency: Latency,
     /// Mean of resident memory in each quarter of the run, in bytes. The first one is that in which caches fill.
     pub memory_quarters_bytes: [u64; 4],
-    /// What an order that has ended leaves in the files, in bytes. They are kept for the retention.
+    /// What an order that has ended leaves in the files, in bytes. They are kept for ever.
     pub file_bytes_per_order: f64,
     /// Looks on the way.
     pub samples: Vec<Sample>,

@@ -243,10 +243,11 @@ async fn state_table(place: &Place) -> Check {
                     && [Some(&TimeToLiveStatus::Enabled), Some(&TimeToLiveStatus::Enabling)]
                         .contains(&ttl.time_to_live_status())
             });
-            if is_on {
-                return verdict(&check, None, "keys, indexes and TTL", place);
+            if is_on || place.config.retention.is_zero() {
+                return verdict(&check, None, if is_on { "keys, indexes and TTL" } else { "keys and indexes" }, place);
             }
-            warn(&check, format!("TTL on `{TTL}` is off: ended orders are kept for ever"), "switch it on for the table")
+            let detail = format!("TTL on `{TTL}` is off, so RETENTION_DAYS removes nothing");
+            warn(&check, detail, "switch it on for the table, or set RETENTION_DAYS to 0")
         }
         Err(error) => refused(&check, &Trouble::new(&error), place),
     }

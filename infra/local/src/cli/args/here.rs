@@ -4,13 +4,14 @@ use super::At;
 use crate::bench::Part;
 use crate::client::DATA;
 use crate::simulate::{LAST_FIRST, MOST_SEEDS};
+use crate::system::StartError;
 use clap::ValueEnum;
 use jiff::SignedDuration;
 use shared::pools::Layout;
 use std::path::PathBuf;
 use std::time::Duration;
-use stepwarden_embedded::Durability;
 use stepwarden_aws::ReplyQueues;
+use stepwarden_embedded::Durability;
 use stepwarden_simulation::ADAPTER_EVERY;
 
 /// How a system starts.
@@ -60,7 +61,6 @@ pub struct Setup {
     pub external_agents: Vec<String>,
 }
 
-/// The sample remote services alone.
 impl Setup {
     /// All reply queues that were named.
     ///
@@ -73,6 +73,7 @@ impl Setup {
     }
 }
 
+/// The sample remote services alone.
 #[derive(clap::Args)]
 pub struct Remotes {
     /// Port on 127.0.0.1; 0 takes a free one, and the first line of the output is the URL

@@ -1,0 +1,195 @@
+//! Goal: one idempotency key makes one order for ever, also when DynamoDB has removed the order's record. Method: the real store
+//! over embedded tables, where time to live is played by deleting the item that carries it.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use jiff::Timestamp;
+use serde_json::json;
+use shared::message::{Outcome, Reply};
+use shared::order::Id;
+use shared::ports::StateStore;
+use shared::scheduler::Event;
+use shared::task::ProcessState;
+use shared::workflow::file::{Known, parse};
+use std::collections::HashMap;
+use std::sync::Arc;
+use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_embedded::{Endpoints, Options};
+use submit::{Submit, submission};
+
+type Item = HashMap<String, AttributeValue>;
+
+struct World {
+    submit: Submit<DynamoStore, SqsMessenger>,
+    clients: Clients,
+    _endpoints: Endpoints,
+}
+
+impl World {
+    async fn new(retention_days: &str) -> Self {
+        let endpoints = Endpoints::open(&Options::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let submit = Self::submit(&clients, retention_days, true).await;
+        Self { submit, clients, _endpoints: endpoints }
+    }
+
+    async fn submit(clients: &Clients, retention_days: &str, is_new: bool) -> Submit<DynamoStore, SqsMessenger> {
+        Self::submit_with(clients, retention_days, "1", is_new).await
+    }
+
+    async fn submit_with(
+        clients: &Clients,
+        retention_days: &str,
+        buckets: &str,
+        is_new: bool,
+    ) -> Submit<DynamoStore, SqsMessenger> {
+        let settings = [
+            ("ORDERS_TABLE", "orders"),
+            ("STATE_TABLE", "state"),
+            ("QUEUE_PREFIX", "https://sqs.us-east-1.amazonaws.com/000000000000/test-"),
+            ("EVENT_BUS", "default"),
+            ("AGENTS", "x"),
+            ("SHARDS", "1"),
+            ("RETENTION_DAYS", retention_days),
+            ("ORDER_BUCKETS", buckets),
+        ];
+        let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        let mut config = Config::from_lookup(lookup).unwrap();
+        if is_new {
+            config.queue_prefix = schema::create(clients, &config, "test-", 30).await.unwrap();
+        }
+        let text = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
+        let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+        Submit {
+            engine: Arc::new(engine(&config, clients, Arc::new(Timestamp::now))),
+            workflows: [("one".to_owned(), workflow)].into(),
+            reply_queues: Default::default(),
+            shards: 1,
+            scopes: Default::default(),
+            queue_tenant: "acme".into(),
+        }
+    }
+
+    async fn accept(&self, n: u32) -> Result<Id, (u16, &'static str, String)> {
+        let body = json!({"workflow": "one", "input": {"n": n}});
+        let submission = submission::parse(body.to_string().as_bytes()).unwrap();
+        let accepted = self.submit.accept("acme", "key-1", submission).await;
+        accepted.map_err(|problem| (problem.status, problem.code, problem.detail))
+    }
+
+    /// The order goes well.
+    async fn process(&self, id: &Id) {
+        let reply = Reply {
+            task_id: id.clone(),
+            step: "a".into(),
+            attempt: 1,
+            tenant: "acme".into(),
+            queued_ms: None,
+            traceparent: None,
+            outcome: Outcome::Done { output: json!(null) },
+        };
+        for event in [Event::Wake { seen: 0, hops: 0 }, Event::Reply(reply)] {
+            // The queues of agents and notices are no part of this: what cannot be sent is owed.
+            let _ = self.submit.engine.handle(vec![(id.clone(), event)]).await;
+        }
+        let task = self.submit.engine.store.load(id).await.unwrap().unwrap();
+        assert_eq!(task.process_state(), ProcessState::Processed);
+    }
+
+    async fn items(&self, table: &str) -> Vec<Item> {
+        self.clients.dynamodb.scan().table_name(table).send().await.unwrap().items.unwrap_or_default()
+    }
+
+    /// DynamoDB removes what has a time to live. How many that were.
+    async fn expire(&self) -> usize {
+        let mut gone = 0;
+        for item in self.items("state").await.into_iter().filter(|item| item.contains_key("ttl")) {
+            let delete = self.clients.dynamodb.delete_item().table_name("state").key("pk", item["pk"].clone());
+            delete.send().await.unwrap();
+            gone += 1;
+        }
+        gone
+    }
+}
+
+// The record goes, the key stays: no second order under the first one's id, whose keys the services know already.
+#[tokio::test]
+async fn a_key_outlives_the_record_of_its_order() {
+    let world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    assert_eq!(world.accept(1).await.unwrap(), id, "while it is open");
+    world.process(&id).await;
+    assert_eq!(world.accept(1).await.unwrap(), id, "once it has ended");
+    assert_eq!(world.expire().await, 1);
+    assert_eq!(world.submit.engine.store.load(&id).await.unwrap(), None);
+    for n in [1, 2] {
+        let (status, code, detail) = world.accept(n).await.unwrap_err();
+        assert_eq!((status, code), (409, "idempotency_key_spent"));
+        assert!(detail.contains(&id.0) && detail.contains("new key"), "{detail}");
+    }
+    assert_eq!(world.items("orders").await.len(), 1, "one order");
+}
+
+// Without a retention nothing is removed, nothing more is written, and the key finds its order for ever.
+#[tokio::test]
+async fn without_a_retention_the_record_itself_keeps_the_key() {
+    let world = World::new("0").await;
+    let id = world.accept(1).await.unwrap();
+    world.process(&id).await;
+    assert_eq!(world.expire().await, 0);
+    assert_eq!(world.accept(1).await.unwrap(), id);
+    assert_eq!(world.accept(2).await.unwrap_err().1, "idempotency_key_reused");
+    assert!(world.items("state").await.iter().all(|item| !item["pk"].as_s().unwrap().starts_with("used#")));
+}
+
+// `ORDER_BUCKETS` may rise while orders are open: they, and their inputs, are found where they were put.
+#[tokio::test]
+async fn more_partitions_of_the_order_table_lose_no_order() {
+    let mut world = World::new("0").await;
+    let id = world.accept(1).await.unwrap();
+    world.submit = World::submit(&world.clients, "0", false).await;
+    let task = world.submit.engine.store.load(&id).await.unwrap().unwrap();
+    for buckets in [5, 64, 256] {
+        world.submit = World::submit_with(&world.clients, "0", &buckets.to_string(), false).await;
+        let order = world.submit.engine.store.order(&task).await.unwrap();
+        assert_eq!(order.map(|order| order.input), Some(json!({"n": 1})), "{buckets}");
+        assert_eq!(world.accept(1).await, Ok(id.clone()), "{buckets}");
+    }
+}
+
+// Only a record whose key is kept apart expires: the parameter may be set, and taken back, while orders are under way.
+#[tokio::test]
+async fn a_retention_that_is_set_later_spares_orders_from_before() {
+    let mut world = World::new("0").await;
+    let id = world.accept(1).await.unwrap();
+    world.submit = World::submit(&world.clients, "1", false).await;
+    world.process(&id).await;
+    assert_eq!(world.expire().await, 0);
+    assert_eq!(world.accept(1).await.unwrap(), id);
+}
+
+// An older version that is rolled back to does not know the mark that says so, and drops it with its next save.
+#[tokio::test]
+async fn a_mark_that_an_older_version_dropped_costs_no_key() {
+    let world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    let mut item = world.items("state").await.into_iter().find(|item| item["pk"].as_s() == Ok(&id.0)).unwrap();
+    let with = |ttl: bool, item: &mut Item| {
+        item.insert("task".into(), AttributeValue::S(item["task"].as_s().unwrap().replace("\"xp\":true,", "")));
+        if ttl {
+            item.insert("ttl".into(), AttributeValue::N("1".into()));
+        }
+    };
+    with(false, &mut item);
+    world.clients.dynamodb.put_item().table_name("state").set_item(Some(item.clone())).send().await.unwrap();
+    // This version again: without the mark the record stays.
+    let submit = World::submit(&world.clients, "90", false).await;
+    let world = World { submit, ..world };
+    world.process(&id).await;
+    assert_eq!(world.expire().await, 0);
+    assert_eq!(world.accept(1).await.unwrap(), id);
+    // The older one had it removed: the key stays used all the same.
+    with(true, &mut item);
+    world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
+    assert_eq!(world.expire().await, 1);
+    assert_eq!(world.accept(1).await.unwrap_err().1, "idempotency_key_spent");
+}
