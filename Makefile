@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure bench-peers e2e console template lint-ci openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure bench-peers e2e console template lint-ci rollback openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -46,6 +46,10 @@ template:
 # Lints of .github/workflows.
 lint-ci:
 	tests/ci/run
+
+# Back to an older version, by default the commit before, and forth again, with orders under way.
+rollback:
+	tests/rollback/run
 
 # Writes docs/openapi.json anew, from the types.
 openapi:

@@ -15,7 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::ports::StateStore;
-use shared::task::{ProcessState, Task};
+use shared::step::{State, Step};
+use shared::task::{Alert, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -102,9 +103,13 @@ impl Upgraded {
         self.engine.store.load(&shared::order::Id(id)).await.unwrap().unwrap()
     }
 
+    async fn try_schedule(&self, queue: &str, message: &Value) -> stepwarden_aws::batch::Response {
+        scheduler::handler(&self.engine, batch(queue, message)).await
+    }
+
     /// Gives the scheduler one message; nothing may be left over.
     async fn schedule(&self, queue: &str, message: &Value) {
-        let response = scheduler::handler(&self.engine, batch(queue, message)).await;
+        let response = self.try_schedule(queue, message).await;
         assert_eq!(response, stepwarden_aws::batch::Response::default());
         assert_eq!(self.take(queue::SET_ASIDE).await, Vec::<Value>::new());
     }
@@ -251,4 +256,178 @@ async fn a_recorded_order_whose_messages_are_lost_is_recovered() {
         let before: HashMap<_, _> = to_item(&upgraded.recorded("lease"));
         assert!(task.lease_token > before["token"].as_n().unwrap().parse().unwrap());
     }
+}
+
+/// `item` with its JSON changed.
+fn changed(item: &item::Item, change: impl FnOnce(&mut Value)) -> item::Item {
+    let mut task: Value = serde_json::from_str(item["task"].as_s().unwrap()).unwrap();
+    change(&mut task);
+    let mut item = item.clone();
+    item.insert("task".into(), AttributeValue::S(task.to_string()));
+    item
+}
+
+/// The recorded task as a later version might have written it, and what of that this one does not know.
+fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)> {
+    let mut beside = recorded.clone();
+    beside.insert("children".into(), AttributeValue::N("3".into()));
+    vec![
+        ("`ev`", changed(recorded, |task| task["ev"] = json!([["paid", 1]]))),
+        ("`hb`", changed(recorded, |task| task["st"][0]["hb"] = json!(60_000))),
+        ("`to`", changed(recorded, |task| task["al"] = json!({"v": 1, "r": "why", "to": "ann"}))),
+        ("`Waiting`", changed(recorded, |task| task["st"][1] = json!({"state": "Waiting", "a": 1}))),
+        ("`Migrating`", changed(recorded, |task| task["ph"] = json!("Migrating"))),
+        ("`w`", changed(recorded, |task| task["log"] = json!([[120, "w", 0, 1, null]]))),
+        ("`children`", beside),
+    ]
+}
+
+// Rolled back, this version meets records of the next one. A save would drop what it does not know, so it says so and leaves the
+// record alone, and nothing else waits for that.
+#[tokio::test]
+async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
+    let (version, replies) = VERSIONS[1];
+    let recorded_task = to_item(&recorded(version, "task-claimed"));
+    for (unknown, later) in from_later_versions(&recorded_task) {
+        let upgraded = Upgraded::with((version, replies), "task-claimed").await;
+        let state =
+            |item: &item::Item| upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(item.clone()));
+        state(&later).send().await.unwrap();
+        let id = item::to_task(&recorded_task).unwrap().id;
+        let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
+        assert!(error.contains(unknown) && error.contains("newer version"), "{unknown}: {error}");
+
+        // Its messages come back, and wait in the dead letters for the version that knows it.
+        let response = upgraded.try_schedule(queue::REPLIES, &upgraded.recorded("reply-reserve")).await;
+        assert_eq!(response.batch_item_failures.len(), 1, "{unknown}");
+        // The sweep goes on to the next one.
+        let mut neighbour = recorded_task.clone();
+        neighbour.insert("pk".into(), AttributeValue::S("ord_00000000000000000000000000".into()));
+        state(&neighbour).send().await.unwrap();
+        *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
+        let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
+        let sweep = supervisor::handler(&upgraded.engine, settings).await.unwrap();
+        assert_eq!((sweep.expired, sweep.failed), (2, 1), "{unknown}");
+        let key = AttributeValue::S(id.0.clone());
+        let now = upgraded.clients.dynamodb.get_item().table_name("state").key("pk", key).send().await.unwrap();
+        let (now, then) = (now.item.unwrap(), later);
+        for column in ["task", "version", "stamp", "children"] {
+            assert_eq!(now.get(column), then.get(column), "{unknown}: `{column}`");
+        }
+    }
+}
+
+// The same for a definition: with a rule left out it would run another workflow than the one that was submitted.
+#[tokio::test]
+async fn a_definition_of_a_later_version_is_refused_in_words() {
+    let upgraded = Upgraded::with(VERSIONS[1], "task-claimed").await;
+    let hash = upgraded.task().await.workflow_hash;
+    assert_eq!(upgraded.engine.store.workflow(&hash).await.unwrap().unwrap().hash(), hash);
+    let mut item = to_item(&upgraded.recorded("workflow"));
+    let recorded: Value = serde_json::from_str(item["workflow"].as_s().unwrap()).unwrap();
+    let with = |change: fn(&mut Value)| {
+        let mut changed = recorded.clone();
+        change(&mut changed);
+        changed.to_string()
+    };
+    for (unknown, text) in [
+        ("`deadline`", with(|workflow| workflow["deadline"] = json!("PT1H"))),
+        ("`steps.1.when`", with(|workflow| workflow["steps"][1]["when"] = json!("total > 5"))),
+        ("`steps.0.undo.early`", with(|workflow| workflow["steps"][0]["undo"]["early"] = json!("keep"))),
+        ("hash", with(|workflow| workflow["steps"][0]["timeout"] = json!("PT99S"))),
+    ] {
+        item.insert("workflow".into(), AttributeValue::S(text));
+        let put = upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(item.clone()));
+        put.send().await.unwrap();
+        let error = upgraded.engine.store.workflow(&hash).await.unwrap_err().to_string();
+        assert!(error.contains(unknown), "{unknown}: {error}");
+    }
+}
+
+/// What the version before this one knows in a record, by its place: the task itself, a step, an alert.
+const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
+    (
+        "task",
+        &["sh", "wf", "wh", "ph", "end", "st", "tn", "ref", "rq", "pr", "tp", "fb", "pz", "why", "al", "no", "log"],
+    ),
+    ("step", &["state", "nb", "by", "cb", "a", "p", "f", "uf", "x", "c", "s", "o", "e", "i"]),
+    ("alert", &["v", "s", "r"]),
+];
+/// What it does not know and drops with its next save, and why that does no harm. A field that cannot be given a reason here has
+/// to wait for the version after this one.
+const DROPPED_BEFORE: [(&str, &str, &str); 1] = [(
+    "task",
+    "xp",
+    "the item that keeps the id stays, so the record may be removed or not: functions/submit/tests/keys.rs, \
+     a_mark_that_an_older_version_dropped_costs_no_key",
+)];
+
+/// A task with everything in it that a task can have. A field that is added is added here, and so is looked at below.
+fn with_everything() -> Task {
+    let claimed = item::to_task(&to_item(&recorded(VERSIONS[1].0, "task-claimed"))).unwrap();
+    let time = Some(claimed.created_at);
+    let step = |state: State| Step {
+        state,
+        attempt: 1,
+        pool: Some("p".into()),
+        failures: 1,
+        undo_failures: 1,
+        extended: 1,
+        claimed_at: 1,
+        settled_at: 1,
+        output: Some(json!(1)),
+        error: Some("e".into()),
+        input: Some(json!(2)),
+    };
+    let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
+    Task {
+        id: claimed.id,
+        version: 3,
+        stamp: "s".into(),
+        shard: 1,
+        due: time,
+        lease_token: 1,
+        created_at: claimed.created_at,
+        updated_at: claimed.updated_at,
+        workflow: claimed.workflow,
+        workflow_hash: claimed.workflow_hash,
+        phase: Phase::Undoing,
+        turned_at: 2,
+        steps: vec![step(State::Pending { not_before: time }), step(running)],
+        tenant: "acme".into(),
+        reference: Some("r".into()),
+        reply_queue: Some("q".into()),
+        priority: Priority::High,
+        traceparent: Some("t".into()),
+        forward_by: time,
+        paused_at: time,
+        reason: Some("w".into()),
+        alert: Some(Alert { version: 1, step: Some(0), reason: "r".into() }),
+        notice_owed: true,
+        expires: true,
+        log: claimed.log,
+    }
+}
+
+// The other way: after a roll-back the version before this one saves today's records. It drops what it does not know, so whatever
+// it does not know has a reason why that does no harm.
+#[test]
+fn what_the_version_before_drops_from_todays_records_does_no_harm() {
+    let task = serde_json::to_value(with_everything()).unwrap();
+    let steps = task["st"].as_array().unwrap();
+    let places = [("task", &task), ("alert", &task["al"])].into_iter().chain(steps.iter().map(|step| ("step", step)));
+    let mut dropped = Vec::new();
+    for (place, value) in places {
+        let known = KNOWN_BEFORE.iter().find(|(name, _)| *name == place).unwrap().1;
+        dropped.extend(
+            value
+                .as_object()
+                .unwrap()
+                .keys()
+                .filter(|key| !known.contains(&key.as_str()))
+                .map(|key| (place, key.clone())),
+        );
+    }
+    let reasons: Vec<_> = DROPPED_BEFORE.iter().map(|(place, key, _)| (*place, (*key).to_owned())).collect();
+    assert_eq!(dropped, reasons, "a field that the version before drops needs a reason here");
 }

@@ -62,8 +62,9 @@ pub enum State {
     UndoFailed,
 }
 
-/// The record of one step inside its task. JSON with short keys: it is part of every write.
+/// The record of one step inside its task. JSON with short keys: it is part of every write. It is read as [`Recorded`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Recorded")]
 pub struct Step {
     /// Where it stands.
     #[serde(flatten)]
@@ -98,6 +99,101 @@ pub struct Step {
     /// Input an operator put in place of the order's for this step.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+}
+
+/// A step as it is read. A field that this version does not know is refused, because its next save would drop it; `flatten`
+/// above could not refuse.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recorded {
+    state: Name,
+    #[serde(rename = "nb", default, with = "millisecond::optional")]
+    not_before: Option<Timestamp>,
+    #[serde(rename = "by")]
+    locked_by: Option<String>,
+    #[serde(rename = "cb", default, with = "millisecond::optional")]
+    complete_by: Option<Timestamp>,
+    #[serde(rename = "a", default)]
+    attempt: u32,
+    #[serde(rename = "p")]
+    pool: Option<String>,
+    #[serde(rename = "f", default)]
+    failures: u32,
+    #[serde(rename = "uf", default)]
+    undo_failures: u32,
+    #[serde(rename = "x", default)]
+    extended: u32,
+    #[serde(rename = "c", default)]
+    claimed_at: u64,
+    #[serde(rename = "s", default)]
+    settled_at: u64,
+    #[serde(rename = "o")]
+    output: Option<Value>,
+    #[serde(rename = "e")]
+    error: Option<String>,
+    #[serde(rename = "i")]
+    input: Option<Value>,
+}
+
+/// The names of [`State`].
+#[derive(Clone, Copy, Deserialize)]
+enum Name {
+    Pending,
+    Processing,
+    Processed,
+    Failed,
+    Skipped,
+    UndoPending,
+    UndoProcessing,
+    Undone,
+    UndoFailed,
+}
+
+impl TryFrom<Recorded> for Step {
+    type Error = &'static str;
+
+    fn try_from(read: Recorded) -> Result<Self, &'static str> {
+        let state = match (read.state, read.not_before, read.locked_by, read.complete_by) {
+            (Name::Pending, not_before, None, None) => State::Pending { not_before },
+            (Name::UndoPending, not_before, None, None) => State::UndoPending { not_before },
+            (Name::Processing, None, Some(locked_by), Some(complete_by)) => {
+                State::Processing { locked_by, complete_by }
+            }
+            (Name::UndoProcessing, None, Some(locked_by), Some(complete_by)) => {
+                State::UndoProcessing { locked_by, complete_by }
+            }
+            (Name::Processed, None, None, None) => State::Processed,
+            (Name::Failed, None, None, None) => State::Failed,
+            (Name::Skipped, None, None, None) => State::Skipped,
+            (Name::Undone, None, None, None) => State::Undone,
+            (Name::UndoFailed, None, None, None) => State::UndoFailed,
+            (
+                Name::Pending
+                | Name::Processing
+                | Name::Processed
+                | Name::Failed
+                | Name::Skipped
+                | Name::UndoPending
+                | Name::UndoProcessing
+                | Name::Undone
+                | Name::UndoFailed,
+                ..,
+            ) => return Err("`nb`, `by` and `cb` of a step do not fit its state"),
+        };
+        Ok(Self {
+            state,
+            attempt: read.attempt,
+            pool: read.pool,
+            failures: read.failures,
+            undo_failures: read.undo_failures,
+            extended: read.extended,
+            claimed_at: read.claimed_at,
+            settled_at: read.settled_at,
+            output: read.output,
+            error: read.error,
+            input: read.input,
+        })
+    }
 }
 
 fn is_zero(n: &u32) -> bool {

@@ -86,6 +86,7 @@ pub enum Priority {
 
 /// An operator alert that is owed until it went out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Alert {
     /// Version of the task at which it arose; the alert is cleared only while that is still the latest one.
     #[serde(rename = "v")]
@@ -99,7 +100,11 @@ pub struct Alert {
 }
 
 /// The record of one task. Its JSON is the `task` attribute of the item; the fields it leaves out are columns of their own.
+///
+/// A field that this version does not know is refused, here and in a step and an alert: a save would drop it. So a field is added in
+/// two releases: the first one knows it, the second one writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Task {
     /// The order's id. Column `pk`.
     #[serde(skip, default = "no_id")]
@@ -176,15 +181,15 @@ pub struct Task {
     /// A strict final notice that has not gone out yet.
     #[serde(rename = "no", default, skip_serializing_if = "std::ops::Not::not")]
     pub notice_owed: bool,
+    /// Its record is removed some time after it ended well, and that its id was used is kept elsewhere. Without this the record
+    /// itself is what keeps a second order from its idempotency key, and stays.
+    #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
+    pub expires: bool,
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
 }
 
-    /// Its record is removed some time after it ended well, and that its id was used is kept elsewhere. Without this the record
-    /// itself is what keeps a second order from its idempotency key, and stays.
-    #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
-    pub expires: bool,
 fn no_id() -> Id {
     Id(String::new())
 }
@@ -276,12 +281,12 @@ impl Task {
             reason: None,
             alert: None,
             notice_owed: false,
+            expires: false,
             log: Vec::new(),
         }
     }
 
     /// The pattern's ProcessState.
-            expires: false,
     #[must_use]
     pub fn process_state(&self) -> ProcessState {
         match self.phase {

@@ -11,6 +11,7 @@ use crate::step::Direction;
 use crate::time::SignedDuration;
 use http::Http;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -58,11 +59,11 @@ pub struct Workflow {
     /// Whether the final notice keeps its row in the due index until it is out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_notices: bool,
-    /// At least one, in the order of the file; `after` holds positions in this list.
     /// Every service remembers the keys it has undone (a tombstone), so that a forward call that arrives after its undo does
     /// nothing. The undo then waits for attempts under way only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tombstones: bool,
+    /// At least one, in the order of the file; `after` holds positions in this list.
     pub steps: Vec<Step>,
 }
 
@@ -113,7 +114,47 @@ pub struct Undo {
     pub calls: Calls,
 }
 
+/// The first field of `before` that is not in `after`, as a path.
+fn lost(before: &Value, after: &Value) -> Option<String> {
+    let deeper = |name: &str, before, after| {
+        lost(before, after).map(|rest| format!("{name}.{rest}").trim_end_matches('.').to_owned())
+    };
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            before.iter().find_map(|(name, value)| match after.get(name) {
+                Some(kept) => deeper(name, value, kept),
+                None => Some(name.clone()),
+            })
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            before.iter().zip(after).enumerate().find_map(|(n, (value, kept))| deeper(&n.to_string(), value, kept))
+        }
+        _ => None,
+    }
+}
+
 impl Workflow {
+    /// The definition in `json`, which was stored under `hash`.
+    ///
+    /// # Errors
+    /// It is not JSON of one, or holds something that this version does not know or that was not there when it was stored: a task
+    /// must not run by less than it was submitted under.
+    pub fn recorded(json: &str, hash: &Hash) -> Result<Self, String> {
+        const ADVICE: &str =
+            "tasks of this workflow stand still until that version is deployed again (docs/deploy.md#roll-back)";
+        let workflow: Self = serde_json::from_str(json).map_err(|e| {
+            if e.is_data() { format!("{e}: a newer version wrote it; {ADVICE}") } else { e.to_string() }
+        })?;
+        if workflow.hash() == *hash {
+            return Ok(workflow);
+        }
+        let after = serde_json::to_value(&workflow).expect("a workflow has only string keys");
+        Err(match serde_json::from_str(json).ok().and_then(|before| lost(&before, &after)) {
+            Some(field) => format!("this version does not know `{field}`: a newer version wrote it; {ADVICE}"),
+            None => "its content does not have this hash: it was changed or damaged after it was stored".to_owned(),
+        })
+    }
+
     /// The identity of this definition.
     #[must_use]
     pub fn hash(&self) -> Hash {

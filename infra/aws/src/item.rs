@@ -83,15 +83,44 @@ pub fn shard(number: u16) -> String {
     format!("{number:03}")
 }
 
+/// The attributes that [`from_task`] writes: an item is written whole, so any other one would be lost.
+const COLUMNS: [&str; 15] = [
+    "pk",
+    "version",
+    "stamp",
+    "process_state",
+    "failure_count",
+    "created_at",
+    "updated_at",
+    "task",
+    "locked_by",
+    "complete_by",
+    "lease_token",
+    "shard",
+    "due",
+    "ttl",
+    "attention",
+];
+const NEWER: &str =
+    "a newer version wrote it, or it is damaged; this version leaves it as it is (docs/deploy.md#roll-back)";
+
 /// The TASK in an item.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is not one that [`from_task`] wrote.
+/// [`Error::Corrupt`] if it is not one that [`from_task`] wrote, or if it holds what this version does not know.
 pub fn to_task(item: &Item) -> Result<Task, Error> {
     let id = Id(text(item, "pk", "task")?.to_owned());
     let what = format!("task {id}");
     let json = text(item, "task", &what)?;
-    let mut task: Task = serde_json::from_str(json).map_err(|e| corrupt(&what, format!("attribute `task`: {e}")))?;
+    let mut task: Task = serde_json::from_str(json).map_err(|e| {
+        let why =
+            if e.is_data() { format!("attribute `task`: {e}; {NEWER}") } else { format!("attribute `task`: {e}") };
+        corrupt(&what, why)
+    })?;
+    // Replication of the first kind adds attributes of AWS's own, which it keeps itself.
+    if let Some(name) = item.keys().find(|name| !COLUMNS.contains(&name.as_str()) && !name.starts_with("aws:")) {
+        return Err(corrupt(&what, format!("attribute `{name}` is not known; {NEWER}")));
+    }
     task.id = id;
     task.version = number(item, "version", &what)?;
     task.stamp = text(item, "stamp", &what)?.to_owned();

@@ -57,8 +57,8 @@ impl DynamoStore {
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
-    fn order_key(&self, task: &Task) -> Item {
-        let (bucket, sort) = item::order_key(&task.id, task.created_at, self.order_buckets);
+    fn order_key(&self, task: &Task, buckets: u16) -> Item {
+        let (bucket, sort) = item::order_key(&task.id, task.created_at, buckets);
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
@@ -87,15 +87,13 @@ impl StateStore for DynamoStore {
         let used = task.expires.then(|| item::used_id(task));
         let task = item::from_task(task, self.retention)?;
         let put = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));
-        let order = put(&self.orders_table, order).build();
-        let task = put(&self.state_table, task).condition_expression("attribute_not_exists(pk)").build();
-        let build = |e| Error::Unavailable { what: what.clone(), source: Box::new(e) };
-        let items = [
-            TransactWriteItem::builder().put(order.map_err(build)?).build(),
-            TransactWriteItem::builder().put(task.map_err(build)?).build(),
-        ];
+        let first = |item: Item| put(&self.state_table, item).condition_expression("attribute_not_exists(pk)");
+        let puts = [put(&self.orders_table, order), first(task)].into_iter().chain(used.map(first));
+        let items: Result<Vec<_>, _> =
+            puts.map(|put| put.build().map(|put| TransactWriteItem::builder().put(put).build())).collect();
+        let items = items.map_err(|e| Error::Unavailable { what: what.clone(), source: Box::new(e) })?;
         for attempt in 1.. {
-            let request = self.client.transact_write_items().set_transact_items(Some(items.to_vec()));
+            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
             let Err(error) = request.send().await else { return Ok(Created::New) };
             match error.as_service_error() {
                 Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
@@ -253,7 +251,7 @@ impl StateStore for DynamoStore {
         let key = Item::from([("pk".into(), s(format!("workflow#{hash}")))]);
         let Some(item) = self.get(Source::consistent(&self.state_table), key, &what).await? else { return Ok(None) };
         let json = item::text(&item, "workflow", &what)?;
-        serde_json::from_str(json).map(Some).map_err(|e| corrupt(&what, e.to_string()))
+        Workflow::recorded(json, hash).map(Some).map_err(|why| corrupt(&what, why))
     }
 
     async fn agents(&self) -> Result<Agents, Error> {

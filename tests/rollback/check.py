@@ -1,0 +1,148 @@
+"""Goal: after a roll-back the older version goes on with the newer one's orders, or refuses them in words, and nothing is lost for the
+newer one when it comes back. Method: both programs by turns on one data directory; agents are paused, so that orders are under
+way, paused, and turning to undo whenever one version hands over to the other."""
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+PATIENCE_S = 120
+ENDED = {"Processed", "Undone"}
+# Every rule that a definition can have and an older version may not know does no harm to it, or is refused.
+WORKFLOW = """
+name = "trip"
+tombstones = true
+[[step]]
+name = "hold"
+agent = "inventory"
+timeout = "5s"
+undo = { agent = "inventory" }
+[[step]]
+name = "pay"
+agent = "payment"
+after = ["hold"]
+timeout = "5s"
+undo = { agent = "payment" }
+[[step]]
+name = "send"
+agent = "shipping"
+after = ["pay"]
+timeout = "5s"
+undo = { agent = "shipping" }
+"""
+
+
+def until(what, look):
+    """Waits until `look` sees something, and returns it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"still waiting after {PATIENCE_S} s: {what}"
+        time.sleep(0.1)
+    return seen
+
+
+class System:
+    """One version, up on the data directory."""
+
+    def __init__(self, program, folder, workflows):
+        self.token = secrets.token_hex(16)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        environment |= {"RUST_LOG": "error", "STEPWARDEN_TOKEN": self.token}
+        command = [program, "up", "--port", "0", "--data", folder / "data", *workflows]
+        self.log = open(folder / "log", "a")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=folder, env=environment)
+        self.url = self.process.stdout.readline().split()[0]
+
+    def ask(self, path, body=None, key=None):
+        headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
+        headers |= {"idempotency-key": key} if key else {}
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers), timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def act(self, path, verb):
+        status, answer = self.ask(f"{path}/{verb}", {"by": "ann", "reason": "a change of versions"})
+        assert status in (200, 202), (path, verb, status, answer)
+
+    def order(self, id):
+        """How it stands; `None` where this version refuses it."""
+        status, answer = self.ask(f"/orders/{id}")
+        assert status in (200, 503), answer
+        return answer if status == 200 else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self.log.close()
+
+
+def states(system, ids):
+    return [(order or {"state": "refused"})["state"] for order in map(system.order, ids)]
+
+
+def main(newer, older):
+    newer, older = (Path(program).resolve() for program in (newer, older))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "workflows").mkdir()
+        (folder / "workflows/trip.toml").write_text(WORKFLOW)
+        workflows = ["--workflows", folder / "workflows"]
+        with System(newer, folder, workflows) as system:
+            system.act("/agents/shipping", "pause")
+            ids = []
+            for n in range(12):
+                body = {"workflow": "trip", "input": {"n": n}, "reply_queue": "default", "reference": f"r-{n}"}
+                status, answer = system.ask("/orders", body, key=f"key-{n}")
+                assert status == 202, answer
+                ids.append(answer["order_id"])
+            goes, turns, waits = ids[:4], ids[4:8], ids[8:]
+            paid = lambda id: system.order(id)["steps"][1]["state"] == "Processed"
+            until("all are paid", lambda: all(map(paid, ids)))
+            system.act("/agents/inventory", "pause")
+            for id in turns:
+                system.act(f"/orders/{id}", "cancel")
+            for id in waits:
+                system.act(f"/orders/{id}", "pause")
+        # The older version knows the workflow from the record alone.
+        with System(older, folder, []) as system:
+            before = states(system, ids)
+            system.act("/agents/shipping", "resume")
+            # What it refuses stands still; what it reads it brings to its end.
+            readable = [id for id, state in zip(goes, before) if state != "refused"]
+            until("what is readable goes on", lambda: set(states(system, readable)) <= ENDED)
+            print(f"{older.parent.name[:12]}: {len(readable)} of {len(goes)} orders under way were finished, {before.count('refused')} of {len(ids)} refused")
+        if "refused" in before:
+            log = (folder / "log").read_text()
+            assert re.search("newer version", log), f"a refusal says why: {log[-2000:]}"
+        with System(newer, folder, workflows) as system:
+            system.act("/agents/inventory", "resume")
+            for id in waits:
+                system.act(f"/orders/{id}", "resume")
+            until("all come to their end", lambda: set(states(system, ids)) <= ENDED)
+            assert set(states(system, goes + waits)) == {"Processed"}, states(system, ids)
+            assert set(states(system, turns)) == {"Undone"}, states(system, ids)
+            for n, id in enumerate(ids):
+                order = system.order(id)
+                assert (order["reference"], order["tenant"]) == (f"r-{n}", "default"), order
+                body = {"workflow": "trip", "input": {"n": n}, "reply_queue": "default", "reference": f"r-{n}"}
+                assert system.ask("/orders", body, key=f"key-{n}")[1]["order_id"] == id, "one key, one order"
+    print("back again: every order came to its end once")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
