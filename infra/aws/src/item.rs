@@ -272,9 +272,14 @@ mod tests {
     fn time_to_live_is_in_seconds() {
         let ended = Timestamp::from_second(1_800_000_000).unwrap();
         let hour = SignedDuration::from_hours(1);
-        let item = |phase, due| from_task(&Task { phase, due, updated_at: ended, ..task("k", 0) }, hour).unwrap();
+        let task = |phase, due| Task { phase, due, updated_at: ended, expires: true, ..task("k", 0) };
+        let item = |phase, due| from_task(&task(phase, due), hour).unwrap();
         assert_eq!(item(Phase::Processed, None).get("ttl"), Some(&n(1_800_003_600)));
         assert_eq!(item(Phase::Undone, None).get("ttl"), Some(&n(1_800_003_600)));
+        // What alone keeps its idempotency key stays, and so does everything without a retention.
+        let keeps_key = Task { expires: false, ..task(Phase::Processed, None) };
+        assert_eq!(from_task(&keeps_key, hour).unwrap().get("ttl"), None);
+        assert_eq!(from_task(&task(Phase::Processed, None), SignedDuration::ZERO).unwrap().get("ttl"), None);
         // What is open, owes something or waits for a person is kept.
         assert_eq!(item(Phase::Processed, Some(ended)).get("ttl"), None);
         assert_eq!(item(Phase::Error, None).get("ttl"), None);

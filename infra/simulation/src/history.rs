@@ -11,7 +11,7 @@ use shared::order::Id;
 use shared::retry::Ladder;
 use shared::step::{Direction, State};
 use shared::task::{Phase, ProcessState, Task};
-use shared::time::{SignedDuration, plus};
+use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -330,8 +330,10 @@ impl History {
         let mut latest = None;
         for (n, Save { task, .. }) in saves.iter().enumerate() {
             let is_begun = n > 0 && task.is_undo_begun() && !saves[n - 1].task.is_undo_begun();
+            let waits_for =
+                if workflow.tombstones { under_way(n.checked_sub(1).map(|n| &*saves[n].task), task) } else { latest };
             if let Some(from) =
-                latest.map(|latest| plus(latest, self.skew)).filter(|from| is_begun && task.updated_at < *from)
+                waits_for.map(|by| plus(by, self.skew)).filter(|from| is_begun && task.updated_at < *from)
             {
                 let early = task.updated_at.duration_until(from);
                 wrong(Rule::UndoOrder, format!("version {}: the undo begins {early:#} too early", task.version));
@@ -426,6 +428,14 @@ fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> 
         }
     }
     (0..workflow.steps.len()).filter(move |n| *n != index && needs[*n])
+}
+
+/// The latest deadline of the forward attempts of `before` that no reply settled in `after`: where services keep tombstones, an
+/// undo waits for these only.
+fn under_way(before: Option<&Task>, after: &Task) -> Option<Timestamp> {
+    let steps = before.into_iter().flat_map(|before| &before.steps).zip(&after.steps);
+    let open = steps.filter(|(_, step)| step.settled_at != after.version).map(|(before, _)| before);
+    open.filter_map(|step| step.claim()).filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).max()
 }
 
 /// The steps whose undo a person left out: what it was to undo may stand. The saves say so, whatever the person was answered.

@@ -182,6 +182,7 @@ impl Draw {
             priority: self.priority(),
             forward_by: self.maybe(Self::time),
             paused_at: self.maybe(Self::time),
+            acted_at: self.number(),
             reason: self.maybe(Self::text),
             traceparent: self.maybe(Self::text),
             alert: self.maybe(|draw| Alert {
