@@ -81,7 +81,7 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("unavailable", UNAVAILABLE, 103_482),
         ("deferred and crash", DEFERRED, 103_230),
         ("strict notices, two leaders", LEADERS, 20_546),
-        ("undo without a wait", TOMBSTONES, 1),
+        ("undo without a wait", TOMBSTONES, 28_971),
     ]
 }
 

@@ -432,7 +432,8 @@ fn order() -> Value {
         "next_attempt_at": "2026-11-21T09:30:07.500Z", "last_error": "503 from payment", "output": null});
     json!({"order_id": ID, "workflow": "order", "workflow_hash": "5f0c1c5e", "state": "Pending", "reason": null,
         "reference": "10248", "tenant": "default", "priority": "normal", "version": 7, "created_at": AT, "updated_at": AT,
-        "locked_by": null, "complete_by": null, "failure_count": 2, "alert_owed": false, "steps": [step]})
+        "locked_by": null, "complete_by": null, "failure_count": 2, "alert_owed": false,
+        "undo_from": null, "steps": [step]})
 }
 
 fn row() -> Value {
