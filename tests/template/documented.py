@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import source
-from checks import FUNCTIONS, as_list, check, documents, queue_names, sources, target
-from template import FILE, ROOT
+from checks import FUNCTIONS, check, documents, queue_names, rights, sources
+from template import FILE, ROOT, target
 
 # The longest name of a stack that docs/deploy.md allows.
 LONGEST_STACK = 50
@@ -110,6 +110,19 @@ def queues_stay_within_the_limits_of_sqs(stack):
 def a_name_is_free_again_after_a_minute(stack):
     if "60 seconds" not in source.document("docs/deploy.md").split("\n## Delete\n")[1].split("\n## ")[0]:
         yield "docs/deploy.md: a queue cannot be made for 60 seconds after one of its name was deleted"
+
+
+@check
+def dead_letters_can_be_moved_back(stack):
+    """A move task needs rights at both ends of whoever starts it."""
+    may = {(a, target(r)) for a, r in rights(stack, "Operator")}
+    for *_, queue in sources(stack):
+        dead = target(stack.properties(queue)["RedrivePolicy"]["deadLetterTargetArn"])
+        wanted = {(f"sqs:{a}", dead) for a in ("StartMessageMoveTask", "ListMessageMoveTasks", "ReceiveMessage", "DeleteMessage", "GetQueueAttributes")}
+        if missing := (wanted | {("sqs:SendMessage", queue)}) - may:
+            yield f"Operator: cannot move {dead} back: {sorted(missing)}"
+    if int(re.search(r"MAX_RATE: i32 = (\d+);", source.document("infra/aws/src/redrive.rs"))[1]) > 500:
+        yield "infra/aws/src/redrive.rs: a move has at most 500 messages a second"
 
 
 # ------------------------------------------------------------------ Lambda
@@ -283,6 +296,17 @@ def a_bus_with_a_key_of_yours_has_dead_letters(stack):
             yield f"{name}: events that cannot be encrypted are lost"
         if not any(s["Resource"] == queue and s["Condition"] == {"ArnEquals": {"aws:SourceArn": f"<{name}.Arn>"}} for s in allowed):
             yield f"{name}: may not write to its dead-letter queue"
+
+
+@check
+def the_schedules_role_trusts_a_group(stack):
+    """EventBridge Scheduler takes the ARN of a group in a trust policy, and not that of a schedule."""
+    role = target(stack.properties("SupervisorSchedule")["Target"]["RoleArn"])
+    for s in stack.properties(role)["AssumeRolePolicyDocument"]["Statement"]:
+        arn = s.get("Condition", {}).get("StringEquals", {}).get("aws:SourceArn", "")
+        group = stack.properties("SupervisorSchedule").get("GroupName", "default")
+        if not arn.endswith(f":schedule-group/{group}"):
+            yield f"{role}: trusts {arn}"
 
 
 KEY_POLICY = ROOT / "infra/key-policy.json"
@@ -508,6 +532,7 @@ TABLE = [
     Row("SQS", "a queue is made again 60 s after one of its name was deleted", "AWSSimpleQueueService/latest/APIReference/API_DeleteQueue.html", "a_name_is_free_again_after_a_minute"),
     Row("SQS", "ten messages and 1 MiB in a request, attributes included. Older pages say 256 KiB, which no order with a full input would fit; the quota was raised in August 2025", "AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html", "infra/aws/src/messenger.rs::batches_hold_one_queue_ten_entries_and_one_mebibyte"),
     Row("SQS", "DelaySeconds are whole, and 900 at most", "AWSSimpleQueueService/latest/APIReference/API_SendMessage.html", "infra/aws/src/messenger.rs::a_delay_is_rounded_up_to_whole_seconds"),
+    Row("SQS", "a move of dead letters needs rights at both ends, and has at most 500 messages a second", "AWSSimpleQueueService/latest/APIReference/API_StartMessageMoveTask.html", "dead_letters_can_be_moved_back"),
     Row("SQS", "a message group has 1 to 128 letters, digits and marks", "AWSSimpleQueueService/latest/APIReference/API_SendMessage.html", "infra/aws/src/messenger.rs::a_group_has_only_what_sqs_takes"),
     Row("SQS", "a receive waits up to 20 s, so its answer comes later than that of any other call", "AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-short-and-long-polling.html", "infra/aws/src/clients.rs::a_long_poll_outlives_the_longest_wait_of_sqs"),
     Row("SQS and Lambda", "the visibility timeout is 6 x the function's and the batch window; five receives at least before a dead letter", "lambda/latest/dg/services-sqs-configure.html", "visibility_is_six_times_the_timeout"),
@@ -534,6 +559,8 @@ TABLE = [
     Row("CloudWatch", "periods of whole minutes, a day looked back, descriptions of 1,024 characters, five actions, names without :*$, retentions of a list", "AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html", "alarms_stay_within_the_limits_of_cloudwatch"),
     Row("CloudWatch", "500 metrics in a widget, 2,500 on a dashboard, 24 columns", "AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html", "the_dashboard_stays_within_its_limits"),
     Row("IAM", "10,240 characters of inline policies in a role, 2,048 of trust", "IAM/latest/UserGuide/reference_iam-quotas.html", "policies_fit_into_their_roles"),
+    Row("IAM", "a transaction needs the rights of its items, BatchGetItem one of its own, an index is a resource of its own", "amazondynamodb/latest/developerguide/transaction-apis-iam.html", "each_function_may_do_what_it_does"),
+    Row("EventBridge Scheduler", "a trust policy names a group of schedules, not one", "scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html", "the_schedules_role_trusts_a_group"),
     Row("API Gateway", "HTTP APIs: 30 s, 300 routes, ten scopes with a JWT authorizer, access logs of 3 KB with a request id, 10,000 requests a second and 5,000 at once in an account", "apigateway/latest/developerguide/http-api-quotas.html", "the_api_stays_within_the_limits_of_api_gateway"),
     Row("API Gateway", "a stage has settings only for routes that are there", "apigateway/latest/developerguide/http-api-throttling.html", "long_polls_leave_room_for_the_rest"),
     Row("Service Quotas", "a new account may have 10 concurrent executions", "lambda/latest/dg/gettingstarted-limits.html", "a_small_account_has_parameters_that_fit"),

@@ -263,6 +263,8 @@ DEFECTS = [
     ("secrets_and_keys_are_named_whole", resource("Topic", P, "KmsMasterKeyId", "alias/aws/sns"), {}),
     ("counts_in_documents_are_those_of_the_template", put(*VARIABLES, "AGENTS", "inventory,fraud,payment,shipping"), {}),
     ("counts_in_documents_are_those_of_the_template", put("Resources", "ApiErrorsAlarm", PASS), {}),
+    ("dead_letters_can_be_moved_back", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 6, "Action", 3, PASS), {}),
+    ("the_schedules_role_trusts_a_group", put("Resources", "ScheduleRole", P, "AssumeRolePolicyDocument", "Statement", 0, "Condition", "StringEquals", "aws:SourceArn", {"Fn::GetAtt": ["SupervisorSchedule", "Arn"]}), {}),
     ("a_small_account_has_parameters_that_fit", put("Parameters", "StatusRateLimit", "AllowedValues", ["40"]), {}),
 ]
 # These compare sources with a document, and the template has no part in it.
