@@ -139,6 +139,15 @@ fn a_timeout_too_short_for_the_clocks_is_refused() {
     let (here, aws) = (folder(&[("w.toml", &short("100ms"))]), folder(&[("w.toml", &short("2s"))]));
     let up = ["up", "--port", "0", "--memory", "--workflows", "flows"];
     refused(here.path(), &up, &["workflow `w`: step `a` has a timeout of 100 ms", "more than 100 ms"]);
+    // A deployment says how far its clocks may be apart.
+    let mut deployed = program(aws.path(), &["up", "--aws", "--port", "0", "--workflows", "flows"]);
+    let names = ["ORDERS_TABLE", "STATE_TABLE", "QUEUE_PREFIX", "EVENT_BUS"].map(|name| (name, "any"));
+    deployed.envs(names).env("AWS_REGION", "eu-west-1").env("AWS_EC2_METADATA_DISABLED", "true");
+    deployed.env("CLOCK_SKEW_MS", "1500");
+    let ended = output(deployed, "");
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{text}");
+    assert!(text.contains("more than 3000 ms") && text.contains("ClockSkewMs of the stack"), "{text}");
     refused(
         aws.path(),
         &["simulate", "flows/w.toml"],
