@@ -29,4 +29,5 @@ pub mod task;
 pub mod time;
 pub mod trace;
 pub mod view;
+pub mod visible;
 pub mod workflow;

@@ -3,15 +3,25 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// Control characters, line separators, bidirectional controls and the byte order mark, as `shared/src/visible.rs` has them: they
+// would act on the text around them, so they are shown as escapes. Line breaks and tabs do no harm here.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+/** `text` with what is hidden in it shown. */
+export const visible = (text) => text.replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+const shown = (kids) => kids.flat(Infinity)
+  .filter((kid) => kid !== null && kid !== undefined && kid !== false)
+  .map((kid) => (kid instanceof Node ? kid : visible(String(kid))));
+
 const make = (create) => (tag, props = {}, ...kids) => {
   const node = create(tag);
   node.handlers = {};
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") node.handlers[name] = node[name] = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true ? "" : name === "value" || name === "href" ? String(value) : visible(String(value)));
   }
-  node.append(...kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined && kid !== false));
+  node.append(...shown(kids));
   return node;
 };
 
@@ -23,7 +33,7 @@ export const s = make((tag) => document.createElementNS(SVG, tag));
 /** Makes the children of `place` those given. Elements with the same `data-key` stay the same elements. */
 export function show(place, ...kids) {
   const tree = document.createElement(place.nodeName);
-  tree.append(...kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined && kid !== false));
+  tree.append(...shown(kids));
   children(place, tree);
 }
 

@@ -1,23 +1,27 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
 use shared::order::Id;
+use shared::visible;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use tracing::Span;
 use tracing::field::Empty;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for this process, to standard error. A second call changes nothing.
 pub fn init() {
-    init_at("info");
+    init_to("info", std::io::stderr);
 }
 
-/// The same, with another level where `RUST_LOG` says nothing.
-pub fn init_at(level: &str) {
+/// The same, with another level where `RUST_LOG` says nothing, and to what `writer` makes for each line.
+pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + Sync + 'static) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let writer = move || OneLine(writer());
+    // What cannot be written is lost: the subscriber would complain on standard error, and panic if that is gone.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
+    let builder = builder.log_internal_errors(false);
     let started = if std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
         builder.json().flatten_event(true).with_current_span(true).with_span_list(false).with_ansi(false).try_init()
     } else {
@@ -25,6 +29,26 @@ pub fn init_at(level: &str) {
         builder.with_ansi(std::io::stderr().is_terminal() && !wants_none).try_init()
     };
     drop(started);
+}
+
+/// Writes a line as one line: what others sent may hold line breaks and bidirectional controls. Escape sequences of theirs are
+/// replaced before by the subscriber, so those that are left are its colours. The escapes are those of JSON, so that a line in
+/// JSON stays what it is.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let Ok(text) = std::str::from_utf8(line) else { return self.0.write(line) };
+        let (text, end) = text.strip_suffix('\n').map_or((text, ""), |text| (text, "\n"));
+        let shown = visible::escape(text, |c| visible::is_hidden(c) && c != '\u{1b}');
+        // In one call, or two threads would write into each other's lines.
+        self.0.write_all(&[shown.as_bytes(), end.as_bytes()].concat())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Longest text of a message in a line of the log or an attribute of a span, in bytes: a message may hold anything.
@@ -81,6 +105,19 @@ impl fmt::Display for Chain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
+
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(line)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn only_the_trace_of_a_good_traceparent_is_logged() {
@@ -99,6 +136,32 @@ mod tests {
         }
         let text = brief(&"ä".repeat(100)).into_owned();
         assert!((MAX_TEXT - 2..=MAX_TEXT).contains(&text.len()) && text.starts_with('ä'), "{text}");
+    }
+
+    // A line of the log is one line, whatever an order or a service sent.
+    #[test]
+    fn a_line_of_the_log_stays_one_line() {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let sent = "a\n2026-11-22T12:00:00Z ERROR forged\r\u{1b}[2J\u{9b}2J\u{202e}\u{2028}z";
+        for json in [false, true] {
+            let to = Arc::clone(&log);
+            let builder =
+                tracing_subscriber::fmt().with_writer(move || OneLine(Shared(Arc::clone(&to)))).with_ansi(false);
+            let subscriber: Box<dyn tracing::Subscriber + Send + Sync> =
+                if json { Box::new(builder.json().finish()) } else { Box::new(builder.finish()) };
+            tracing::subscriber::with_default(subscriber, || {
+                let _span = tracing::error_span!("message", task.id = %sent).entered();
+                tracing::warn!(queue = sent, error = %sent, debug = ?sent, "{sent}");
+            });
+            let written = String::from_utf8(std::mem::take(&mut *log.lock().unwrap())).unwrap();
+            assert_eq!(written.matches('\n').count(), 1, "{written:?}");
+            let line = written.trim_end_matches('\n');
+            assert_eq!(line.chars().find(|c| visible::is_hidden(*c)), None, "{line:?}");
+            if json {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                assert_eq!((&line["fields"]["queue"], &line["span"]["task.id"]), (&sent.into(), &sent.into()));
+            }
+        }
     }
 
     #[test]

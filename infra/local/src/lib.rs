@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod door;
 pub mod gate;
 pub mod http;
+pub mod log;
 mod predecessor;
 pub mod process;
 pub mod pump;

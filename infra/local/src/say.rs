@@ -1,18 +1,22 @@
 //! Text for standard output. A reader that is gone is an error like any other, and ends the command; `println!` would panic.
 
 use anyhow::{Context, Result};
+use shared::visible::{escape, is_hidden};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
 /// Exit code of a command whose reader is gone, as if by SIGPIPE.
 pub const READER_GONE: u8 = 128 + 13;
 
-/// Writes `text` as it is.
+/// Writes `text`. What others sent may be in it, so characters that would act on a terminal are written as their escapes in
+/// JSON: a program that reads JSON here gets the same values.
 ///
 /// # Errors
 /// Standard output cannot be written to.
 pub fn write(text: Arguments<'_>) -> Result<()> {
-    std::io::stdout().write_fmt(text).context("writing to standard output")
+    let text = text.to_string();
+    let shown = escape(&text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'));
+    std::io::stdout().write_all(shown.as_bytes()).context("writing to standard output")
 }
 
 /// Writes `text`, which may have colours: they are left out where nobody would see them, or `NO_COLOR` is set.
@@ -20,7 +24,9 @@ pub fn write(text: Arguments<'_>) -> Result<()> {
 /// # Errors
 /// Standard output cannot be written to.
 pub fn styled(text: &str) -> Result<()> {
-    anstream::stdout().write_all(text.as_bytes()).context("writing to standard output")
+    // Escape sequences of others are gone: `show::text` has replaced them.
+    let shown = escape(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t' | '\u{1b}'));
+    anstream::stdout().write_all(shown.as_bytes()).context("writing to standard output")
 }
 
 /// Whether `error` says that nobody reads standard output any more.

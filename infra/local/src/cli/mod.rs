@@ -8,10 +8,13 @@ mod speak;
 mod watch;
 
 use crate::client;
+use crate::log::Log;
 use crate::say::{READER_GONE, is_reader_gone};
 use crate::system::StartError;
 use args::Cli;
 use clap::Parser;
+use shared::visible::{escape, is_hidden};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Exit code for what the caller can mend: a wrong argument, a damaged data directory, a port in use, a token or an id that
@@ -23,17 +26,28 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // The demo shows faults on purpose: what the functions log about them would drown the summary.
-    stepwarden_aws::telemetry::init_at(cli.command.as_ref().map_or("error", args::Command::log_level));
+    let log = Log::start(std::io::stderr());
+    let writer = log.clone();
+    let level = cli.command.as_ref().map_or("error", args::Command::log_level);
+    stepwarden_aws::telemetry::init_to(level, move || writer.clone());
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
-    match runtime.block_on(here::run(cli.command, cli.workflows.as_deref())) {
+    let ended = runtime.block_on(here::run(cli.command, cli.workflows.as_deref()));
+    log.finish();
+    match ended {
         Ok(code) => code,
         Err(error) if is_reader_gone(&error) => ExitCode::from(READER_GONE),
         Err(error) => {
-            eprintln!("stepwarden: {error:#}");
+            // `eprintln!` would panic where nobody reads it.
+            let _ = writeln!(std::io::stderr(), "stepwarden: {}", visible_lines(&format!("{error:#}")));
             let is_usage = error.downcast_ref::<StartError>().is_some()
                 || error.downcast_ref::<shared::workflow::file::Error>().is_some()
                 || error.downcast_ref::<client::Error>().is_some_and(client::Error::is_wrong_use);
             if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// An error as people read it: it may quote what others sent. Errors of workflow files and of arguments have several lines.
+fn visible_lines(text: &str) -> std::borrow::Cow<'_, str> {
+    escape(text, |c| is_hidden(c) && c != '\n')
 }

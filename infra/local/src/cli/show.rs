@@ -4,6 +4,7 @@
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use shared::visible::visible;
 use std::fmt::Write as _;
 
 /// A cell of a table.
@@ -65,15 +66,14 @@ pub fn painted(state: &str, width: usize) -> String {
     format!("{style}{state}{style:#}{:1$}", "", width.saturating_sub(state.chars().count()))
 }
 
-/// A field as text; nothing if it is absent. Control characters would reach the terminal, so they are replaced.
+/// A field as text; nothing if it is absent. Characters that would act on the terminal are shown as their escapes.
 #[must_use]
 pub fn text(value: &Value, name: &str) -> String {
-    let text = match &value[name] {
+    match &value[name] {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    text.replace(|c: char| c.is_control(), "\u{fffd}")
+        Value::String(text) => visible(text).into_owned(),
+        other => visible(&other.to_string()).into_owned(),
+    }
 }
 
 /// The items of a field.
@@ -231,10 +231,11 @@ mod tests {
     // Text of remote services and submitters must not move the cursor, or set the title of a terminal.
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let order = json!({"order_id": "o", "state": "Error", "reason": "a\u{1b}]0;x\u{7}b\nc", "steps": []});
+        let order = json!({"order_id": "o", "state": "Error", "reason": "a\u{1b}]0;x\u{7}b\nc\u{202e}d", "steps": []});
         let shown = super::order(&order, Timestamp::UNIX_EPOCH);
         let plain = anstream::adapter::strip_str(&shown).to_string();
-        assert!(plain.contains("a\u{fffd}]0;x\u{fffd}b\u{fffd}c") && !plain.contains('\u{1b}'), "{plain:?}");
+        assert!(plain.contains(r"a\u001b]0;x\u0007b\nc\u202ed"), "{plain:?}");
+        assert!(!plain.contains(|c: char| c != '\n' && shared::visible::is_hidden(c)), "{plain:?}");
     }
 
     // An undo that waits says until when, and why.

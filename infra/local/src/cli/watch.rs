@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -58,7 +59,11 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
         }
         if Instant::now() >= until {
             bar.finish_and_clear();
-            eprintln!("stepwarden: {id} is still open after {} s; it goes on without a watcher", timeout.as_secs());
+            let _ = writeln!(
+                std::io::stderr(),
+                "stepwarden: {id} is still open after {} s; it goes on without a watcher",
+                timeout.as_secs()
+            );
             return Ok(STILL_OPEN.into());
         }
     }

@@ -1,0 +1,57 @@
+//! Text of others, made safe to show on one line: a newline could forge a line of a log, an escape sequence drives a terminal,
+//! and a bidirectional control makes text read otherwise than it is (Unicode Technical Report 36, section 2).
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether `c` acts on what shows it instead of being shown: control characters, line separators, bidirectional controls, and
+/// the byte order mark.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `text` with each hidden character as its escape in JSON, such as `\n` and `\u202e`.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    escape(text, is_hidden)
+}
+
+/// `text` with each character for which `hides` as its escape in JSON.
+#[must_use]
+pub fn escape(text: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&hides) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if !hides(c) => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // All of them are in the basic plane, so that four digits are enough.
+            c => drop(write!(out, "\\u{:04x}", u32::from(c))),
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_shown_instead() {
+        for (text, shown) in [
+            ("plain äöü 日本 👩‍🚀", "plain äöü 日本 👩‍🚀"),
+            ("a\nb\r\tc", "a\\nb\\r\\tc"),
+            ("\u{1b}[2J\u{7}\u{9b}1m\u{7f}", "\\u001b[2J\\u0007\\u009b1m\\u007f"),
+            ("gpj.\u{202e}exe\u{2066}\u{200f}\u{61c}", "gpj.\\u202eexe\\u2066\\u200f\\u061c"),
+            ("a\u{2028}b\u{2029}c\u{feff}", "a\\u2028b\\u2029c\\ufeff"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+    }
+}
