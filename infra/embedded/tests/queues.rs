@@ -151,6 +151,35 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     assert!(refused.into_service_error().message().unwrap().contains("Dead Letter Queue"));
 }
 
+// A task that moves dead letters holds its target, and the target may be deleted while it runs.
+#[tokio::test(start_paused = true)]
+async fn no_dead_letter_is_lost_when_the_target_of_its_move_is_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    for endpoints in [memory(), common::on_disk(dir.path())] {
+        let sqs = sqs(&endpoints);
+        let dead_url = queue(&sqs, "dead", &[]).await;
+        let arn = |name: &str| format!("arn:aws:sqs:us-east-1:000000000000:{name}");
+        let policy = format!(r#"{{"deadLetterTargetArn":"{}","maxReceiveCount":2}}"#, arn("dead"));
+        queue(&sqs, "work", &[(Q::RedrivePolicy, &policy)]).await;
+        let target_url = queue(&sqs, "target", &[]).await;
+        for n in 0..20 {
+            send(&sqs, &dead_url, &n.to_string()).await;
+        }
+        let start = sqs.start_message_move_task().source_arn(arn("dead")).destination_arn(arn("target"));
+        start.max_number_of_messages_per_second(10).send().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(550)).await;
+        let moved = endpoints.queue_stats().iter().find(|stat| stat.name == "target").unwrap().visible;
+        assert!((1..20).contains(&moved), "{moved} moved");
+        sqs.delete_queue().queue_url(&target_url).send().await.unwrap();
+        tokio::time::sleep(seconds(30)).await;
+        let left = endpoints.queue_stats().iter().find(|stat| stat.name == "dead").unwrap().visible;
+        assert_eq!(left, 20 - moved, "what was not moved before is in the dead-letter queue");
+        let tasks = sqs.list_message_move_tasks().source_arn(arn("dead")).send().await.unwrap();
+        assert_eq!(tasks.results()[0].status(), Some("FAILED"));
+        assert_eq!(tasks.results()[0].failure_reason(), Some("AWS.SimpleQueueService.NonExistentQueue"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn bad_entry_fails_alone() {
     let endpoints = memory();

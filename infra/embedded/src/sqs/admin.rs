@@ -174,7 +174,7 @@ impl Sqs {
         let queue = self.queue(&request.queue_url)?;
         let values = {
             let mut state = queue.lock();
-            self.advance(&mut state, self.clock.now_ms());
+            self.advance(&queue, &mut state, self.clock.now_ms());
             let sizes = state.backlog.sizes();
             let mut values = state.attributes.in_effect();
             let mut more = |name: &str, value: String| values.insert(name.into(), value);

@@ -75,6 +75,15 @@ pub(crate) struct Backlog {
     ages: BTreeSet<(i64, i64)>,
 }
 
+/// What time has changed, by row.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Advanced {
+    /// Older than the queue keeps messages, and gone.
+    pub expired: Vec<i64>,
+    /// Received, not deleted in time, and visible again.
+    pub given_back: Vec<i64>,
+}
+
 /// What a `take` found.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
@@ -100,37 +109,50 @@ impl Backlog {
         self.entries.insert(row, entry);
     }
 
-    /// Makes visible what is due. Returns the rows that `retention_s` has ended, now gone.
+    /// Makes visible what is due, and takes out what `retention_s` has ended.
     #[must_use]
-    pub fn advance(&mut self, now_ms: i64, retention_s: i64) -> Vec<i64> {
+    pub fn advance(&mut self, now_ms: i64, retention_s: i64) -> Advanced {
+        let mut advanced = Advanced::default();
         while let Some(&(until_ms, row)) = self.due.first()
             && until_ms <= now_ms
         {
             self.due.pop_first();
-            self.make_ready(row);
+            if self.make_ready(row) {
+                advanced.given_back.push(row);
+            }
         }
-        let mut expired = Vec::new();
         while let Some(&(sent_ms, row)) = self.ages.first()
             && sent_ms.saturating_add(retention_s * 1000) <= now_ms
         {
             self.remove(row);
-            expired.push(row);
+            advanced.expired.push(row);
         }
-        expired
+        advanced
     }
 
-    fn make_ready(&mut self, row: i64) {
+    /// What is to be kept of a message that is here.
+    pub fn standing(&self, row: i64, queue: i64) -> Option<Standing> {
+        Some(self.entries.get(&row)?.standing(queue))
+    }
+
+    /// Whether it had been received.
+    fn make_ready(&mut self, row: i64) -> bool {
         let entry = self.entries.get_mut(&row).expect("what is due is in the queue");
         let group = &entry.content.group;
-        match entry.place {
-            Place::Delayed { .. } => self.ready.push(group, row),
+        let was_received = match entry.place {
+            Place::Delayed { .. } => {
+                self.ready.push(group, row);
+                false
+            }
             Place::InFlight { .. } => {
                 self.in_flight -= 1;
                 self.ready.push_again(group, row);
+                true
             }
             Place::Ready => unreachable!("what is ready is not due"),
-        }
+        };
         entry.place = Place::Ready;
+        was_received
     }
 
     /// Hands out up to `max` messages until `until_ms`; those already received `receives_max`
@@ -288,7 +310,7 @@ mod tests {
         let mut deleted = 0;
         while deleted < 100_000 {
             now_ms += 1;
-            assert!(backlog.advance(now_ms, 1_000_000).is_empty());
+            assert!(backlog.advance(now_ms, 1_000_000).expired.is_empty());
             for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None).received.iter().enumerate() {
                 // Every other one is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
@@ -305,7 +327,7 @@ mod tests {
         let mut backlog = Backlog::default();
         push(&mut backlog, 0..1);
         let first = backlog.take(1, 10, 0, None).received.remove(0);
-        assert!(backlog.advance(10, 1000).is_empty());
+        assert_eq!(backlog.advance(10, 1000), Advanced { expired: vec![], given_back: vec![0] });
         let second = backlog.take(1, 20, 10, None).received.remove(0);
         assert!(!backlog.delete(receipt(&first)));
         assert!(!backlog.change_visibility(receipt(&first), 100, 10));

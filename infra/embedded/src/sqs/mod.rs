@@ -170,10 +170,21 @@ impl Sqs {
     }
 
     /// Makes visible what is due in `queue`, and forgets what it has kept long enough.
-    fn advance(&self, queue: &mut queue::State, now_ms: i64) {
-        let expired = queue.backlog.advance(now_ms, queue.attributes.retention_s);
-        if !expired.is_empty() {
-            self.store.write_later(expired.into_iter().map(|row| (row, Lazy::Delete)));
+    ///
+    /// A receive is stored when it has ended without a deletion. One that the end of this process cuts short does not count:
+    /// on AWS the queue would have gone on, and kills must not make dead letters of healthy messages.
+    fn advance(&self, queue: &Queue, state: &mut queue::State, now_ms: i64) {
+        let advanced = state.backlog.advance(now_ms, state.attributes.retention_s);
+        self.store_standing(queue, state, &advanced.given_back);
+        if !advanced.expired.is_empty() {
+            self.store.write_later(advanced.expired.into_iter().map(|row| (row, Lazy::Delete)));
+        }
+    }
+
+    fn store_standing(&self, queue: &Queue, state: &queue::State, rows: &[i64]) {
+        let standing = |row: &i64| Some((*row, Lazy::Update(state.backlog.standing(*row, queue.id)?)));
+        if !rows.is_empty() {
+            self.store.write_later(rows.iter().filter_map(standing));
         }
     }
 
@@ -181,7 +192,7 @@ impl Sqs {
         let now_ms = self.clock.now_ms();
         let stat = |queue: Arc<Queue>| {
             let mut state = queue.lock();
-            self.advance(&mut state, now_ms);
+            self.advance(&queue, &mut state, now_ms);
             QueueStat::new(&queue.name, &state, now_ms)
         };
         self.all().into_iter().map(stat).collect()

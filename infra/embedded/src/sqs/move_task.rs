@@ -24,6 +24,9 @@ const CHUNK: usize = 100;
 /// AWS: the largest MaxNumberOfMessagesPerSecond.
 const RATE_MAX: i64 = 500;
 
+/// AWS, "ListMessageMoveTasks": why a task failed whose target is gone.
+const NO_TARGET: &str = "AWS.SimpleQueueService.NonExistentQueue";
+
 /// Finished tasks that are remembered.
 const TASKS_KEPT: usize = 100;
 
@@ -101,7 +104,7 @@ impl Sqs {
         }
         let to_move = {
             let mut state = source.lock();
-            self.advance(&mut state, self.clock.now_ms());
+            self.advance(&source, &mut state, self.clock.now_ms());
             state.backlog.sizes().visible
         };
         let task = Arc::new(MoveTask {
@@ -186,7 +189,7 @@ impl Sqs {
             let has_place = |entry: &Entry| task.destination.is_some() || entry.source.is_some();
             let (entries, kept) = {
                 let mut state = task.source.lock();
-                self.advance(&mut state, self.clock.now_ms());
+                self.advance(&task.source, &mut state, self.clock.now_ms());
                 state.backlog.take_out(chunk, has_place)
             };
             without_source |= kept > 0;
@@ -217,9 +220,10 @@ impl Sqs {
         let back = entry.source.as_deref().and_then(|arn| self.by_arn(arn));
         let to = task.destination.clone().or(back);
         let now_ms = self.clock.now_ms();
-        let Some(to) = to else {
+        // A task holds its target, which may have been deleted since.
+        let Some(to) = to.filter(|to| !to.lock().deleted) else {
             task.source.push([(entry, now_ms)], now_ms);
-            return Err("AWS.SimpleQueueService.NonExistentQueue");
+            return Err(NO_TARGET);
         };
         let old = &entry.content;
         let content = Arc::new(Content::stored(
@@ -231,15 +235,23 @@ impl Sqs {
             old.trace.clone(),
             now_ms,
         ));
-        let new = NewMessage { content: Arc::clone(&content), visible_ms: now_ms };
-        let target = Arc::clone(&to);
+        let (row, new) = (content.row, NewMessage { content: Arc::clone(&content), visible_ms: now_ms });
+        let (target, arrived) = (Arc::clone(&to), Arc::new(AtomicBool::new(false)));
+        let is_there = Arc::clone(&arrived);
         let stored = self
             .store
             .write(Write::Messages { queue: to.id, messages: vec![new] }, move || {
-                target.push([(Entry::new(content), now_ms)], now_ms);
+                let has_arrived = target.push_unless_deleted(Entry::new(content), now_ms);
+                is_there.store(has_arrived, Ordering::Release);
             })
             .await;
         match stored {
+            // Deleted while the message was on its way: nobody would find it there.
+            Ok(()) if !arrived.load(Ordering::Acquire) => {
+                self.store.write_later([(row, Lazy::Delete)]);
+                task.source.push([(entry, now_ms)], now_ms);
+                Err(NO_TARGET)
+            }
             Ok(()) => {
                 self.store.write_later([(entry.content.row, Lazy::Delete)]);
                 task.moved.fetch_add(1, Ordering::Relaxed);

@@ -71,6 +71,18 @@ impl Queue {
         }
     }
 
+    /// Adds a message that is visible at once. False if the queue is deleted: then nothing is added.
+    pub fn push_unless_deleted(&self, entry: Entry, now_ms: i64) -> bool {
+        let mut state = self.lock();
+        if state.deleted {
+            return false;
+        }
+        state.backlog.push(entry, now_ms, now_ms);
+        drop(state);
+        self.changed.notify_one();
+        true
+    }
+
     /// See `Backlog::change_visibility`.
     pub fn change_visibility(&self, receipt: Receipt, timeout_s: i64, now_ms: i64) -> bool {
         let until_ms = now_ms + timeout_s * 1000;

@@ -79,7 +79,7 @@ impl Sqs {
         if state.deleted {
             return Err(Error::no_queue());
         }
-        self.advance(&mut state, now_ms);
+        self.advance(queue, &mut state, now_ms);
         // The queue that dead letters go to, unless it is gone: then they are received again.
         let dead_letters = match &state.attributes.redrive {
             Some(Redrive { receives_max, target }) => self.by_arn(target).map(|target| (*receives_max, target)),
@@ -96,9 +96,6 @@ impl Sqs {
         if nearer {
             queue.changed.notify_one();
         }
-        self.store.write_later(
-            taken.received.iter().map(|entry| (entry.content.row, Lazy::Update(entry.standing(queue.id)))),
-        );
         if let Some((_, target)) = dead_letters
             && !taken.dead.is_empty()
         {

@@ -67,8 +67,11 @@ impl Sqs {
         bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         let now_ms = self.clock.now_ms();
         // A timeout that has ended must not be prolonged.
-        self.advance(&mut queue.lock(), now_ms);
+        self.advance(queue, &mut queue.lock(), now_ms);
         if receipt.run == self.run && queue.change_visibility(receipt, timeout_s, now_ms) {
+            if timeout_s == 0 {
+                self.store_standing(queue, &queue.lock(), &[receipt.row]);
+            }
             return Ok(());
         }
         Err(Error::not_in_flight())
