@@ -26,6 +26,7 @@ use crate::Durability;
 use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
+use crate::expressions;
 use crate::lane::{self, Kind, Lane};
 use crate::tokens::{self, Tokens};
 
@@ -154,10 +155,10 @@ impl DynamoDb {
         method: fn(&Database, Request) -> Outcome<Response>,
     ) -> Outcome<Vec<u8>>
     where
-        Request: DeserializeOwned + Send + 'static,
+        Request: DeserializeOwned + expressions::Request + Send + 'static,
         Response: Serialize + Send + 'static,
     {
-        to_json(&self.work(kind, parse(body)?, method).await?)
+        to_json(&self.work(kind, read(body)?, method).await?)
     }
 
     async fn work<Request: Send + 'static, Response: Send + 'static>(
@@ -184,27 +185,27 @@ impl DynamoDb {
     }
 
     async fn query(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: query::QueryRequest = parse(body)?;
+        let request: query::QueryRequest = read(body)?;
         let response = self.work(Kind::Reads, request, Database::query).await?;
         self.counters.read(response.scanned_count);
         to_json(&response)
     }
 
     async fn scan(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: scan::ScanRequest = parse(body)?;
+        let request: scan::ScanRequest = read(body)?;
         let response = self.work(Kind::Reads, request, Database::scan).await?;
         self.counters.read(response.scanned_count);
         to_json(&response)
     }
 
     async fn batch_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: BatchGetItemRequest = parse(body)?;
+        let request: BatchGetItemRequest = read(body)?;
         self.counters.read(request.request_items.values().map(|table| table.keys.len()).sum());
         to_json(&self.work(Kind::Reads, request, Database::batch_get_item).await?)
     }
 
     async fn batch_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: BatchWriteItemRequest = parse(body)?;
+        let request: BatchWriteItemRequest = read(body)?;
         let items = request.request_items.values().map(Vec::len).sum();
         let response = self.work(Kind::Writes, request, Database::batch_write_item).await?;
         self.counters.written(items);
@@ -212,7 +213,7 @@ impl DynamoDb {
     }
 
     async fn transact_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let mut request: TransactWriteItemsRequest = parse(body)?;
+        let mut request: TransactWriteItemsRequest = read(body)?;
         let items = request.transact_items.len();
         let response = match request.client_request_token.take_if(|token| token.len() <= MAX_TOKEN) {
             // None, or one that the engine refuses in AWS's words.
@@ -231,7 +232,7 @@ impl DynamoDb {
     }
 
     async fn transact_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: TransactGetItemsRequest = parse(body)?;
+        let request: TransactGetItemsRequest = read(body)?;
         self.counters.read(request.transact_items.len());
         to_json(&self.work(Kind::Reads, request, Database::transact_get_items).await?)
     }
@@ -293,6 +294,13 @@ fn sync_log(path: &Path, counters: Arc<Counters>) -> lane::Sync {
 
 fn to_json(response: &impl Serialize) -> Outcome<Vec<u8>> {
     serde_json::to_vec(response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+}
+
+/// A request whose expressions the engine can bear to read.
+fn read<T: DeserializeOwned + expressions::Request>(body: &[u8]) -> Outcome<T> {
+    let request: T = parse(body)?;
+    request.check_expressions()?;
+    Ok(request)
 }
 
 /// dynoxide's own server words these errors more closely after AWS; its reader is private. The

@@ -39,6 +39,7 @@ mod counts;
 mod dispatch;
 mod dynamodb;
 mod events;
+mod expressions;
 mod fault;
 mod lane;
 mod listener;

@@ -186,3 +186,56 @@ async fn each_write_alone_is_synced_before_its_answer_where_it_must_survive_a_po
         }
     }
 }
+
+// The engine reads expressions by recursion: 2,048 parentheses overflowed the stack, and the process was aborted.
+#[tokio::test]
+async fn no_expression_brings_the_engine_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = |n: usize| format!("a{}", ".b".repeat(n));
+    for endpoints in [memory(), on_disk(dir.path())] {
+        let client = dynamodb(&endpoints);
+        table(&client).await;
+        for deep in [
+            "(".repeat(2048) + "attribute_exists(id)" + &")".repeat(2048),
+            "(".repeat(4000) + "a",
+            "NOT ".repeat(1000) + "attribute_exists(id)",
+            "NOT(".repeat(800) + "attribute_exists(id)" + &")".repeat(800),
+            vec!["attribute_exists(id)"; 180].join(" AND ") + &" OR attribute_exists(id)".repeat(10),
+            vec!["a=b"; 500].join(" or "),
+            format!("attribute_exists({})", paths(2000)),
+            format!("attribute_exists(a{})", "[0]".repeat(1300)),
+        ] {
+            let key = || ("id", text("a"));
+            let put = client.put_item().table_name("tasks").item("id", text("a")).condition_expression(&deep);
+            let delete = client.delete_item().table_name("tasks").key("id", text("a")).condition_expression(&deep);
+            let update = client.update_item().table_name("tasks").key(key().0, key().1);
+            let set = update.clone().update_expression("SET x = id").condition_expression(&deep);
+            let update = update.update_expression(format!("SET x = {deep}"));
+            let get = client.get_item().table_name("tasks").key(key().0, key().1).projection_expression(&deep);
+            let scan = client.scan().table_name("tasks").filter_expression(&deep);
+            let query = client.query().table_name("tasks").key_condition_expression(&deep);
+            let filter =
+                client.query().table_name("tasks").key_condition_expression("id = :a").filter_expression(&deep);
+            let filter = filter.expression_attribute_values(":a", text("a"));
+            let check = ConditionCheck::builder().table_name("tasks").key("id", text("a")).condition_expression(&deep);
+            let check = TransactWriteItem::builder().condition_check(check.build().unwrap()).build();
+            let transact = client.transact_write_items().transact_items(check);
+            let answers: [Option<u16>; 9] = [
+                put.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                delete.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                set.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                update.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                get.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                scan.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                query.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                filter.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+                transact.send().await.err().and_then(|e| e.raw_response().map(|r| r.status().as_u16())),
+            ];
+            assert!(answers.iter().flatten().all(|status| *status == 400), "{answers:?} for {:.40}", deep);
+        }
+        // What people write goes through.
+        let good = vec!["(attribute_not_exists(id) OR NOT (id = id))"; 20].join(" AND ");
+        let put = client.put_item().table_name("tasks").item("id", text("b")).condition_expression(good);
+        put.send().await.unwrap();
+    }
+}
