@@ -42,8 +42,7 @@ impl Api {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (access, token) = stepwarden::access::Access::open(&Default::default()).unwrap();
-        let router = stepwarden::http::router(handler, Arc::new(access));
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        tokio::spawn(stepwarden::http::serve(listener, handler, Arc::new(access), std::future::pending()));
         Self { world, url, http: support::http(&token) }
     }
 

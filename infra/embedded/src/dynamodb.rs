@@ -21,6 +21,7 @@ use dynoxide::actions::{
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stepwarden_guard::marks::Marked;
 
 use crate::Durability;
 use crate::answer::Answer;
@@ -57,16 +58,16 @@ const MAX_TOKEN: usize = 36;
 const SWEEP_MS: i64 = 60_000;
 
 pub(crate) struct DynamoDb {
-    engine: Arc<Engine>,
-    /// `None`: calls are done in the caller's task.
+    /// `None`: calls are done in the caller's task. It goes before the engine, which holds the lock of the directory.
     lane: Option<Lane>,
+    engine: Arc<Engine>,
     clock: Arc<Clock>,
     counters: Arc<Counters>,
     swept_ms: AtomicI64,
 }
 
 struct Engine {
-    database: Database,
+    database: Arc<Marked<Database>>,
     /// Of transactions that are done.
     tokens: Tokens<TransactWriteItemsResponse>,
     /// Held for as long as a call may be under way.
@@ -77,7 +78,7 @@ type Outcome<T> = Result<T, DynoxideError>;
 
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
-        let database = Database::memory_with_clock(clock.clone())?;
+        let database = Arc::new(Marked::memory(Database::memory_with_clock(clock.clone())?));
         Ok(Self::new(Engine { database, tokens: Tokens::default(), _lock: None }, None, clock, counters))
     }
 
@@ -95,10 +96,21 @@ impl DynamoDb {
             let reason = "its file system cannot keep SQLite's write-ahead log; put the data on a local disk";
             return Err(DynoxideError::InternalServerError(reason.into()));
         }
+        let unusable =
+            |error: io::Error| DynoxideError::InternalServerError(format!("its mark cannot be written: {error}"));
+        let database = Arc::new(Marked::open(database, path, durability.survives()).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
         };
+        let marked = Arc::clone(&database);
+        let sync: lane::Sync = Box::new(move || {
+            // What was there before the sync is on the disk after it.
+            let head = marked.head();
+            sync()?;
+            marked.note(head);
+            Ok(())
+        });
         let engine = Engine { database, tokens: Tokens::default(), _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::new(sync)), clock, counters))
     }

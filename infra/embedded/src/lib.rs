@@ -24,7 +24,7 @@
 //!
 //! Everything answered with success is kept as [`Durability`] says, apart from deletes, receive
 //! counts and moves to a dead-letter queue, which are stored within 50 ms: lost in a crash, they
-//! cost a redelivery. After opening, all messages not deleted are visible, once their delay is
+//! cost a redelivery. A receive that the end of the process cuts short does not count. After opening, all messages not deleted are visible, once their delay is
 //! over. A queue's messages are in memory too.
 //!
 //! # Time
@@ -54,13 +54,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use stepwarden_guard::marks::Survives;
 use tokio::net::TcpListener;
 
 pub use counts::{Counts, OperationCounts};
 pub use dispatch::Service;
 pub use events::{EVENTS_KEPT, Event, Events};
 pub use fault::{Call, Fault};
-pub use listener::is_loopback;
 pub use open::OpenError;
 pub use sqs::QueueStat;
 
@@ -89,6 +89,15 @@ pub enum Durability {
     /// A power failure: fsync before an answer.
     #[default]
     Full,
+}
+
+impl Durability {
+    fn survives(self) -> Survives {
+        match self {
+            Self::Process => Survives::Kills,
+            Self::Full => Survives::Power,
+        }
+    }
 }
 
 /// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].
@@ -184,6 +193,24 @@ impl Endpoints {
     }
 }
 
+/// Goes on with what is left of the damaged files in `dir`; see [`stepwarden_guard::marks::accept_loss`]. What was done, a line
+/// for each.
+pub fn accept_loss(dir: &Path) -> Result<Vec<String>, OpenError> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    let lock = open::lock_directory(dir)?;
+    let now_s = u64::try_from(Clock::start().now_ms() / 1000).unwrap_or_default();
+    let accept = |name: &str| {
+        let file = dir.join(name);
+        let done = stepwarden_guard::marks::accept_loss(&file, now_s);
+        done.map_err(|error| OpenError::File { file, reason: error.to_string() })
+    };
+    let done = [accept(QUEUES)?, accept(TABLES)?];
+    drop(lock);
+    Ok(done.into_iter().flatten().collect())
+}
+
 impl std::fmt::Debug for Endpoints {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoints").finish_non_exhaustive()
@@ -216,6 +243,7 @@ fn of_store(file: &Path, error: store::Error) -> OpenError {
     match error {
         store::Error::Newer(_) => OpenError::Newer { file: file.into(), reason: error.to_string() },
         store::Error::Sqlite(error) => open::of_sqlite(file, &error),
+        store::Error::Mark(_) => OpenError::File { file: file.into(), reason: error.to_string() },
     }
 }
 

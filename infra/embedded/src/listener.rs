@@ -3,12 +3,14 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -16,12 +18,12 @@ use crate::Inner;
 use crate::answer::Answer;
 use crate::dispatch::{Service, target};
 
+/// How long calls under way may take once a shutdown began.
+const GRACE: Duration = Duration::from_secs(7);
+
 #[derive(Clone)]
 struct Door {
     inner: Arc<Inner>,
-    /// Only answer to names of this machine: a page in a browser may make a name of its own point
-    /// here (DNS rebinding), but cannot make the browser send another Host header.
-    loopback_only: bool,
     closing: watch::Receiver<bool>,
 }
 
@@ -31,42 +33,39 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let loopback_only = listener.local_addr()?.ip().is_loopback();
-    let door = Door { inner, loopback_only, closing };
-    let router = Router::new()
-        .fallback(handle)
-        .layer(DefaultBodyLimit::max(Service::DynamoDb.body_max_bytes()))
-        .with_state(door);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(async move {
-            shutdown.await;
-            let _ = close.send(true);
-        })
-        .await
+    let router = Router::new().fallback(handle).with_state(Door { inner, closing });
+    let most_body = Service::DynamoDb.body_max_bytes();
+    let settings = Settings { most_body, grace: GRACE, refuse, limits: Limits::default() };
+    let shutdown = async move {
+        shutdown.await;
+        let _ = close.send(true);
+    };
+    listener::serve(listener, router, settings, shutdown).await
 }
 
-async fn handle(
-    State(mut door): State<Door>,
-    method: Method,
-    headers: HeaderMap,
-    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Response<Body> {
-    // Without a name, or with one that is no text, it is not meant for this machine.
-    let host = text(&headers, header::HOST.as_str()).unwrap_or_default();
-    if door.loopback_only && !is_loopback(host) {
-        return plain(StatusCode::FORBIDDEN, "this endpoint answers to localhost only\n");
+fn refuse(refusal: Refusal) -> Response<Body> {
+    match refusal {
+        Refusal::TooLarge(_) => {
+            respond(Service::DynamoDb, Answer::error(413, "RequestEntityTooLarge", "The request is too large."))
+        }
+        Refusal::Host(_) | Refusal::MalformedBody | Refusal::SlowBody => {
+            plain(refusal.status(), &format!("{}\n", refusal.detail()))
+        }
     }
-    if method == Method::GET {
+}
+
+async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body> {
+    let (request, body) = request.into_parts();
+    if request.method == Method::GET {
         return plain(StatusCode::OK, "healthy: SQS, DynamoDB and EventBridge\n");
     }
-    if method != Method::POST {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "POST requests to this endpoint\n");
+    if request.method != Method::POST {
+        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "POST requests to this endpoint\n");
+        refused.headers_mut().insert(header::ALLOW, axum::http::HeaderValue::from_static("GET, HEAD, POST"));
+        return refused;
     }
-    let body = match body {
-        Ok(body) => body,
-        Err(rejected) => return rejected.into_response(),
-    };
-    let form = text(&headers, header::CONTENT_TYPE.as_str())
+    let headers = &request.headers;
+    let form = text(headers, header::CONTENT_TYPE.as_str())
         .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
     if form {
         return plain(
@@ -74,11 +73,15 @@ async fn handle(
             "this endpoint speaks the AWS JSON protocol, not the query protocol: update the SDK\n",
         );
     }
-    let Some((service, operation)) = target(text(&headers, "x-amz-target")) else {
+    let Some((service, operation)) = target(text(headers, "x-amz-target")) else {
         let kind = "com.amazon.coral.service#UnknownOperationException";
         return respond(Service::DynamoDb, Answer::error(400, kind, ""));
     };
-    let endpoint = format!("http://{host}");
+    // Only now: what is refused is not read.
+    let Ok(body) = to_bytes(body, usize::MAX).await else {
+        return plain(StatusCode::BAD_REQUEST, "the body cannot be read\n");
+    };
+    let endpoint = format!("http://{}", text(headers, header::HOST.as_str()).unwrap_or_default());
     // A long poll would hold up the end for its 20 seconds. It has taken nothing while it waits.
     let may_wait = operation == "ReceiveMessage";
     let closing = async {
@@ -122,16 +125,4 @@ fn plain(status: StatusCode, text: &str) -> Response<Body> {
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
-}
-
-/// Whether `host`, as a `Host` header has it, is a name of this machine.
-#[must_use]
-pub fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.to_ascii_lowercase().ends_with(".localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

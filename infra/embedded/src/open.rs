@@ -1,12 +1,14 @@
 //! The data directory: who may use it, and whether its files are sound.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
+use stepwarden_guard::folder;
+use stepwarden_guard::marks::{self, Unsound};
 
 /// Why the endpoints were not opened. One line each, saying what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +38,8 @@ pub enum OpenError {
 
     /// SQLite finds the file inconsistent, or no database at all.
     #[error(
-        "the database file {} is damaged ({reason}): restore it from a backup, or move it away to \
-         start empty",
+        "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or go on with what \
+         is left by --accept-loss, which keeps a copy",
         file.display()
     )]
     Damaged {
@@ -69,9 +71,6 @@ pub enum OpenError {
 /// How long a directory may stay locked by endpoints just dropped, whose last commit is under way.
 const LAST_COMMIT: Duration = Duration::from_millis(500);
 
-/// Files larger than this are not read through at start: it takes a second per gigabyte or so.
-const CHECKED_MAX_BYTES: u64 = 256 * 1024 * 1024;
-
 /// SQLite's page size for new files, in bytes. It writes whole pages, and the five writes of an order of three steps change some
 /// forty: with the usual 4096 an order gave the log 189 KB, with 512 it is 46 KB, at the same rate.
 const PAGE_BYTES: i64 = 512;
@@ -80,19 +79,13 @@ const PAGE_BYTES: i64 = 512;
 pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
     let unusable = |source| OpenError::Directory { dir: dir.into(), source };
     let is_new = !dir.exists();
-    std::fs::create_dir_all(dir).map_err(unusable)?;
+    folder::create(dir).map_err(unusable)?;
     // SQLite syncs what is in the directory, and nobody its own entry. Only Unix can open one.
     if is_new && cfg!(unix) {
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
     }
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(dir.join("lock"))
-        .map_err(unusable)?;
+    let mut file = folder::open(&dir.join("lock")).map_err(unusable)?;
     let mut waited = Duration::ZERO;
     loop {
         match file.try_lock() {
@@ -119,35 +112,24 @@ pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
 
 /// Looks for damage before anything is written to the file.
 pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
-    let damaged = |reason: String| OpenError::Damaged { file: file.into(), reason };
-    let bytes = match file.metadata() {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            return Err(OpenError::File { file: file.into(), reason: error.to_string() });
-        }
-    };
-    if bytes == 0 {
-        return Ok(());
-    }
-    // Writable, because a log left by a crash is taken in on opening.
-    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)
-        .map_err(|error| of_sqlite(file, &error))?;
-    if bytes > CHECKED_MAX_BYTES {
-        return connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
-            .map_err(|error| of_sqlite(file, &error));
-    }
-    let verdict: String =
-        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| of_sqlite(file, &error))?;
-    if verdict == "ok" { Ok(()) } else { Err(damaged(one_line(&verdict))) }
+    marks::check(file).map_err(|unsound| match unsound {
+        Unsound::Damaged(reason) => OpenError::Damaged { file: file.into(), reason },
+        Unsound::Unusable(reason) => OpenError::File { file: file.into(), reason },
+    })
 }
 
 /// Creates the file if it is not there, since its page size can be set at no other time. One that is there keeps its own.
 pub(crate) fn create(file: &Path) -> Result<(), OpenError> {
+    let private = |error: std::io::Error| OpenError::File { file: file.into(), reason: error.to_string() };
     if file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
-        return Ok(());
+        // Of an older version they may be open to others.
+        return ["", "-wal", "-shm"].iter().try_for_each(|end| {
+            let mut name = file.as_os_str().to_owned();
+            name.push(end);
+            folder::keep_private(Path::new(&name)).map_err(private)
+        });
     }
+    drop(folder::open(file).map_err(private)?);
     let create = || {
         let connection = Connection::open(file)?;
         connection.pragma_update(None, "page_size", PAGE_BYTES)?;

@@ -8,6 +8,7 @@ use aws_lambda_events::event::apigw::{
 };
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use shared::visible::visible;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -90,28 +91,35 @@ impl Access {
         let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
         access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
-        for Entry { token, sub, tenant, scopes } in options.file.as_deref().map_or(Ok(Vec::new()), read)? {
-            let claims = [("sub", sub), (TENANT_CLAIM, tenant), ("scope", scopes.join(" "))];
-            access.add(&token, claims.map(|(name, value)| (name.to_owned(), value)).into());
+        if let Some(path) = &options.file {
+            for Entry { token, sub, tenant, scopes } in read(path)? {
+                let who = format!("token of `{}`", visible(&sub));
+                let claims = [("sub", sub), (TENANT_CLAIM, tenant), ("scope", scopes.join(" "))];
+                if !access.add(&token, claims.map(|(name, value)| (name.to_owned(), value)).into()) {
+                    let why = "another entry, or the first token of this system, is the same; make a new one with \
+                               `openssl rand -hex 16`";
+                    return Err(StartError::Data(format!("{}: {who}: {why}", path.display())).into());
+                }
+            }
         }
         Ok((access, first))
     }
 
-    fn add(&mut self, token: &str, claims: Claims) {
-        self.known.push((Sha256::digest(token).into(), claims));
+    /// False if the token is there already: whose it would be is then left to chance.
+    fn add(&mut self, token: &str, claims: Claims) -> bool {
+        let hash = Sha256::digest(token).into();
+        let is_new = self.known.iter().all(|(known, _)| *known != hash);
+        if is_new {
+            self.known.push((hash, claims));
+        }
+        is_new
     }
 
     /// Lets a request through, with its token's claims where API Gateway's authoriser puts them.
     ///
     /// # Errors
-    /// `misdirected`, `unauthorized` or `rate_limited`.
+    /// `unauthorized` or `rate_limited`.
     pub fn admit(&self, event: &mut ApiGatewayV2httpRequest) -> Result<(), Problem> {
-        // HTTP/1.1 has one always: a request without one, or with one that is no text, was not meant for this system.
-        let host = header(event, "host").unwrap_or_default();
-        if !stepwarden_embedded::is_loopback(host) {
-            let detail = "this system answers to localhost and 127.0.0.1 only";
-            return Err(problem::misdirected("Host", detail));
-        }
         let parts = || event.raw_path.as_deref().unwrap_or("/").split('/').filter(|part| !part.is_empty());
         let method = event.request_context.http.method.as_str();
         if method == "GET" && parts().next().is_some_and(|first| OPEN.contains(&first)) {
@@ -200,7 +208,7 @@ fn kept(folder: &Path) -> Result<String> {
 
 /// Written aside and moved, so that no kill leaves half a token. Nobody but its owner may read it.
 fn write(folder: &Path, path: &Path, token: &str) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    stepwarden_guard::folder::create(folder)?;
     let aside = path.with_extension("new");
     let _ = std::fs::remove_file(&aside);
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
@@ -212,16 +220,36 @@ fn write(folder: &Path, path: &Path, token: &str) -> std::io::Result<()> {
 fn read(path: &Path) -> Result<Vec<Entry>> {
     let wrong = |why: String| StartError::Data(format!("{}: {}", path.display(), why.trim_end()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
-    let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(unreadable(&text, &e)))?;
+    let Scopes { orders, operator, .. } = Scopes::default();
     for entry in &entries {
-        check(&entry.token).map_err(|why| wrong(format!("token of `{}`: {why}", entry.sub)))?;
+        let who = visible(&entry.sub);
+        check(&entry.token).map_err(|why| wrong(format!("token of `{who}`: {why}")))?;
+        if let Some(scope) = entry.scopes.iter().find(|scope| **scope != orders && **scope != operator) {
+            let scope = visible(scope);
+            let why = format!("there is no scope `{scope}`; write `{orders}`, `{operator}`, or both");
+            return Err(wrong(format!("token of `{who}`: {why}")).into());
+        }
         let has_space = |text: &String| text.is_empty() || text.len() > 100 || text.contains(char::is_whitespace);
         if [&entry.sub, &entry.tenant].into_iter().chain(&entry.scopes).any(has_space) {
             let why = "sub, tenant and scopes have 1 to 100 characters and no spaces";
-            return Err(wrong(format!("token of `{}`: {why}", entry.sub)).into());
+            return Err(wrong(format!("token of `{who}`: {why}")).into());
         }
     }
     Ok(entries)
+}
+
+/// Where a file of tokens cannot be read. The parser's own words quote the line, and a value of a wrong type, which may be a
+/// token: only which key is missing is taken from them.
+fn unreadable(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let missing = error.message().strip_prefix("missing field ").map(|name| format!("{name} is missing"));
+    let what = missing.unwrap_or_else(|| "not as expected".into());
+    format!(
+        "line {line}: {what}; write [[token]] for each, and below it token = \"…\", sub = \"…\", tenant = \"…\" and \
+         scopes = [\"stepwarden/orders\"] (docs/security.md)"
+    )
 }
 
 #[cfg(test)]
@@ -270,37 +298,6 @@ mod tests {
         }
     }
 
-    // Point 7: a page whose name points here by DNS rebinding sends its own name.
-    #[test]
-    fn another_host_is_refused_even_with_the_token() {
-        let (access, token) = Access::open(&Options::default()).unwrap();
-        let bearer = format!("Bearer {token}");
-        let at = |host: &str| refused(&access, event("GET", "/orders", &[("authorization", &bearer), ("host", host)]));
-        for host in
-            ["localhost", "localhost:8080", "LOCALHOST:1", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080", "a.localhost"]
-        {
-            assert_eq!(at(host), "", "{host}");
-        }
-        for host in [
-            "evil.example",
-            "evil.example:8080",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example",
-            "10.0.0.1",
-            "",
-            ":80",
-        ] {
-            assert_eq!(at(host), "misdirected", "{host}");
-        }
-        let mut without = event("GET", "/orders", &[("authorization", &bearer)]);
-        without.headers.remove("host");
-        assert_eq!(refused(&access, without.clone()), "misdirected");
-        // The look-alike of `localhost` in other letters is no text of a header.
-        let other = axum::http::HeaderValue::from_bytes("l\u{43e}calhost".as_bytes()).unwrap();
-        without.headers.insert("host", other);
-        assert_eq!(refused(&access, without), "misdirected");
-    }
-
     #[test]
     fn the_random_token_is_kept_for_its_owner_alone() {
         use std::os::unix::fs::PermissionsExt;
@@ -336,17 +333,37 @@ mod tests {
         let sub = stepwarden_aws::http::claim(&event, "sub");
         assert_eq!((tenant(&event, TENANT_CLAIM), sub), (Ok("acme"), Some("ann")));
         assert!(!stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
-        for (bad, word) in [
-            (good.replace("sub", "user"), "user"),
-            (good.replace("acme-0123456789ab", "acme"), "ann"),
+        let secret = "acme-0123456789ab";
+        let own = Options { token: Some(secret.into()), ..options.clone() };
+        for (bad, words) in [
+            (good.replace("sub", "user"), "line 3"),
+            (good.replace("sub = \"ann\"\n", ""), "`sub` is missing"),
+            (good.replace(secret, "acme"), "ann"),
             (good.replace("\"acme\"", "\"\""), "tenant"),
-            ("token = 1".into(), "token"),
+            ("token = 1".into(), "line 1"),
+            // One token of two people: whose it is would be left to chance.
+            (format!("{good}{}", good.replace("\"ann\"", "\"bob\"")), "token of `bob`: another entry"),
+            (good.replace("/orders", "/order"), "there is no scope `stepwarden/order`"),
+            (good.replace("stepwarden/orders", "*"), "there is no scope `*`"),
+            // Whatever is wrong, what may be a token is not printed.
+            (format!("{secret}\n"), "line 1"),
+            (format!("token = \"{secret}\"\n"), "line 1"),
+            (format!("[[token]]\ntoken = {secret}\n"), "line 2"),
+            (format!("[[token]]\ntoken = \"{secret}\n"), "line 2"),
+            (format!("[[token]]\ntoken = [\"{secret}\"]\n"), "line 2"),
+            (format!("[[token]]\n{secret} = \"ann\"\n"), "line 2"),
+            (good.replace("[\"stepwarden/orders\"]", &format!("\"{secret}\"")), "line 5"),
         ] {
             std::fs::write(&path, &bad).unwrap();
-            let error = Access::open(&options).err().unwrap();
+            let error = Access::open(&options).err().unwrap_or_else(|| panic!("taken: {bad}"));
             assert!(error.downcast_ref::<StartError>().is_some());
-            assert!(error.to_string().contains(word) && error.to_string().contains("tokens.toml"), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(words) && text.contains("tokens.toml"), "{bad}: {text}");
+            assert!(!text.contains(secret) && !text.contains('\n'), "{bad}: {text}");
         }
+        std::fs::write(&path, good).unwrap();
+        let error = Access::open(&own).err().unwrap().to_string();
+        assert!(error.contains("the first token") && !error.contains(secret), "{error}");
     }
 
     // Point 7: a tenant is held to its rate, and no other tenant for it.

@@ -227,7 +227,7 @@ fn kept(url: &str, data: &Path) -> Option<String> {
 /// Whether `url` is on this machine.
 #[must_use]
 pub fn is_here(url: &str) -> bool {
-    Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(stepwarden_embedded::is_loopback))
+    Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(stepwarden_guard::host::is_loopback))
 }
 
 /// An id or a name as one part of a path: neither has a character that means something there.

@@ -11,17 +11,53 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::future::BoxFuture;
 use std::sync::Arc;
+use std::time::Duration;
 use stepwarden_aws::http::refuse;
+use stepwarden_guard::host;
+use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use submit::problem::{self, Problem};
+use tokio::net::TcpListener;
 
 /// A function behind the API.
 pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, ApiGatewayV2httpResponse> + Send + Sync>;
 
 /// Largest body read, in bytes: enough for the handler to see that a submission is too large, and to say by how much.
 const MAX_READ: usize = 1024 * 1024;
+/// How long requests under way may take once the end has begun.
+const GRACE: Duration = Duration::from_secs(7);
+
+/// Serves `handler` to whom `access` lets through, until `shutdown` is ready.
+///
+/// # Errors
+/// The listener's.
+pub async fn serve(
+    listener: TcpListener,
+    handler: Handler,
+    access: Arc<Access>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> std::io::Result<()> {
+    let settings = Settings { most_body: MAX_READ, grace: GRACE, refuse: refused, limits: Limits::default() };
+    listener::serve(listener, router(handler, access), settings, shutdown).await
+}
+
+fn refused(refusal: Refusal) -> Response {
+    let detail = refusal.detail();
+    let problem = match refusal {
+        Refusal::Host(host::Wrong::Misdirected) => problem::misdirected("Host", detail),
+        Refusal::Host(host::Wrong::Malformed(_)) => problem::invalid_field("Host", detail),
+        Refusal::TooLarge(_) => {
+            let most = submit::submission::MAX_BODY;
+            problem::too_large(None, format!("the body has more than {MAX_READ} bytes, at most {most} are taken"))
+        }
+        Refusal::MalformedBody | Refusal::SlowBody => problem::invalid_json(None, detail),
+    };
+    let mut answer = from_answer(refuse(&problem));
+    *answer.status_mut() = refusal.status();
+    answer
+}
 
 /// The router that hands every request to `handler` that `access` lets through.
-pub fn router(handler: Handler, access: Arc<Access>) -> Router {
+fn router(handler: Handler, access: Arc<Access>) -> Router {
     Router::new().fallback(forward).with_state((handler, access))
 }
 
@@ -43,10 +79,9 @@ async fn to_event(access: &Access, request: Request) -> Result<ApiGatewayV2httpR
     event.headers = parts.headers;
     // Before a byte of the body is kept.
     access.admit(&mut event)?;
-    let bytes = to_bytes(body, MAX_READ).await.map_err(|_| {
-        let most = submit::submission::MAX_BODY;
-        problem::too_large(None, format!("the body has more than {MAX_READ} bytes, at most {most} are taken"))
-    })?;
+    // The listener, which knows why, answers in its place.
+    let unreadable = |_| problem::invalid_json(None, "the body cannot be read");
+    let bytes = to_bytes(body, usize::MAX).await.map_err(unreadable)?;
     let text = String::from_utf8(bytes.to_vec())
         .map_err(|_| problem::invalid_json(None, "the body is not UTF-8; send JSON"))?;
     event.body = Some(text).filter(|t| !t.is_empty());

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use shared::lease::LeaseStore;
+use std::io::Write as _;
 use std::path::Path;
 
 /// Where an instance leaves its name, beside the data.
@@ -22,7 +23,12 @@ pub async fn succeed(folder: &Path, instance: &str, lease: &str, store: &impl Le
     if let Some(held) = of_the_dead {
         store.release(&held).await.context("giving back the lease of the instance before")?;
     }
-    std::fs::write(&path, instance).with_context(|| format!("writing {}", path.display()))
+    let write = || {
+        let mut file = stepwarden_guard::folder::open(&path)?;
+        file.set_len(0)?;
+        file.write_all(instance.as_bytes())
+    };
+    write().with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

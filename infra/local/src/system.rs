@@ -209,9 +209,8 @@ impl System {
         let url = url_of(&listener)?;
         let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
         let handler = door::guard(route(&submit, &operator), STORE_CONCURRENCY);
-        let api = http::router(handler, Arc::new(access));
-        let ended = ended(stopped);
-        tasks.spawn(async move { log_end("the API", axum::serve(listener, api).with_graceful_shutdown(ended).await) });
+        let (access, ended) = (Arc::new(access), ended(stopped));
+        tasks.spawn(async move { log_end("the API", http::serve(listener, handler, access, ended).await) });
         Ok(Self {
             url,
             token,
@@ -299,11 +298,14 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
         stepwarden_remotes::OpenError::Prepare { path, source } => {
             format!("cannot use the data directory {}: {source}", path.display())
         }
-        stepwarden_remotes::OpenError::Sqlite { path, source } => format!(
-            "the database file {} is damaged or cannot be opened ({source}): restore it from a backup, or move it away \
-             to start empty",
+        stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
+            "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or go on with \
+             what is left by --accept-loss, which keeps a copy",
             path.display()
         ),
+        stepwarden_remotes::OpenError::Sqlite { path, source } => {
+            format!("the database file {} cannot be opened: {source}", path.display())
+        }
     });
     Ok(opened.map_err(StartError::Data)?)
 }
@@ -478,8 +480,8 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
 /// # Errors
 /// [`StartError::PortInUse`], or the system's own.
 pub async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
-    let wanted =
-        if port == 0 { 0 } else { port.checked_add(offset).context("--port leaves no room for the next two ports")? };
+    let no_room = || StartError::Data(format!("port {port} leaves no room for the next two; choose one up to 65533"));
+    let wanted = if port == 0 { 0 } else { port.checked_add(offset).ok_or_else(no_room)? };
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted));
     TcpListener::bind(address).await.map_err(|error| {
         if error.kind() == std::io::ErrorKind::AddrInUse {

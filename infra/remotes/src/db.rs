@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use stepwarden_guard::folder;
+use stepwarden_guard::marks::{self, Marked, Survives, Unsound};
 use tokio::sync::oneshot;
 
 /// Name of the file in the directory given to `open`.
@@ -43,6 +45,14 @@ pub enum OpenError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The file is not what it was.
+    #[error("`{path}` is damaged: {reason}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// SQLite refused the file.
     #[error("opening `{path}`")]
@@ -87,12 +97,33 @@ impl Db {
     pub(crate) fn open(dir: Option<&Path>, durability: Durability) -> Result<Self, OpenError> {
         let file = match dir {
             Some(dir) => {
-                std::fs::create_dir_all(dir).map_err(|source| OpenError::Prepare { path: dir.to_owned(), source })?;
-                dir.join(FILE_NAME)
+                folder::create(dir).map_err(|source| OpenError::Prepare { path: dir.to_owned(), source })?;
+                let file = dir.join(FILE_NAME);
+                marks::check(&file).map_err(|unsound| match unsound {
+                    Unsound::Damaged(reason) | Unsound::Unusable(reason) => {
+                        OpenError::Damaged { path: file.clone(), reason }
+                    }
+                })?;
+                for end in ["-wal", "-shm"] {
+                    let beside = dir.join(format!("{FILE_NAME}{end}"));
+                    folder::keep_private(&beside)
+                        .map_err(|source| OpenError::Prepare { path: beside.clone(), source })?;
+                }
+                drop(folder::open(&file).map_err(|source| OpenError::Prepare { path: file.clone(), source })?);
+                file
             }
             None => PathBuf::from(":memory:"),
         };
         let conn = connect(&file, durability).map_err(|source| OpenError::Sqlite { path: file.clone(), source })?;
+        let survives = match durability {
+            Durability::Process => Survives::Kills,
+            Durability::Power => Survives::Power,
+        };
+        let conn = match dir {
+            Some(_) => Marked::open(conn, &file, survives)
+                .map_err(|source| OpenError::Prepare { path: file.clone(), source })?,
+            None => Marked::memory(conn),
+        };
         let (jobs, waiting) = mpsc::sync_channel(QUEUE_MAX);
         let thread = std::thread::Builder::new()
             .name("remotes-db".to_owned())
@@ -184,11 +215,12 @@ fn in_savepoint<T>(conn: &Connection, work: impl FnOnce(&Connection) -> rusqlite
     }
 }
 
-fn work(conn: &Connection, waiting: &Receiver<Job>) {
+fn work(conn: &Marked<Connection>, waiting: &Receiver<Job>) {
     while let Ok(first) = waiting.recv() {
         let mut batch = vec![first];
         batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
         let (settles, committed) = commit(conn, batch);
+        conn.note(conn.head());
         for settle in settles {
             settle(match &committed {
                 Ok(()) => Ok(()),

@@ -1,25 +1,28 @@
 //! The services over HTTP: routes, bounds and shutdown.
 
 mod calls;
-mod connection;
 mod faults;
 mod ledger;
 mod problem;
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{Method, Response, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use stepwarden_guard::host;
+use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::Remotes;
-use connection::{Cut, CuttableListener};
 use problem::Problem;
 
 /// Bytes of a request body at most.
@@ -57,21 +60,37 @@ pub(crate) async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let (close, mut closing) = watch::channel(false);
-    let app = router(Shared { remotes, closing: closing.clone() });
-    let app = app.into_make_service_with_connect_info::<Cut>();
-    let server = axum::serve(CuttableListener(listener), app).with_graceful_shutdown(async move {
+    let (close, closing) = watch::channel(false);
+    let settings = Settings { most_body: BODY_MAX, grace: GRACE, refuse, limits: Limits::default() };
+    let shutdown = async move {
         shutdown.await;
         close.send_replace(true);
-    });
-    let out_of_time = async {
-        let _ = closing.wait_for(|closing| *closing).await;
-        tokio::time::sleep(GRACE).await;
     };
-    tokio::select! {
-        ended = server.into_future() => ended,
-        () = out_of_time => Ok(()),
+    listener::serve(listener, router(Shared { remotes, closing }), settings, shutdown).await
+}
+
+fn refuse(refusal: Refusal) -> Response<Body> {
+    let code = match refusal {
+        Refusal::Host(host::Wrong::Misdirected) => "misdirected",
+        Refusal::Host(host::Wrong::Malformed(_)) => "bad_request",
+        Refusal::MalformedBody | Refusal::SlowBody => "unreadable_body",
+        Refusal::TooLarge(_) => "too_large",
+    };
+    Problem::new(refusal.status(), code, refusal.detail()).into_response()
+}
+
+/// A page in a browser may send a form, or text without a type, to any address, and ask nobody. JSON it may not, unless this
+/// listener allowed it, which it never does.
+async fn only_json(request: Request, next: Next) -> Response<Body> {
+    let media_type =
+        request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = media_type == "application/json" || media_type.ends_with("+json");
+    if is_json || !matches!(*request.method(), Method::POST | Method::PUT) {
+        return next.run(request).await;
     }
+    let detail = "send the header `Content-Type: application/json`";
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail).into_response()
 }
 
 fn router(shared: Shared) -> Router {
@@ -87,7 +106,9 @@ fn router(shared: Shared) -> Router {
         .route("/{service}/undo", post(calls::undo))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn(only_json))
+        // The listener counts.
+        .layer(DefaultBodyLimit::disable())
         .with_state(shared)
 }
 

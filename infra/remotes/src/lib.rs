@@ -62,6 +62,13 @@ pub use service::{Service, UnknownService};
 /// Tells the time: UTC, used to milliseconds.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// Goes on with what is left of a damaged file in `dir`; see [`stepwarden_guard::marks::accept_loss`]. What was done, if
+/// anything. Errors when the file cannot be copied or changed.
+pub fn accept_loss(dir: &Path) -> io::Result<Option<String>> {
+    let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    stepwarden_guard::marks::accept_loss(&dir.join(FILE_NAME), now_s)
+}
+
 /// How to open the services.
 #[derive(Clone)]
 pub struct Options {

@@ -51,7 +51,10 @@ async fn the_check_is_there_over_http() {
     let served = serve(None).await;
     served.apply("inventory", "k-1", "o-1").await;
     served.apply("payment", "k-2", "o-2").await;
-    let check = async |body: &str| send(served.request(Method::POST, "/check").body(body.to_owned())).await;
+    let check = async |body: &str| {
+        let post = served.request(Method::POST, "/check").header("content-type", "application/json");
+        send(post.body(body.to_owned())).await
+    };
     let clean = check(r#"{"o-1": {"applied": ["inventory"]}, "o-2": "any", "o-3": "undone"}"#).await.body;
     assert_eq!((&clean["orders"], &clean["effects"], &clean["violation_count"]), (&3.into(), &2.into(), &0.into()));
     let report = check(r#"{"o-1": {"applied": ["shipping"]}, "o-2": "undone"}"#).await.body;

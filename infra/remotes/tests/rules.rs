@@ -64,6 +64,7 @@ async fn a_key_with_another_body_is_refused() {
     let reordered = served
         .request(Method::POST, "/inventory/apply")
         .header("Idempotency-Key", "k")
+        .header("content-type", "application/json")
         .body(format!(r#"{{"input": {{"total_cents": 4250, "lines": {}}}, "order_id": "o-1"}}"#, input()["lines"]));
     assert!(send(reordered).await.replayed);
 }
@@ -153,7 +154,14 @@ async fn malformed_calls_are_refused_in_words() {
     let big = json!({"order_id": "o-1", "input": "x".repeat(BODY_MAX)});
     let table = [
         (keyed("/fraud/apply", &too_long).json(&body), 400, "1 to 200"),
-        (keyed("/fraud/apply", "k").body("{"), 400, "order_id"),
+        (keyed("/fraud/apply", "k").header("content-type", "application/json").body("{"), 400, "order_id"),
+        (keyed("/fraud/apply", "k").body(body.to_string()), 415, "application/json"),
+        (
+            keyed("/fraud/apply", "k").header("content-type", "text/plain").body(body.to_string()),
+            415,
+            "application/json",
+        ),
+        (served.request(Method::GET, "/health").header("host", "evil.example"), 421, "localhost"),
         (keyed("/fraud/apply", "k").json(&json!({"order_id": "o"})), 400, "input"),
         (keyed("/fraud/apply", "k").json(&json!({"order_id": "", "input": 1})), 400, "order_id"),
         (keyed("/payment/apply", "k").json(&body), 400, "total_cents"),

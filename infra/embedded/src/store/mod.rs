@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use stepwarden_guard::marks::Marked;
 use tokio::sync::oneshot;
 
 pub(crate) use load::{Loaded, LoadedQueue};
@@ -61,6 +62,7 @@ impl Store {
     ) -> Result<(Self, Loaded), Error> {
         let connection = schema::open(path, durability)?;
         let loaded = load::everything(&connection)?;
+        let connection = Marked::open(connection, path, durability.survives())?;
         let synced = (durability == Durability::Full).then_some(counters);
         let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), synced, _lock: lock };
         Ok((Self::File(Arc::new(writer)), loaded))
@@ -147,7 +149,7 @@ struct Pending {
 
 pub(crate) struct Writer {
     pending: Mutex<Pending>,
-    connection: Mutex<Connection>,
+    connection: Mutex<Marked<Connection>>,
     /// Counts the commits, each of which is one sync.
     synced: Option<Arc<Counters>>,
     _lock: Arc<File>,
@@ -205,7 +207,9 @@ impl Writer {
             counters.synced();
         }
         writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
-            .map_err(|error| WriteError(error.to_string()))
+            .map_err(|error| WriteError(error.to_string()))?;
+        connection.note(connection.head());
+        Ok(())
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Error {
     Newer(i64),
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
+    #[error("the mark of what it holds cannot be written: {0}")]
+    Mark(#[from] std::io::Error),
 }
 
 pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Error> {

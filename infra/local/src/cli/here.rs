@@ -68,6 +68,11 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     } else {
         Backend::Embedded { data: (!up.memory).then_some(up.data.clone()), durability: up.durability.into() }
     };
+    if let (true, Backend::Embedded { data: Some(data), .. }) = (up.accept_loss, &backend) {
+        let done = stepwarden_embedded::accept_loss(data).map_err(|error| StartError::Data(error.to_string()))?;
+        done.iter().for_each(|line| tracing::warn!("{line}"));
+        accept_loss_of_ledgers(data)?;
+    }
     let kept = match &backend {
         Backend::Embedded { data: Some(data), .. } => format!("in {}", data.display()),
         Backend::Embedded { data: None, .. } => "in memory".into(),
@@ -108,7 +113,16 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn remotes(Remotes { port, data }: Remotes) -> Result<ExitCode> {
+fn accept_loss_of_ledgers(data: &Path) -> Result<()> {
+    let done = stepwarden_remotes::accept_loss(data).map_err(|error| StartError::Data(error.to_string()))?;
+    done.iter().for_each(|line| tracing::warn!("{line}"));
+    Ok(())
+}
+
+async fn remotes(Remotes { port, data, accept_loss }: Remotes) -> Result<ExitCode> {
+    if let (true, Some(data)) = (accept_loss, &data) {
+        accept_loss_of_ledgers(data)?;
+    }
     let services = system::open_remotes(data.as_deref())?;
     let listener = system::bind(port, 0).await?;
     tell(&system::url_of(&listener)?);
@@ -123,10 +137,14 @@ fn tell(line: &str) {
 
 async fn wait_for_signal() -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
+    let listen = |kind| signal(kind).context("listening for signals");
+    let mut terminate = listen(SignalKind::terminate())?;
+    // The terminal was closed.
+    let mut hangup = listen(SignalKind::hangup())?;
     tokio::select! {
         result = tokio::signal::ctrl_c() => result.context("listening for Ctrl-C"),
         _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
     }
 }
 

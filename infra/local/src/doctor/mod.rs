@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stepwarden_aws::config::apart;
 use stepwarden_aws::{Clients, Config, ReplyQueues};
+use stepwarden_guard::marks;
 use submit::workflows::{Workflows, can_start};
 
 /// A clock may be this far off: the `Date` of an answer is in whole seconds, and the answer was under way.
@@ -203,6 +204,8 @@ fn data(folder: &Path) -> Check {
         Err(error) => return unusable(folder, &format!("cannot be read: {error}")),
     };
     let mut found = 0;
+    // What a running system has in use changes while it is looked at; it was looked at when it started.
+    let is_in_use = std::fs::File::open(folder.join("lock")).is_ok_and(|lock| lock.try_lock().is_err());
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         if path.extension().is_some_and(|end| end == "db") {
             found += 1;
@@ -211,12 +214,44 @@ fn data(folder: &Path) -> Check {
             }
         }
     }
+    let marked = ["queues.db", "tables.db", "remotes.db"].map(|name| folder.join(name));
+    let damage: Vec<_> = marked.iter().filter(|_| !is_in_use).filter_map(|path| damage(path).err()).collect();
+    if !damage.is_empty() {
+        let hint = "restore it, with the files beside it, from a backup; or go on with what is left: stepwarden up --accept-loss";
+        return fail("data", damage.join("; "), hint);
+    }
     let token = folder.join(access::FILE);
     if std::fs::metadata(&token).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         let hint = format!("chmod 600 {}; delete it for a new token at the next start", token.display());
         return warn("data", format!("others on this machine may read {}", token.display()), hint);
     }
     ok("data", format!("{name} with {found} databases"))
+}
+
+/// Looks for damage in a database that is not in use. SQLite, which would take in its log, gets a copy.
+fn damage(path: &Path) -> Result<(), String> {
+    let damaged = |why: marks::Unsound| format!("{} is damaged: {why}", path.display());
+    marks::examine(path).map_err(damaged)?;
+    if path.metadata().map_or(0, |found| found.len()) > marks::READ_MAX_BYTES {
+        return Ok(());
+    }
+    let looked = || -> std::io::Result<Result<(), marks::Unsound>> {
+        let folder = tempfile::tempdir()?;
+        let copy = folder.path().join("copy.db");
+        for end in ["", "-wal"] {
+            let mut from = path.as_os_str().to_owned();
+            from.push(end);
+            match std::fs::copy(from, folder.path().join(format!("copy.db{end}"))) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(if copy.metadata().is_ok_and(|copy| copy.len() > 0) { marks::quick_check(&copy) } else { Ok(()) })
+    };
+    match looked() {
+        Ok(verdict) => verdict.map_err(damaged),
+        Err(error) => Err(format!("{} cannot be copied to look at it: {error}", path.display())),
+    }
 }
 
 /// Whether a file can be written, and begins as SQLite's files do.

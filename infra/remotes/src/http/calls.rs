@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -13,8 +13,8 @@ use rusqlite::Connection;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use stepwarden_guard::listener::Cut;
 
-use super::connection::Cut;
 use super::problem::Problem;
 use super::{KEY_MAX, ORDER_ID_MAX, Shared};
 use crate::answer;
@@ -43,7 +43,7 @@ struct UndoBody {
 
 pub(super) async fn apply(
     State(shared): State<Shared>,
-    ConnectInfo(cut): ConnectInfo<Cut>,
+    Extension(cut): Extension<Cut>,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -58,7 +58,7 @@ pub(super) async fn apply(
 
 pub(super) async fn undo(
     State(shared): State<Shared>,
-    ConnectInfo(cut): ConnectInfo<Cut>,
+    Extension(cut): Extension<Cut>,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,

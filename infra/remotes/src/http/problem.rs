@@ -51,14 +51,8 @@ impl IntoResponse for Problem {
 
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Self {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Self::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "too_large",
-                format!("the body is too large; send at most {} bytes", super::BODY_MAX),
-            ),
-            status => Self::new(status, "unreadable_body", rejection.body_text()),
-        }
+        // The listener, which knows why, answers in its place.
+        Self::new(rejection.status(), "unreadable_body", rejection.body_text())
     }
 }
 

@@ -18,7 +18,7 @@ use stepwarden_simulation::ADAPTER_EVERY;
 #[derive(clap::Args)]
 pub struct Up {
     /// Port of the API on 127.0.0.1; the next two serve the AWS endpoints and the sample remote services. 0 takes free ones
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
     pub port: u16,
     /// Where the data is kept
     #[arg(long, default_value = DATA, value_name = "DIR")]
@@ -26,6 +26,9 @@ pub struct Up {
     /// Keep everything in memory
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
+    /// Start although data files are damaged or missing, with what is left of them; a copy of each is kept
+    #[arg(long, conflicts_with = "memory")]
+    pub accept_loss: bool,
     /// What an answered write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
@@ -82,6 +85,9 @@ pub struct Remotes {
     /// Where the ledgers are kept [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Start although the file of the ledgers is damaged or missing, with what is left of it; a copy is kept
+    #[arg(long, requires = "data")]
+    pub accept_loss: bool,
 }
 
 /// Many orders with faults.
@@ -227,6 +233,11 @@ impl From<Kept> for Durability {
             Kept::Process => Self::Process,
         }
     }
+}
+
+fn first_of_three(text: &str) -> Result<u16, String> {
+    let port = text.parse::<u16>().ok().filter(|port| port.checked_add(2).is_some());
+    port.ok_or_else(|| "write a number from 0 to 65533: the next two ports are used as well".to_owned())
 }
 
 fn remote(text: &str) -> Result<(String, String), String> {

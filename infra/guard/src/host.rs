@@ -1,0 +1,143 @@
+//! Which host a request was meant for.
+//!
+//! A page in a browser may make a name of its own point to this machine (DNS rebinding), but cannot make the browser send
+//! another `Host` header: requests to other names than this machine's are refused.
+
+use axum::http::{HeaderMap, Uri, Version, header, uri::Authority};
+
+/// Why a request is refused before anything else of it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// RFC 9112, section 3.2: no `Host`, more than one, or one that is malformed. 400.
+    Malformed(&'static str),
+    /// RFC 9110, section 7.4: meant for another host. 421.
+    Misdirected,
+}
+
+/// Lets requests to names of this machine through.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Wrong> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => return Err(Wrong::Malformed("send one Host header, not several")),
+        (Some(host), None) => host.to_str().ok(),
+        // Before HTTP/1.1 there was none; whatever such a request was meant for is not known.
+        (None, _) if version < Version::HTTP_11 => return Err(Wrong::Misdirected),
+        (None, _) => return Err(Wrong::Malformed("send a Host header")),
+    };
+    let Some((name, _)) = host.and_then(parts) else {
+        return Err(Wrong::Malformed("the Host header is a name or an address, and perhaps a port"));
+    };
+    // RFC 9112, section 3.2.2: a target in absolute form counts more than the header. Here both have to fit.
+    let fits = |authority: &Authority| parts(authority.as_str()).is_some_and(|(name, _)| is_this_machine(name));
+    if is_this_machine(name) && uri.authority().is_none_or(fits) { Ok(()) } else { Err(Wrong::Misdirected) }
+}
+
+/// Whether `host`, as a `Host` header or a URL has it, is a name of this machine.
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
+    parts(host).is_some_and(|(name, _)| is_this_machine(name))
+}
+
+fn is_this_machine(name: &str) -> bool {
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let lower = name.to_ascii_lowercase();
+    lower == "localhost"
+        || lower.ends_with(".localhost")
+        || address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Name, an IPv6 address with its brackets, and port of a well-formed host; RFC 3986, section 3.2.2.
+fn parts(host: &str) -> Option<(&str, &str)> {
+    let (name, port) = match host.find(']') {
+        Some(end) if host.starts_with('[') => {
+            let (name, rest) = host.split_at(end + 1);
+            host[1..end].parse::<std::net::Ipv6Addr>().ok()?;
+            (name, if rest.is_empty() { rest } else { rest.strip_prefix(':')? })
+        }
+        _ => host.split_once(':').unwrap_or((host, "")),
+    };
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b);
+    let is_sound = name.starts_with('[') || name.bytes().all(is_name);
+    (is_sound && port.bytes().all(|b| b.is_ascii_digit())).then_some((name, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(target: &str, hosts: &[&[u8]]) -> Result<(), Wrong> {
+        let headers = hosts.iter().map(|host| (header::HOST, axum::http::HeaderValue::from_bytes(host).unwrap()));
+        let headers = headers.fold(HeaderMap::new(), |mut all, (name, value)| {
+            all.append(name, value);
+            all
+        });
+        check(Version::HTTP_11, &target.parse().unwrap(), &headers)
+    }
+
+    #[test]
+    fn names_of_this_machine_are_let_through() {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "LOCALHOST:1",
+            "127.0.0.1:8080",
+            "127.1.2.3",
+            "[::1]:8080",
+            "[::1]",
+            "a.localhost",
+            "localhost:",
+        ] {
+            assert_eq!(sent("/orders", &[host.as_bytes()]), Ok(()), "{host}");
+            assert!(is_loopback(host));
+        }
+    }
+
+    // Also what only begins like a name of this machine.
+    #[test]
+    fn other_names_are_misdirected() {
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "[::2]",
+            "",
+            ":80",
+        ] {
+            assert_eq!(sent("/orders", &[host.as_bytes()]), Err(Wrong::Misdirected), "{host}");
+            assert!(!is_loopback(host));
+        }
+        assert_eq!(sent("http://evil.example/orders", &[b"localhost"]), Err(Wrong::Misdirected));
+        assert_eq!(sent("http://localhost/orders", &[b"evil.example"]), Err(Wrong::Misdirected));
+        assert_eq!(sent("http://localhost:8080/orders", &[b"localhost:8080"]), Ok(()));
+        assert_eq!(sent("http://evil@localhost/orders", &[b"localhost"]), Err(Wrong::Misdirected));
+    }
+
+    #[test]
+    fn a_malformed_host_is_a_bad_request() {
+        for host in [
+            "[::1].evil.example",
+            "[::1]evil",
+            "[localhost]",
+            "[::1",
+            "::1",
+            "localhost:80a",
+            "a b",
+            "localhost/x",
+            "u@localhost",
+            "localhost:80:80",
+        ] {
+            assert!(matches!(sent("/orders", &[host.as_bytes()]), Err(Wrong::Malformed(_))), "{host}");
+            assert!(!is_loopback(host));
+        }
+        // The look-alike of `localhost` in other letters is no text of a header.
+        assert!(matches!(sent("/", &["l\u{43e}calhost".as_bytes()]), Err(Wrong::Malformed(_))));
+        assert!(matches!(sent("/", &[]), Err(Wrong::Malformed(_))));
+        assert!(matches!(sent("/", &[b"localhost", b"localhost"]), Err(Wrong::Malformed(_))));
+        assert!(matches!(sent("/", &[b"localhost", b"evil.example"]), Err(Wrong::Malformed(_))));
+    }
+}

@@ -1,0 +1,465 @@
+//! Whether a SQLite database still holds what it held: a mark beside it says what there was.
+//!
+//! SQLite ends its log at the first frame whose checksum is wrong, and calls what comes after it never written: after a kill one
+//! flipped bit took 88 of 120 finished orders, in silence. A file that is deleted or emptied is a new one to it. So each commit
+//! notes how far the log has got (a copy of the head that SQLite keeps in its index of the log), and a clean end notes a hash of
+//! the database. What is less than was noted is damage, and is said before anything is written.
+//!
+//! | the program ended | what is looked at |
+//! |---|---|
+//! | cleanly | the database is the one that was left |
+//! | by a kill or a power failure | the log holds every frame that was noted, by its checksums; SQLite's `quick_check` |
+//!
+//! Where writes survive a kill and not a power failure, the log may be shorter than noted after the system has started anew.
+//!
+//! Not seen: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Deref;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::folder;
+
+/// Databases larger than this are not read through at start and at the end: it takes a second per gigabyte or so.
+pub const READ_MAX_BYTES: u64 = 256 * 1024 * 1024;
+
+const MAGIC: &[u8; 8] = b"swmark\x001";
+/// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all that.
+const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;
+/// Bytes of the head of SQLite's index of its log ("WAL-mode File Format", section 2.1); there are two copies.
+const HEAD: usize = 48;
+
+/// Why a database is not as it was, in words for its user.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsound {
+    /// It has lost something.
+    #[error("{0}")]
+    Damaged(String),
+    /// It cannot be opened, for reasons of the system.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// In use, or killed.
+    Open = 1,
+    /// About to be closed: SQLite may have moved the log into the database and deleted it.
+    Closing = 2,
+    /// Closed cleanly.
+    Closed = 3,
+}
+
+struct Note {
+    state: State,
+    /// When the system started, if what is written survives its kills but not its end; else zeros.
+    boot: [u8; 7],
+    head: [u8; HEAD],
+    bytes: u64,
+    hash: u64,
+}
+
+impl Note {
+    fn encode(&self) -> [u8; BYTES] {
+        let mut all = [0; BYTES];
+        all[..8].copy_from_slice(MAGIC);
+        all[8] = self.state as u8;
+        all[9..16].copy_from_slice(&self.boot);
+        all[16..64].copy_from_slice(&self.head);
+        all[64..72].copy_from_slice(&self.bytes.to_le_bytes());
+        all[72..80].copy_from_slice(&self.hash.to_le_bytes());
+        let check = fnv(FNV, &all[..80]);
+        all[80..].copy_from_slice(&check.to_le_bytes());
+        all
+    }
+
+    fn decode(all: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(all.get(at..at + 8)?.try_into().ok()?));
+        if all.len() != BYTES || &all[..8] != MAGIC || number(80)? != fnv(FNV, &all[..80]) {
+            return None;
+        }
+        let state = [State::Open, State::Closing, State::Closed].into_iter().find(|state| *state as u8 == all[8])?;
+        Some(Self {
+            state,
+            boot: all[9..16].try_into().ok()?,
+            head: all[16..64].try_into().ok()?,
+            bytes: number(64)?,
+            hash: number(72)?,
+        })
+    }
+
+    /// Frames that the log held.
+    fn frames(&self) -> u32 {
+        u32::from_ne_bytes(self.head[16..20].try_into().expect("four bytes"))
+    }
+}
+
+/// Where the mark of the database `db` is. Not under its name: who deletes `queues.db*` has not said that it shall be empty.
+#[must_use]
+pub fn file_of(db: &Path) -> PathBuf {
+    db.with_extension("mark")
+}
+
+fn beside(db: &Path, end: &str) -> PathBuf {
+    let mut name = db.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Looks for damage, and changes nothing.
+///
+/// # Errors
+/// [`Unsound`].
+pub fn examine(db: &Path) -> Result<(), Unsound> {
+    let unusable = |error: io::Error| Unsound::Unusable(error.to_string());
+    let damaged = |why: &str| Err(Unsound::Damaged(why.into()));
+    let mark = match std::fs::read(file_of(db)) {
+        Ok(mark) => mark,
+        // Of an older version, or restored without it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unusable(error)),
+    };
+    let Some(note) = Note::decode(&mark) else {
+        return damaged("the mark of what it held cannot be read");
+    };
+    match db.metadata() {
+        Ok(found) if found.len() > 0 => {}
+        Ok(_) => return damaged("it is empty, and was not"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return damaged("it is missing"),
+        Err(error) => return Err(unusable(error)),
+    }
+    match note.state {
+        State::Closed if note.bytes <= READ_MAX_BYTES => {
+            let (bytes, hash) = hash_of(db).map_err(unusable)?;
+            let is_same = (bytes, hash) == (note.bytes, note.hash);
+            if is_same { Ok(()) } else { damaged("it is not as this program left it") }
+        }
+        State::Closed => Ok(()),
+        State::Open | State::Closing if note.frames() == 0 => Ok(()),
+        // The system has ended since, and nobody asked for more to survive that than there is.
+        State::Open | State::Closing if note.boot != [0; 7] && note.boot != boot() => Ok(()),
+        State::Open | State::Closing => {
+            let log = beside(db, "-wal");
+            let is_gone = log.metadata().map_or(0, |found| found.len()) == 0;
+            if is_gone && note.state == State::Closing {
+                Ok(())
+            } else {
+                log_holds(&log, &note).map_err(unusable)?.map_or(Ok(()), |why| damaged(&why))
+            }
+        }
+    }
+}
+
+/// Why the log does not hold the frames that were noted, if so. "WAL-mode File Format", sections 1.2 to 1.4.
+fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
+    let frames = note.frames();
+    let lost = |found: u32| {
+        Some(format!(
+            "of {frames} pages in its log ({}) {found} can be read: what was written after them would be lost",
+            log.display()
+        ))
+    };
+    let mut file = match File::open(log) {
+        Ok(file) => io::BufReader::new(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Some(format!(
+                "its log ({}) is missing, which held {frames} pages, unless another program has opened the database since",
+                log.display()
+            )));
+        }
+        Err(error) => return Err(error),
+    };
+    let mut head = [0; 32];
+    let big_endian = match file.read_exact(&mut head) {
+        Ok(()) => u32::from_be_bytes(head[..4].try_into().expect("four bytes")) & 1 == 1,
+        Err(_) => return Ok(lost(0)),
+    };
+    let mut sums = checksum((0, 0), &head[..24], big_endian);
+    if !is_sum(&head[24..], sums) {
+        return Ok(lost(0));
+    }
+    if head[16..24] != note.head[32..40] {
+        // The first salt rises by one each time the log begins anew, once the database holds all of it.
+        let salt = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
+        let later = salt(&head[16..20]).wrapping_sub(salt(&note.head[32..36]));
+        return Ok(if (1..1000).contains(&later) { None } else { lost(0) });
+    }
+    let page = u32::from_be_bytes(head[8..12].try_into().expect("four bytes")) as usize;
+    let mut frame = vec![0; 24 + page];
+    for found in 0..frames {
+        if file.read_exact(&mut frame).is_err() || frame[8..16] != head[16..24] {
+            return Ok(lost(found));
+        }
+        sums = checksum(checksum(sums, &frame[..8], big_endian), &frame[24..], big_endian);
+        if !is_sum(&frame[16..24], sums) {
+            return Ok(lost(found));
+        }
+    }
+    Ok(None)
+}
+
+fn checksum((mut a, mut b): (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
+    let number = |word: &[u8]| {
+        let word = word.try_into().expect("four bytes");
+        if big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }
+    };
+    for pair in bytes.chunks_exact(8) {
+        a = a.wrapping_add(number(&pair[..4])).wrapping_add(b);
+        b = b.wrapping_add(number(&pair[4..])).wrapping_add(a);
+    }
+    (a, b)
+}
+
+fn is_sum(stored: &[u8], (a, b): (u32, u32)) -> bool {
+    stored[..4] == a.to_be_bytes() && stored[4..8] == b.to_be_bytes()
+}
+
+/// Looks for damage before anything is written: by the mark, then by SQLite.
+///
+/// # Errors
+/// [`Unsound`].
+pub fn check(db: &Path) -> Result<(), Unsound> {
+    examine(db)?;
+    if db.metadata().map_or(0, |found| found.len()) == 0 {
+        return Ok(());
+    }
+    // SQLite takes the log in and deletes it, as at a clean end.
+    closing(db).map_err(|error| Unsound::Unusable(error.to_string()))?;
+    quick_check(db)
+}
+
+fn closing(db: &Path) -> io::Result<()> {
+    let mark = match File::options().read(true).write(true).open(file_of(db)) {
+        Ok(mark) => mark,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut all = Vec::new();
+    (&mark).read_to_end(&mut all)?;
+    match Note::decode(&all) {
+        Some(note) if note.state == State::Open => {
+            mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// SQLite's `quick_check`, for files that are not too large for it.
+///
+/// # Errors
+/// [`Unsound`].
+pub fn quick_check(db: &Path) -> Result<(), Unsound> {
+    // Writable, because a log left by a crash is taken in on opening.
+    let connection = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|e| of_sqlite(&e))?;
+    if db.metadata().map_or(0, |found| found.len()) > READ_MAX_BYTES {
+        return connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+            .map_err(|error| of_sqlite(&error));
+    }
+    let verdict: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| of_sqlite(&error))?;
+    let verdict = verdict.split_whitespace().collect::<Vec<_>>().join(" ");
+    if verdict == "ok" { Ok(()) } else { Err(Unsound::Damaged(verdict)) }
+}
+
+fn of_sqlite(error: &rusqlite::Error) -> Unsound {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    match error.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => Unsound::Damaged(reason),
+        _ => Unsound::Unusable(reason),
+    }
+}
+
+/// Goes on with what is left of a database that is damaged: what there is of its files is copied aside, and what SQLite cannot
+/// use is taken away. What was done, if anything.
+///
+/// # Errors
+/// The system's.
+pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
+    let why = match check(db) {
+        Ok(()) => return Ok(None),
+        Err(Unsound::Damaged(why)) => why,
+        Err(Unsound::Unusable(why)) => return Err(io::Error::other(why)),
+    };
+    let mut kept = Vec::new();
+    for end in ["", "-wal"] {
+        let (from, to) = (beside(db, end), beside(db, &format!("{end}.damaged-{now_s}")));
+        match std::fs::copy(&from, &to) {
+            Ok(_) => kept.push(to.display().to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // The mark said what was; from here on it is what SQLite reads.
+    remove(&file_of(db))?;
+    let is_usable = db.metadata().is_ok_and(|found| found.len() > 0) && quick_check(db).is_ok();
+    if !is_usable {
+        for end in ["", "-wal", "-shm"] {
+            remove(&beside(db, end))?;
+        }
+    }
+    let what = if is_usable { "what can be read of it is used" } else { "it starts empty" };
+    let kept = if kept.is_empty() { String::new() } else { format!("; a copy is in {}", kept.join(" and ")) };
+    Ok(Some(format!("{}: {why}; {what}{kept}", db.display())))
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a: no single wrong byte goes unnoticed.
+fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
+}
+
+fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
+    let mut file = File::open(db)?;
+    file.seek(SeekFrom::Start(0))?;
+    let (mut bytes, mut hash, mut part) = (0, FNV, vec![0; 64 * 1024]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok((bytes, hash)),
+            n => (bytes, hash) = (bytes + n as u64, fnv(hash, &part[..n])),
+        }
+    }
+}
+
+/// What a commit that is noted survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survives {
+    /// The end of the process. After a power failure less than was noted is no damage.
+    Kills,
+    /// A power failure.
+    Power,
+}
+
+/// Which start of the system this is; zeros where it does not say.
+fn boot() -> [u8; 7] {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let hash = if id.is_empty() { 0 } else { fnv(FNV, &id) };
+    hash.to_le_bytes()[..7].try_into().expect("seven of eight")
+}
+
+/// An open database with its mark: closed first, then noted as closed.
+pub struct Marked<C> {
+    database: Option<C>,
+    mark: Option<Mark>,
+}
+
+impl<C> Marked<C> {
+    /// A database that is kept in memory only.
+    pub fn memory(database: C) -> Self {
+        Self { database: Some(database), mark: None }
+    }
+
+    /// The database in the file `db`, just opened.
+    ///
+    /// # Errors
+    /// The mark cannot be written.
+    pub fn open(database: C, db: &Path, survives: Survives) -> io::Result<Self> {
+        let file = folder::open(&file_of(db))?;
+        let boot = match survives {
+            Survives::Power => [0; 7],
+            Survives::Kills => boot(),
+        };
+        let mark = Mark { db: db.to_owned(), file, boot, index: OnceLock::new() };
+        // Of what the log holds from an earlier run nothing is known but what was noted then: SQLite has read it by now.
+        mark.write(State::Open, &mark.head().unwrap_or([0; HEAD]), (0, 0))?;
+        Ok(Self { database: Some(database), mark: Some(mark) })
+    }
+
+    /// How far the log has got, to be noted by [`Marked::note`] once it is durable.
+    pub fn head(&self) -> Option<[u8; HEAD]> {
+        self.mark.as_ref()?.head()
+    }
+
+    /// Notes how far the log has got. It is in the system's hands afterwards, so it survives a kill; after a power failure it is
+    /// what was noted before, and never more than the log holds.
+    pub fn note(&self, head: Option<[u8; HEAD]>) {
+        if let (Some(mark), Some(head)) = (&self.mark, head)
+            && let Err(error) = mark.write(State::Open, &head, (0, 0))
+        {
+            tracing::warn!("the mark of {} could not be written: {error}", mark.db.display());
+        }
+    }
+}
+
+impl<C> Deref for Marked<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.database.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<C> std::ops::DerefMut for Marked<C> {
+    fn deref_mut(&mut self) -> &mut C {
+        self.database.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl<C> Drop for Marked<C> {
+    fn drop(&mut self) {
+        let Some(mark) = self.mark.take() else { return };
+        let Mark { db, file, boot, index } = mark;
+        let head = index.get().and_then(|index| read_head(index.as_ref()?)).unwrap_or([0; HEAD]);
+        let write = |state, head: &[u8; HEAD], (bytes, hash)| {
+            file.write_all_at(&Note { state, boot, head: *head, bytes, hash }.encode(), 0)
+        };
+        let closed = write(State::Closing, &head, (0, 0)).and_then(|()| {
+            // Only after the database: to close a file of its own here would end SQLite's locks on it (POSIX).
+            drop(self.database.take());
+            drop(index);
+            let log = beside(&db, "-wal");
+            if log.exists() {
+                return Ok(());
+            }
+            let bytes = db.metadata()?.len();
+            let hashed = if bytes > READ_MAX_BYTES { (bytes, 0) } else { hash_of(&db)? };
+            write(State::Closed, &[0; HEAD], hashed)
+        });
+        if let Err(error) = closed {
+            tracing::warn!("the mark of {} could not be written: {error}", db.display());
+        }
+    }
+}
+
+struct Mark {
+    db: PathBuf,
+    file: File,
+    boot: [u8; 7],
+    /// SQLite's index of the log, opened once and kept.
+    index: OnceLock<Option<File>>,
+}
+
+impl Mark {
+    fn head(&self) -> Option<[u8; HEAD]> {
+        read_head(self.index.get_or_init(|| File::open(beside(&self.db, "-shm")).ok()).as_ref()?)
+    }
+
+    fn write(&self, state: State, head: &[u8; HEAD], (bytes, hash): (u64, u64)) -> io::Result<()> {
+        self.file.write_all_at(&Note { state, boot: self.boot, head: *head, bytes, hash }.encode(), 0)
+    }
+}
+
+/// Both copies are the same, or a write is under way, which notes for itself.
+fn read_head(index: &File) -> Option<[u8; HEAD]> {
+    let mut both = [0; 2 * HEAD];
+    index.read_exact_at(&mut both, 0).ok()?;
+    let is_settled = both[..HEAD] == both[HEAD..] && both[12] == 1;
+    is_settled.then(|| both[..HEAD].try_into().expect("its length"))
+}

@@ -1,0 +1,217 @@
+//! Goal: whoever is at the doors of a running system (a reader of its log, a caller, another tenant, a signal) does no harm to
+//! the orders of others. Method: the real binary, and requests written by hand where no client would send them.
+
+mod common;
+
+use common::client::is_final;
+use common::{QUICK, Running, Up, http, program};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Whatever ends by itself has ended by then, on any machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("quick")).unwrap();
+    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    dir
+}
+
+fn order(key: &str) -> Value {
+    let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
+    json!({"workflow": "order", "reference": key, "input": input})
+}
+
+/// Submits `count` orders one after another, and waits until all have ended well.
+async fn orders_end_well(up: &Up, count: usize) {
+    let (http, begin) = (http(), Instant::now());
+    for n in 0..count {
+        let key = format!("door-{n}");
+        let post = http.post(format!("{}/orders", up.url)).header("idempotency-key", &key).json(&order(&key));
+        let answer = post.send().await.unwrap_or_else(|error| panic!("submission {n} was not answered: {error}"));
+        assert_eq!(answer.status(), 202, "submission {n}");
+        let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "order {n} does not end");
+            let get = http.get(format!("{}/orders/{id}", up.url)).send().await;
+            let now: Value = get.expect("an answer").json().await.unwrap();
+            if now["state"].as_str().is_some_and(is_final) {
+                assert_eq!(now["state"], "Processed", "{now}");
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn start(dir: &Path, log: &str) -> Up {
+    let mut command = program(dir, &["up", "--port", "0", "--memory", "--workflows", "quick"]);
+    command.env("RUST_LOG", log).stderr(Stdio::piped());
+    Up::of(command)
+}
+
+// `up 2>&1 | cat`, and cat is killed: the log has no reader any more.
+#[tokio::test]
+async fn a_log_that_nobody_reads_any_more_changes_nothing() {
+    let dir = directory();
+    let mut up = start(dir.path(), "info");
+    drop(up.process.0.stderr.take());
+    orders_end_well(&up, 10).await;
+}
+
+// `up 2>&1 | less`: the pipe is full, and whoever writes into it waits.
+#[tokio::test]
+async fn a_log_whose_reader_sleeps_changes_nothing() {
+    let dir = directory();
+    let up = start(dir.path(), "trace");
+    orders_end_well(&up, 10).await;
+    drop::<Running>(up.process);
+}
+
+fn get(url: &str, host: &str) -> u16 {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+// All three ports of `up` keep the same rules, and 1,100 half requests at each of them keep nobody out.
+#[tokio::test]
+async fn the_ports_have_the_same_rules_and_room_for_everybody() {
+    let dir = directory();
+    let up = start(dir.path(), "error");
+    let ports = [up.url.clone(), up.aws_url.clone(), up.remotes_url.clone()];
+    for url in &ports {
+        assert_eq!((get(url, "evil.example"), get(url, "[::1].evil.example")), (421, 400), "{url}");
+        assert!([200, 401, 404].contains(&get(url, "localhost")), "{url}");
+    }
+    let http = http();
+    let faults = |kind: Option<&str>| {
+        let put = http.put(format!("{}/faults/payment", up.remotes_url)).body("{}");
+        kind.map_or(put.try_clone().unwrap(), |kind| put.header("content-type", kind)).send()
+    };
+    for (kind, wanted) in [(None, 415), (Some("text/plain"), 415), (Some("application/json"), 200)] {
+        assert_eq!(faults(kind).await.unwrap().status(), wanted, "{kind:?}");
+    }
+    let mut half = Vec::new();
+    for url in &ports {
+        for _ in 0..1100 {
+            // The files of this test are bounded too: what has no place on this side is no attack.
+            let Ok(mut stream) = std::net::TcpStream::connect(url.trim_start_matches("http://")) else { break };
+            let _ = std::io::Write::write_all(&mut stream, b"POST /orders HTTP/1.1\r\nhost: localhost\r\n");
+            half.push(stream);
+        }
+        half.truncate(half.len().saturating_sub(20));
+        assert!([200, 401, 404].contains(&get(url, "localhost")), "{url}");
+    }
+    drop(half);
+    orders_end_well(&up, 3).await;
+}
+
+#[tokio::test]
+async fn a_closed_terminal_ends_it_cleanly() {
+    let dir = directory();
+    let mut command = program(dir.path(), &["up", "--port", "0", "--data", "data", "--workflows", "quick"]);
+    command.stderr(Stdio::null());
+    let mut up = Up::of(command);
+    let pid = up.process.0.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = up.process.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begin.elapsed() < PATIENCE, "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_port_without_room_for_the_next_two_is_wrong_use() {
+    let dir = directory();
+    for port in ["65534", "65535", "65536", "x"] {
+        let ended = common::run(dir.path(), &["up", "--memory", "--port", port]);
+        assert_eq!(ended.status.code(), Some(2), "{port}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("65533"), "{ended:?}");
+    }
+}
+
+// Nobody else on this machine reads the data, whatever the umask is.
+#[tokio::test]
+async fn the_data_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = directory();
+    let open = |folder: &str| {
+        let mut command = program(dir.path(), &["up", "--port", "0", "--data", folder, "--workflows", "quick"]);
+        command.stderr(Stdio::null());
+        Up::of(command)
+    };
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let up = open("data");
+    orders_end_well(&up, 1).await;
+    drop(up);
+    let data = dir.path().join("data");
+    assert_eq!(mode(&data), 0o700);
+    let files = || std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files().count() >= 8);
+    for file in files() {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    // Files of an older version are closed at the next start.
+    for file in files() {
+        std::fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    drop(open("data"));
+    for file in files() {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+// What is damaged is said at the start, with a way on; and the doctor sees it as well.
+#[tokio::test]
+async fn damaged_data_is_said_and_there_is_a_way_on() {
+    let dir = directory();
+    let start = |more: &[&str]| {
+        let args = [&["up", "--port", "0", "--data", "data", "--workflows", "quick"], more].concat();
+        program(dir.path(), &args)
+    };
+    let mut command = start(&[]);
+    command.stderr(Stdio::null());
+    let mut up = Up::of(command);
+    orders_end_well(&up, 5).await;
+    up.kill();
+    let doctor = || {
+        let ended = common::run(
+            dir.path(),
+            &["doctor", "--data", "data", "--workflows", "quick", "--url", "http://127.0.0.1:9"],
+        );
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    assert!(!doctor().contains("damaged"), "{}", doctor());
+    let log = dir.path().join("data/tables.db-wal");
+    let mut flipped = std::fs::read(&log).unwrap();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    std::fs::write(&log, flipped).unwrap();
+    std::fs::write(dir.path().join("data/remotes.db"), "").unwrap();
+    let told = doctor();
+    assert!(told.contains("tables.db is damaged"), "{told}");
+    assert!(told.contains("remotes.db is damaged"), "{told}");
+    let ended = common::run(dir.path(), &["up", "--port", "0", "--data", "data", "--workflows", "quick"]);
+    let why = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(2), "{why}");
+    assert!(why.contains("tables.db") && why.contains("--accept-loss"), "{why}");
+    let mut command = start(&["--accept-loss"]);
+    command.stderr(Stdio::null());
+    let mut up = Up::of(command);
+    orders_end_well(&up, 1).await;
+    up.kill();
+    drop(Up::of(start(&[])));
+}
