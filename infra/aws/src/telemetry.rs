@@ -18,36 +18,54 @@ pub fn init() {
 /// The same, with another level where `RUST_LOG` says nothing, and to what `writer` makes for each line.
 pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + Sync + 'static) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let writer = move || OneLine(writer());
+    let is_json = std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();
+    let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let has_colours = !is_json && !wants_none && std::io::stderr().is_terminal();
+    let writer = move || OneLine { to: writer(), has_colours };
     // What cannot be written is lost: the subscriber would complain on standard error, and panic if that is gone.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
-    let builder = builder.log_internal_errors(false);
-    let started = if std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
-        builder.json().flatten_event(true).with_current_span(true).with_span_list(false).with_ansi(false).try_init()
+    let builder = builder.log_internal_errors(false).with_ansi(has_colours);
+    let started = if is_json {
+        builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init()
     } else {
-        let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        builder.with_ansi(std::io::stderr().is_terminal() && !wants_none).try_init()
+        builder.try_init()
     };
     drop(started);
 }
 
-/// Writes a line as one line: what others sent may hold line breaks and bidirectional controls. Escape sequences of theirs are
-/// replaced before by the subscriber, so those that are left are its colours. The escapes are those of JSON, so that a line in
-/// JSON stays what it is.
-struct OneLine<W>(W);
+/// Writes a line as one line: what others sent may hold line breaks, escape sequences and bidirectional controls, of which the
+/// subscriber replaces some, in some fields. The escapes are those of JSON, so that a line in JSON stays what it is.
+struct OneLine<W> {
+    to: W,
+    /// The subscriber's own escape sequences are let through.
+    has_colours: bool,
+}
+
+/// What the subscriber colours with: off, bold, faint, italic, and the eight colours. None of them hides anything.
+fn is_colour(after_escape: &str) -> bool {
+    let code = after_escape.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(code, _)| code);
+    code.is_some_and(|code| matches!(code.as_bytes(), [b'0'..=b'3'] | [b'3', b'0'..=b'7']))
+}
 
 impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let Ok(text) = std::str::from_utf8(line) else { return self.0.write(line) };
+        let Ok(text) = std::str::from_utf8(line) else { return self.to.write(line) };
         let (text, end) = text.strip_suffix('\n').map_or((text, ""), |text| (text, "\n"));
-        let shown = visible::escape(text, |c| visible::is_hidden(c) && c != '\u{1b}');
+        let mut shown = String::with_capacity(line.len());
+        for (n, part) in text.split('\u{1b}').enumerate() {
+            if n > 0 {
+                shown.push_str(if self.has_colours && is_colour(part) { "\u{1b}" } else { "\\u001b" });
+            }
+            shown.push_str(&visible::visible(part));
+        }
+        shown.push_str(end);
         // In one call, or two threads would write into each other's lines.
-        self.0.write_all(&[shown.as_bytes(), end.as_bytes()].concat())?;
+        self.to.write_all(shown.as_bytes())?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.to.flush()
     }
 }
 
@@ -145,8 +163,9 @@ mod tests {
         let sent = "a\n2026-11-22T12:00:00Z ERROR forged\r\u{1b}[2J\u{9b}2J\u{202e}\u{2028}z";
         for json in [false, true] {
             let to = Arc::clone(&log);
-            let builder =
-                tracing_subscriber::fmt().with_writer(move || OneLine(Shared(Arc::clone(&to)))).with_ansi(false);
+            let builder = tracing_subscriber::fmt()
+                .with_writer(move || OneLine { to: Shared(Arc::clone(&to)), has_colours: false })
+                .with_ansi(false);
             let subscriber: Box<dyn tracing::Subscriber + Send + Sync> =
                 if json { Box::new(builder.json().finish()) } else { Box::new(builder.finish()) };
             tracing::subscriber::with_default(subscriber, || {
@@ -162,6 +181,16 @@ mod tests {
                 assert_eq!((&line["fields"]["queue"], &line["span"]["task.id"]), (&sent.into(), &sent.into()));
             }
         }
+    }
+
+    #[test]
+    fn of_escape_sequences_only_colours_are_let_through() {
+        let mut out = Vec::new();
+        let line =
+            "\u{1b}[2mtime\u{1b}[0m \u{1b}[31mred\u{1b}[0m \u{1b}[8mhidden \u{1b}[2J \u{1b}]0;title\u{7} \u{1b}\n";
+        OneLine { to: &mut out, has_colours: true }.write_all(line.as_bytes()).unwrap();
+        let shown = "\u{1b}[2mtime\u{1b}[0m \u{1b}[31mred\u{1b}[0m \\u001b[8mhidden \\u001b[2J \\u001b]0;title\\u0007 \\u001b\n";
+        assert_eq!(String::from_utf8(out).unwrap(), shown);
     }
 
     #[test]
