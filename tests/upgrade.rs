@@ -297,9 +297,12 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
         assert!(error.contains(unknown) && error.contains("newer version"), "{unknown}: {error}");
 
-        // Its messages come back, and wait in the dead letters for the version that knows it.
-        let response = upgraded.try_schedule(queue::REPLIES, &upgraded.recorded("reply-reserve")).await;
-        assert_eq!(response.batch_item_failures.len(), 1, "{unknown}");
+        // Its messages are set aside, with the reason, for the version that knows it.
+        let reply = upgraded.recorded("reply-reserve");
+        upgraded.try_schedule(queue::REPLIES, &reply).await;
+        let aside = upgraded.take(queue::SET_ASIDE).await;
+        assert_eq!(aside.len(), 1, "{unknown}");
+        assert_eq!(serde_json::from_str::<Value>(aside[0]["body"].as_str().unwrap()).unwrap(), reply, "{unknown}");
         // The sweep goes on to the next one.
         let mut neighbour = recorded_task.clone();
         neighbour.insert("pk".into(), AttributeValue::S("ord_00000000000000000000000000".into()));

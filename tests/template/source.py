@@ -25,6 +25,7 @@ _agents = _read("functions/agent/src/agents/mod.rs")
 # Environment: required, lists, and numbers as name -> (default, least, most).
 REQUIRED = set(re.findall(r'\btext\("([A-Z_]+)"\)', _config))
 LISTS = set(re.findall(r'\blist\("([A-Z_]+)"\)', _config))
+LISTS.add(_one(r'let reply_queues = lookup\("([A-Z_]+)"\)', _config, "the variable that names reply queues"))
 NUMBERS = {
     name: tuple(int(n.replace("_", "")) for n in numbers)
     for name, *numbers in re.findall(r'number\(&lookup, "([A-Z_]+)", ([\d_]+), ([\d_]+), ([\d_]+)\)', _config)
