@@ -87,13 +87,18 @@ impl Inner {
                 Some(answer) => Ok(answer),
                 None => Ok(self.perform(service, operation, endpoint, body).await),
             },
-            Some(fault) => match fault::part(call, fault) {
-                Some((None, left)) => Ok(fault::with_rest(Answer::ok(&json!({ "Responses": {} })), left)),
-                Some((Some(body), left)) => {
-                    Ok(fault::with_rest(self.perform(service, operation, endpoint, &body).await, left))
+            Some(Fault::Overtaken(seconds)) => {
+                let late = fault::overtaken(call, seconds);
+                Ok(self.perform(service, operation, endpoint, late.as_deref().unwrap_or(body)).await)
+            }
+            Some(fault @ Fault::Partly(most)) => match fault::part(call, most) {
+                Some((None, rest)) => Ok(fault::with_rest(Answer::ok(&json!({})), rest)),
+                Some((Some(body), rest)) => {
+                    Ok(fault::with_rest(self.perform(service, operation, endpoint, &body).await, rest))
                 }
                 None => fault::instead(fault, call),
             },
+            Some(fault) => fault::instead(fault, call),
         }
     }
 

@@ -27,11 +27,16 @@ pub enum Fault {
     /// the first item; other DynamoDB calls: `TransactionConflictException`; other services:
     /// as `InternalError`.
     TransactionConflict,
-    /// `BatchGetItem`: so many keys of each table are answered, the others come back as `UnprocessedKeys`. Else as `Throttle`.
+    /// The first so many are done. `BatchGetItem`: so many keys of each table are answered, the others come back as
+    /// `UnprocessedKeys`. `SendMessageBatch`, `DeleteMessageBatch` and `PutEvents`: the other entries failed. `ReceiveMessage`: so many
+    /// messages at most, and none at once if that is 0, as a short poll may answer. Else as `Throttle`.
     Partly(usize),
-    /// `GetItem` and `BatchGetItem` without `ConsistentRead`: they find nothing, as if all had been written just now. Every other
-    /// call is done.
+    /// `GetItem` and `BatchGetItem` without `ConsistentRead`, and `Query` of an index: they find nothing, as if all had been written
+    /// just now. Every other call is done.
     Behind,
+    /// `SendMessage` and `SendMessageBatch`: done, and others overtake these messages for so many seconds. Every other call is
+    /// done.
+    Overtaken(u32),
     /// Not done; an error of the service itself, status 500.
     InternalError,
     /// Not done; the connection broke.
@@ -51,7 +56,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
         |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
-        (Fault::Behind, _) => unreachable!("such a call is done, or answered by `behind`"),
+        (Fault::Behind | Fault::Overtaken(_), _) => unreachable!("such a call is done, or answered by `behind`"),
         (Fault::Throttle | Fault::Partly(_), Service::DynamoDb) => dynamodb(
             "ProvisionedThroughputExceededException",
             "The level of configured provisioned throughput for the table was exceeded.",
@@ -87,32 +92,96 @@ pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
         "BatchGetItem" if request["RequestItems"].as_object()?.values().all(may_be_behind) => {
             Some(Answer::ok(&serde_json::json!({ "Responses": {}, "UnprocessedKeys": {} })))
         }
+        "Query" if request["IndexName"].is_string() && may_be_behind(&request) => {
+            Some(Answer::ok(&serde_json::json!({ "Items": [], "Count": 0, "ScannedCount": 0 })))
+        }
         _ => None,
     }
 }
 
-/// Of a `BatchGetItem` that is answered in part, the request for that part, if there is any, and the keys left over, as the
-/// answer has them; `None` of everything else.
-pub(crate) fn part(call: Call<'_>, fault: Fault) -> Option<(Option<Vec<u8>>, Value)> {
-    let Fault::Partly(most) = fault else { return None };
-    let mut request: Value = (call.operation == "BatchGetItem").then(|| serde_json::from_slice(call.body).ok())??;
+/// The request whose messages are overtaken by others; `None` of every other call.
+pub(crate) fn overtaken(call: Call<'_>, seconds: u32) -> Option<Vec<u8>> {
+    let mut request: Value = serde_json::from_slice(call.body).ok()?;
+    let late = |message: &mut Value| {
+        let own = message["DelaySeconds"].as_u64().unwrap_or_default();
+        message["DelaySeconds"] = own.max(u64::from(seconds)).into();
+    };
+    match call.operation {
+        "SendMessage" => late(&mut request),
+        "SendMessageBatch" => request["Entries"].as_array_mut()?.iter_mut().for_each(late),
+        _ => return None,
+    }
+    Some(request.to_string().into_bytes())
+}
+
+/// What of a call is done that is done in part, if anything, and what is added to its answer; `None` of a call that cannot be.
+pub(crate) fn part(call: Call<'_>, most: usize) -> Option<(Option<Vec<u8>>, Value)> {
+    let mut request: Value = serde_json::from_slice(call.body).ok()?;
+    let (is_any, rest) = match call.operation {
+        "BatchGetItem" => {
+            let left = keys_left(&mut request, most)?;
+            let is_any = request["RequestItems"].as_object().is_some_and(|tables| !tables.is_empty());
+            (is_any, serde_json::json!({ "Responses": {}, "UnprocessedKeys": left }))
+        }
+        "SendMessageBatch" | "DeleteMessageBatch" => {
+            let failed = entries_left(&mut request, most)?.into_iter().map(|entry| {
+                let why = "We encountered an internal error. Please try again.";
+                serde_json::json!({ "Id": entry["Id"], "Code": "InternalError", "Message": why, "SenderFault": false })
+            });
+            (most > 0, serde_json::json!({ "Successful": [], "Failed": failed.collect::<Vec<_>>() }))
+        }
+        "PutEvents" => {
+            let failed = entries_left(&mut request, most)?.into_iter().map(|_| {
+                serde_json::json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "An internal failure occurred." })
+            });
+            let failed: Vec<_> = failed.collect();
+            (most > 0, serde_json::json!({ "FailedEntryCount": failed.len(), "Entries": failed }))
+        }
+        "ReceiveMessage" => {
+            let wanted = request["MaxNumberOfMessages"].as_u64().unwrap_or(1);
+            request["MaxNumberOfMessages"] = wanted.min(most as u64).into();
+            (most > 0, serde_json::json!({}))
+        }
+        _ => return None,
+    };
+    Some((is_any.then(|| request.to_string().into_bytes()), rest))
+}
+
+/// Takes all but the first so many entries out of the request of a batch.
+fn entries_left(request: &mut Value, most: usize) -> Option<Vec<Value>> {
+    let entries = request["Entries"].as_array_mut()?;
+    Some(entries.split_off(most.min(entries.len())))
+}
+
+/// Takes all but the first so many keys of each table out of the request, and says which they are.
+fn keys_left(request: &mut Value, most: usize) -> Option<Value> {
     let mut left = request["RequestItems"].clone();
     for (name, table) in request["RequestItems"].as_object_mut()? {
         let keys = table["Keys"].as_array_mut()?;
         left[name]["Keys"] = keys.split_off(most.min(keys.len())).into();
     }
     let has_keys = |table: &Value| table["Keys"].as_array().is_some_and(|keys| !keys.is_empty());
-    let wanted = request["RequestItems"].as_object_mut()?;
-    wanted.retain(|_, table| has_keys(table));
+    request["RequestItems"].as_object_mut()?.retain(|_, table| has_keys(table));
     left.as_object_mut()?.retain(|_, table| has_keys(table));
-    let is_any = !wanted.is_empty();
-    Some((is_any.then(|| request.to_string().into_bytes()), left))
+    Some(left)
 }
 
-/// The answer to the part, with what is left over.
-pub(crate) fn with_rest(mut answer: Answer, left: Value) -> Answer {
-    if let (false, Ok(Value::Object(mut body))) = (answer.is_error(), serde_json::from_slice(&answer.body)) {
-        body.insert("UnprocessedKeys".into(), left);
+/// The answer to the part, with what became of the rest: lists grow, numbers add up, and what is empty changes nothing.
+pub(crate) fn with_rest(mut answer: Answer, rest: Value) -> Answer {
+    if let (false, Ok(Value::Object(mut body)), Value::Object(rest)) =
+        (answer.is_error(), serde_json::from_slice(&answer.body), rest)
+    {
+        for (name, more) in rest {
+            match (body.get_mut(&name), more) {
+                (Some(Value::Array(all)), Value::Array(more)) => all.extend(more),
+                (Some(Value::Number(n)), Value::Number(more)) => {
+                    let sum = n.as_u64().unwrap_or_default() + more.as_u64().unwrap_or_default();
+                    *n = sum.into();
+                }
+                (Some(Value::Object(_)), Value::Object(more)) if more.is_empty() => {}
+                (_, more) => drop(body.insert(name, more)),
+            }
+        }
         answer.body = Value::Object(body).to_string().into_bytes();
     }
     answer

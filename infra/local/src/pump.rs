@@ -217,9 +217,20 @@ async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec
         return;
     }
     let deleted = source.sqs.delete_message_batch().queue_url(&source.url).set_entries(Some(entries)).send().await;
-    if let Err(error) = deleted {
-        let error = aws_sdk_sqs::error::DisplayErrorContext(error);
-        tracing::warn!(queue = name, "deleting failed, so handled messages come again: {error}");
+    match deleted {
+        Ok(answer) => {
+            if let Some(first) = answer.failed().first() {
+                let (count, code) = (answer.failed().len(), first.code());
+                tracing::warn!(
+                    queue = name,
+                    "{count} handled messages could not be deleted and are received again: {code}"
+                );
+            }
+        }
+        Err(error) => {
+            let error = aws_sdk_sqs::error::DisplayErrorContext(error);
+            tracing::warn!(queue = name, "deleting failed, so handled messages come again: {error}");
+        }
     }
 }
 
