@@ -53,6 +53,32 @@ pub struct Save<'a> {
     pub before: Option<(&'a Task, &'a Workflow)>,
 }
 
+/// A decision of the scheduler, as [`schedule`] makes it.
+type Schedule = dyn Fn(&Task, &Event, &Turn<'_>) -> Decision + Send + Sync;
+/// A verdict of the supervisor, as [`supervise`] gives it.
+type Supervise = dyn Fn(&Task, u64, &Turn<'_>) -> Verdict + Send + Sync;
+
+/// How decisions are made: by the core, unless a test wants to see a defect of the core found.
+#[derive(Clone)]
+pub struct Core {
+    /// In place of [`schedule`].
+    pub schedule: Arc<Schedule>,
+    /// In place of [`supervise`].
+    pub supervise: Arc<Supervise>,
+}
+
+impl Default for Core {
+    fn default() -> Self {
+        Self { schedule: Arc::new(schedule), supervise: Arc::new(supervise) }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Core")
+    }
+}
+
 /// Who this instance is and how it reckons.
 #[derive(Clone)]
 pub struct Config {
@@ -103,6 +129,7 @@ pub struct Engine<S, M> {
     /// How messages leave.
     pub messenger: M,
     config: Config,
+    core: Core,
     saves: AtomicU64,
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Value>>,
@@ -149,8 +176,15 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
             pools: (!config.pools.is_empty()).then(|| Mutex::new(Pools::new(&config.pools))),
+            core: Core::default(),
             config,
         }
+    }
+
+    /// The same engine with its decisions made by `core`.
+    #[must_use]
+    pub fn deciding_by(self, core: Core) -> Self {
+        Self { core, ..self }
     }
 
     /// Now, in whole milliseconds.
@@ -442,10 +476,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     /// The core's decision, with what this instance knows of the pools.
     fn schedule(&self, task: &Task, event: &Event, workflow: &Workflow, agents: &Agents) -> Decision {
-        let Some(pools) = &self.pools else { return schedule(task, event, &self.turn(workflow, agents)) };
+        let Some(pools) = &self.pools else {
+            return (self.core.schedule)(task, event, &self.turn(workflow, agents));
+        };
         let mut pools = lock(pools);
         let turn = Turn { pools: &pools, ..self.turn(workflow, agents) };
-        let decision = schedule(task, event, &turn);
+        let decision = (self.core.schedule)(task, event, &turn);
         if let Decision::Save { task: next, .. } = &decision {
             let now = turn.now;
             pools.sent(task, next, workflow, now);
@@ -470,7 +506,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let turn = self.turn(&workflow, agents);
             let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
-            match supervise(&task, token, &turn) {
+            match (self.core.supervise)(&task, token, &turn) {
                 Verdict::Recover { task: next, effects, expired } => match self.try_save(next, &task, &workflow).await?
                 {
                     Ok(saved) => {

@@ -19,7 +19,7 @@ struct Ports {
 /// A world in which nothing goes wrong, but for a defect.
 fn ports(is_real_store: bool, defect: Option<Defect>) -> Ports {
     let plan = Plan { is_real_store, classes: true, pools: true, ..Plan::new(1, &workflows(), 0) };
-    let options = RunOptions { allowed: Allowed::none(), keeps_trace: false, defect };
+    let options = RunOptions { allowed: Allowed::none(), defect, ..RunOptions::default() };
     let world = Arc::new(World::new(plan, &options));
     assert_eq!(world.config.pools, Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]));
     let faulty = Faulty::new(&world, &Arc::new(Node::new(Role::Scheduler, 0)));

@@ -219,11 +219,16 @@ impl StateStore for Faulty {
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let (site, cursor) = (format!("due {shard}"), cursor.map(str::to_owned));
-        // The embedded index is never behind.
-        let lag = if self.world.plan.is_real_store { None } else { self.world.fires(Class::IndexLag, &site) };
-        let lag_ms = lag.map_or(0, |mut draw| draw.between(100, 5000));
-        self.ask(site, false, move |store, at_ms| store.due(shard, now, limit, cursor.as_deref(), (at_ms, lag_ms)))
-            .await
+        let lag_ms = self.world.fires(Class::IndexLag, &site).map_or(0, |mut draw| draw.between(100, 5000));
+        self.ask(site, false, move |store, at_ms| {
+            if let Store::Real(real) = store
+                && lag_ms > 0
+            {
+                real.disturb(Trouble::StaleIndex);
+            }
+            store.due(shard, now, limit, cursor.as_deref(), (at_ms, lag_ms))
+        })
+        .await
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {

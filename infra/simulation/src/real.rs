@@ -41,11 +41,13 @@ pub enum Trouble {
     TransactionConflict = 2,
     /// Not done; slow down.
     Throttle = 3,
+    /// The due index answers as if all had been written just now.
+    StaleIndex = 4,
 }
 
 impl Trouble {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::LostAfter, Self::TransactionConflict, Self::Throttle];
+    pub const ALL: [Self; 4] = [Self::LostAfter, Self::TransactionConflict, Self::Throttle, Self::StaleIndex];
 
     /// The name in reports.
     #[must_use]
@@ -54,6 +56,7 @@ impl Trouble {
             Self::LostAfter => "answer lost",
             Self::TransactionConflict => "conflict",
             Self::Throttle => "throttle",
+            Self::StaleIndex => "stale index",
         }
     }
 
@@ -62,6 +65,7 @@ impl Trouble {
             Self::LostAfter => Fault::LostAfter,
             Self::TransactionConflict => Fault::TransactionConflict,
             Self::Throttle => Fault::Throttle,
+            Self::StaleIndex => Fault::Behind,
         }
     }
 }

@@ -138,7 +138,10 @@ pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, prog
     runs.sort_by_key(|run| run.seed);
     let mut report = summary(&runs, calm(settings));
     report.took_ms = ms(begin.elapsed());
-    report.smallest = runs.iter().find(|run| !run.violations.is_empty()).and_then(|run| shrink(run, settings, None));
+    report.smallest = runs
+        .iter()
+        .find(|run| !run.violations.is_empty())
+        .and_then(|run| shrink(run, settings, &RunOptions::default()));
     report
 }
 

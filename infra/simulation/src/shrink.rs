@@ -2,7 +2,7 @@
 
 use crate::dice::{Allowed, Fired};
 use crate::history::Rule;
-use crate::{Defect, Run, RunOptions, Settings, run};
+use crate::{Run, RunOptions, Settings, run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub struct Small {
 struct Search<'a> {
     seed: u64,
     settings: &'a Settings,
-    defect: Option<Defect>,
+    /// What the run that failed was told, but for the faults.
+    options: &'a RunOptions,
     rule: Rule,
     tried: usize,
 }
@@ -31,7 +32,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn play(&self, faults: &[Fired], keeps_trace: bool) -> Run {
         let keys: BTreeSet<String> = faults.iter().map(Fired::key).collect();
-        let options = RunOptions { allowed: Allowed::Only(Arc::new(keys)), keeps_trace, defect: self.defect };
+        let options = RunOptions { allowed: Allowed::Only(Arc::new(keys)), keeps_trace, ..self.options.clone() };
         run(self.seed, self.settings, &options)
     }
 
@@ -43,9 +44,9 @@ impl Search<'_> {
 
 /// The smallest set of the faults of `failed` that was found to break the first rule it broke; `None` if it broke none.
 #[must_use]
-pub fn shrink(failed: &Run, settings: &Settings, defect: Option<Defect>) -> Option<Small> {
+pub fn shrink(failed: &Run, settings: &Settings, options: &RunOptions) -> Option<Small> {
     let rule = failed.violations.first()?.rule;
-    let mut search = Search { seed: failed.seed, settings, defect, rule, tried: 0 };
+    let mut search = Search { seed: failed.seed, settings, options, rule, tried: 0 };
     let mut faults = failed.fired.clone();
     let mut parts = 2;
     while faults.len() > 1 && search.tried < MOST_RUNS {

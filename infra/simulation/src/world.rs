@@ -20,7 +20,7 @@ use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use shared::agents::Pause;
-use shared::engine::{self, Engine, Save};
+use shared::engine::{self, Core, Engine, Save};
 use shared::message::Request;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
@@ -55,8 +55,10 @@ pub struct RunOptions {
     pub allowed: Allowed,
     /// Whether its trace is kept.
     pub keeps_trace: bool,
-    /// A defect put in on purpose, to see it found.
+    /// A defect of the world, put in on purpose to see it found.
     pub defect: Option<Defect>,
+    /// What decides: the core, or the core with a defect.
+    pub core: Core,
 }
 
 /// How one order went.
@@ -113,6 +115,7 @@ pub struct World {
     pub store: Store,
     /// A defect put in on purpose.
     pub defect: Option<Defect>,
+    core: Core,
     dice: Dice,
     history: Mutex<History>,
     services: Mutex<Services>,
@@ -156,6 +159,7 @@ impl World {
             store,
             config,
             defect: options.defect,
+            core: options.core.clone(),
             dice: Dice::new(plan.seed, plan.rates.clone(), options.allowed.clone()),
             history: Mutex::new(History::new(plan.skew)),
             services: Mutex::default(),
@@ -355,7 +359,7 @@ impl World {
             classes: self.config.priority_classes,
         };
         let port = Faulty::new(self, node);
-        Engine::new(port.clone(), port, config)
+        Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
     }
 
     /// A door that others knock at, for one life of a process.
