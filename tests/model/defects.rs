@@ -4,6 +4,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use shared::message::{Effect, NoticeKind, Outcome};
+use shared::operator::What;
 use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{Direction, State};
 use shared::supervisor::Verdict;
@@ -52,10 +53,22 @@ pub enum Defect {
     SiblingStartsAfterFailure,
     NoticeHasTodaysNumber,
     LastNoticeHasAnOldNumber,
+    /// The undo waits for the CompleteBy that was handed out last, not for the latest.
+    ForwardByIsTheLast,
+    /// More time for a late attempt, and the undo waits as if there were none.
+    ExtensionLeavesForwardBy,
+    /// An undo waits for the steps that come right after its own, and not for those after them.
+    UndoWaitsForDirectDependents,
+    /// Whoever resumes a paused order does not send the notice of its turn again.
+    ResumeSendsNoNotice,
+    /// The engine sends a Wake although the notice beside it failed.
+    WakeOvertakesNotice,
+    /// The engine takes for sent what was sent after something that failed.
+    ClearsAfterAFailure,
 }
 
 impl Defect {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 34] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -84,6 +97,12 @@ impl Defect {
         Self::SiblingStartsAfterFailure,
         Self::NoticeHasTodaysNumber,
         Self::LastNoticeHasAnOldNumber,
+        Self::ForwardByIsTheLast,
+        Self::ExtensionLeavesForwardBy,
+        Self::UndoWaitsForDirectDependents,
+        Self::ResumeSendsNoNotice,
+        Self::WakeOvertakesNotice,
+        Self::ClearsAfterAFailure,
     ];
 }
 
@@ -115,6 +134,12 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::UndoDoesNotWait, _) => task.forward_by = None,
         (Defect::UndoInAnyOrder, _) if task.phase == Phase::Undoing => {
             bent.steps.iter_mut().for_each(|s| s.after.clear());
+            turn.workflow = &bent;
+        }
+        (Defect::UndoWaitsForDirectDependents, _) if task.phase == Phase::Undoing => {
+            // What needs a step without an undo seems to need nothing.
+            let has_undo: Vec<bool> = bent.steps.iter().map(|step| step.undo.is_some()).collect();
+            bent.steps.iter_mut().for_each(|step| step.after.retain(|&before| has_undo[before]));
             turn.workflow = &bent;
         }
         (Defect::LateReplyCounts, Event::Reply(reply)) => {
@@ -187,6 +212,15 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 is.attempt = is.attempt.max(attempt);
             }
         }
+        (Decision::Save { task, .. }, Defect::ForwardByIsTheLast, _) => {
+            let claims =
+                task.steps.iter().filter(|step| step.claimed_at == task.version).filter_map(|step| step.claim());
+            let last = claims.filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).last();
+            task.forward_by = last.or(task.forward_by);
+        }
+        (Decision::Save { effects, .. }, Defect::ResumeSendsNoNotice, Event::Act(act)) if act.what == What::Resume => {
+            effects.retain(|effect| !matches!(effect, Effect::Notice(_)));
+        }
         (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,
         (Decision::Save { task, .. }, Defect::AlertIsNotDue, _) if task.alert.is_some() => task.due = None,
         _ => {}
@@ -220,6 +254,7 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
                 }
             }
         }
+        (Verdict::Recover { task: next, .. }, Defect::ExtensionLeavesForwardBy) => next.forward_by = task.forward_by,
         (Verdict::Recover { task: next, .. }, Defect::AlertIsNotDue) if next.alert.is_some() => next.due = None,
         (Verdict::Rearm { due, .. }, Defect::RearmBySameFormula) if due.is_some() => {
             *due = Some(same_formula(task, turn));

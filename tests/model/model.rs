@@ -30,6 +30,10 @@ const QUICK: Bounds = Bounds {
     with_c: true,
     alone: false,
     tombstones: false,
+    chain: false,
+    late: false,
+    pauses: 0,
+    acts: 0,
 };
 
 /// Checks all properties; answers the number of states.
@@ -72,15 +76,20 @@ const TWO: Bounds = Bounds { with_c: false, b_has_undo: true, ..QUICK };
 /// Name, bounds, and the number of states it has to have: another number is another protocol.
 fn quick() -> Vec<(&'static str, Bounds, usize)> {
     vec![
-        ("failure, undo and crash", QUICK, 101_724),
+        ("failure, undo and crash", QUICK, 75_744),
         ("slow first steps", SLOW, 3_453),
         ("cancel", Bounds { cancels: 1, failed: 0, crashes: 0, ..QUICK }, 20_081),
-        ("cancel and crash", CANCEL_AND_CRASH, 55_801),
+        ("cancel and crash", CANCEL_AND_CRASH, 39_497),
         ("resubmit", RESUBMIT, 65_449),
         ("error and crash", Bounds { then: "error", failed: 2, ..TWO }, 38_124),
         ("unavailable", UNAVAILABLE, 103_482),
-        ("deferred and crash", DEFERRED, 103_230),
-        ("strict notices, two leaders", LEADERS, 20_546),
+        ("deferred and crash", DEFERRED, 78_083),
+        ("strict notices, two leaders", LEADERS, 17_170),
+        ("slowest first steps and a failure", SLOWEST, 28_329),
+        ("chain", CHAIN, 8_368),
+        ("more time for late attempts", LATE, 22_035),
+        ("pause and crash", PAUSE, 48_417),
+        ("skip, mark done, undo", BY_HAND, 84_128),
         ("undo without a wait", TOMBSTONES, 28_971),
     ]
 }
@@ -93,6 +102,13 @@ const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..T
 const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
 /// The undo begins while requests may still be delivered again, to services that keep tombstones.
 const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
+/// The first claims outlive a later one.
+const SLOWEST: Bounds = Bounds { timeouts: (3, 1), crashes: 0, ..QUICK };
+/// One after the other, with nothing to undo in the middle.
+const CHAIN: Bounds = Bounds { chain: true, cancels: 1, failed: 0, crashes: 0, ..QUICK };
+const LATE: Bounds = Bounds { late: true, crashes: 0, b_has_undo: false, ..TWO };
+const PAUSE: Bounds = Bounds { pauses: 1, alone: true, ..TWO };
+const BY_HAND: Bounds = Bounds { acts: 1, crashes: 0, b_has_undo: false, ..TWO };
 const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
 const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
 
@@ -100,7 +116,7 @@ const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders:
 fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("undo retried, two leaders", UNDO_RETRY, 5_350),
-        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 736_303),
+        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 573_207),
         ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 818_941),
         ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 262_318),
         ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 4_281_195),
@@ -111,6 +127,11 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ),
         ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 3_801_085),
         ("resubmit of two undos", TWO_UNDOS, 8_497_727),
+        ("slowest first steps, a failure and a crash", Bounds { crashes: 1, ..SLOWEST }, 92_652),
+        ("chain, undone or failing", Bounds { acts: 1, failed: 1, ..CHAIN }, 228_170),
+        ("more time and a crash", Bounds { crashes: 1, ..LATE }, 72_412),
+        ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 568_637),
+        ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 625_154),
     ]
 }
 
@@ -173,7 +194,13 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ServicesForget => TOMBSTONES,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
+        Defect::ForwardByIsTheLast => SLOWEST,
+        Defect::ExtensionLeavesForwardBy => LATE,
+        Defect::UndoWaitsForDirectDependents => CHAIN,
+        Defect::ResumeSendsNoNotice => PAUSE,
+        Defect::ClearsAfterAFailure => UNTOLD,
         Defect::PassedWakeDoesNothing
+        | Defect::WakeOvertakesNotice
         | Defect::ResendMeansRequests
         | Defect::OwnStampMeansMine
         | Defect::UndoDoesNotWait
@@ -185,6 +212,9 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::SiblingStartsAfterFailure => QUICK,
     }
 }
+
+/// A supervisor stops the task, and its notice is refused.
+const UNTOLD: Bounds = Bounds { then: "error", failed: 0, ..TWO };
 
 /// No seeded defect needs more events than this to show.
 const MAX_TRACE: usize = 20;

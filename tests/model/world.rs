@@ -1,13 +1,15 @@
 //! The world around one task: messages, agents with their remote service, supervisors, a person, and time.
 //!
 //! The core under test is the real one. The network is a set that only grows: whatever was sent can arrive at any later
-//! time, in any order, any number of times, or never. A crash loses any of the sends of one save; its trigger stays. Time
-//! is relative: a tick moves every recorded time one second into the past, and what is long past stays at [`PAST`].
+//! time, in any order, any number of times, or never. A crash, or queues that refuse,
+//! lose any of the sends of one save, as far as the engine's rules allow: a Wake never goes before the notice beside it, and an
+//! owed message counts as sent only if nothing before it failed. The trigger stays. Time is relative: a tick moves every recorded time one second into the past, and what is long past stays at [`PAST`].
 
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
+use shared::operator::{Act, What};
 use shared::order::Id;
 use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{self, Direction};
@@ -89,8 +91,23 @@ pub enum Action {
     Supervise { token: u64, lost: u8 },
     /// An operator resubmits.
     Resubmit { lost: u8 },
+    /// A person acts.
+    Person { hand: Hand, lost: u8 },
     /// A second passes.
     Tick,
+}
+
+/// What a person does; a step by its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hand {
+    Pause,
+    Resume,
+    /// Leaves out a step that failed or waits, or its undo.
+    Skip(usize),
+    /// Does such a step, or its undo, by hand.
+    MarkDone(usize),
+    /// Undoes the order, Processed or not.
+    Undo,
 }
 
 /// What may happen how often, and the policy.
@@ -119,6 +136,13 @@ pub struct Bounds {
     pub alone: bool,
     /// The workflow says that services keep tombstones, and the remote service does.
     pub tombstones: bool,
+    /// The steps one after the other, in place of a and b side by side.
+    pub chain: bool,
+    /// A late attempt is given two seconds more, once.
+    pub late: bool,
+    pub pauses: u8,
+    /// Steps that a person skips or marks done, and undos that one asks for.
+    pub acts: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -144,6 +168,12 @@ pub struct State {
     pub deferred: u8,
     pub cancels: u8,
     pub resubmits: u8,
+    pub pauses: u8,
+    pub acts: u8,
+    /// The notice of the turn that the task took last went out.
+    pub told: bool,
+    /// Steps whose undo a person left out, as bits.
+    pub left: u8,
     /// The first rule a transition broke.
     pub broken: Option<&'static str>,
 }
@@ -176,12 +206,16 @@ impl World {
         if bounds.tombstones {
             text += "tombstones = true\n";
         }
+        if bounds.late {
+            text += "late = { extend = \"2s\", times = 1 }\n";
+        }
         text += &step("a", ab, "", true);
         if !bounds.alone {
-            text += &step("b", ab, "", bounds.b_has_undo);
+            text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { "" }, bounds.b_has_undo);
         }
         if bounds.with_c {
-            text += &step("c", c, "after = [\"a\", \"b\"]\n", true);
+            let after = if bounds.chain { "after = [\"b\"]\n" } else { "after = [\"a\", \"b\"]\n" };
+            text += &step("c", c, after, true);
         }
         let workflow = parse("model", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own workflow");
         Self { workflow, bounds, defect, drained: Mutex::default() }
@@ -230,7 +264,14 @@ impl World {
 
     /// Sends `effects` except for the lost ones, which stay owed.
     fn send(&self, state: &mut State, trigger: Option<Msg>, effects: &[Effect], lost: u8) {
-        let mut clears = Vec::new();
+        let is_wake = |effect: &Effect| matches!(effect, Effect::Wake(..));
+        let is_turn = |effect: &Effect| matches!(effect, Effect::Notice(n) if n.kind != NoticeKind::StepCompleted);
+        let is_lost = |bit: usize| lost & (1 << bit) != 0;
+        // The engine's rule: a Wake goes out once all that belongs before it has.
+        let waits = self.defect != Some(Defect::WakeOvertakesNotice) && effects.iter().any(is_turn);
+        let holds_back = waits && effects.iter().enumerate().any(|(bit, effect)| !is_wake(effect) && is_lost(bit));
+        // And the other one: what follows a message that went out follows only while nothing before it failed.
+        let mut has_failed = false;
         for (bit, effect) in effects.iter().enumerate() {
             if !is_for(effect, &state.task.id) {
                 state.broken = Some("what is sent for a task names it, and so does the key of its calls");
@@ -239,14 +280,18 @@ impl World {
                 check_number(state, notice);
             }
             let owed = self.owed(effect);
-            if lost & (1 << bit) != 0 {
-                // Only a step's own notice may be lost for good.
+            if is_lost(bit) || holds_back && is_wake(effect) {
+                has_failed |= !is_wake(effect);
+                // Only a step's own notice may be lost for good. What went out before is owed no more.
+                let owed = owed.filter(|owed| !state.told || *owed != Owed::Notice { seq: state.task.turned_at });
                 state.owed.extend(owed.map(|owed| (trigger, owed)));
                 continue;
             }
+            state.told |= owed == Some(Owed::Notice { seq: state.task.turned_at });
             if let Some(owed) = owed {
                 state.owed.retain(|(_, o)| *o != owed);
             }
+            let clears = self.defect == Some(Defect::ClearsAfterAFailure) || !has_failed;
             match effect {
                 Effect::Wake(wake, _) => {
                     // The first and the latest are enough: one in between re-sends a part of what the first does.
@@ -268,22 +313,20 @@ impl World {
                 }
                 Effect::Notice(n) if n.kind == NoticeKind::Received => {}
                 Effect::Notice(n) => {
-                    if state.task.notice_owed && n.seq >= state.task.turned_at {
-                        clears.push(Msg::NoticeSent { version: state.task.turned_at });
+                    if clears && state.task.notice_owed && n.seq >= state.task.turned_at {
+                        state.net.insert(Msg::NoticeSent { version: state.task.turned_at });
                     }
                 }
                 Effect::Alert(a) => {
                     state.alerts_out.insert(a.version);
-                    clears.push(Msg::AlertSent { version: a.version });
+                    if clears {
+                        state.net.insert(Msg::AlertSent { version: a.version });
+                    }
                 }
                 Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
                     unreachable!("the core sends none of these")
                 }
             }
-        }
-        // The engine clears nothing when one of the sends has failed.
-        if lost == 0 {
-            state.net.extend(clears);
         }
     }
 
@@ -312,6 +355,7 @@ impl World {
         }
         let mut next = *next;
         normalise(&mut next, SignedDuration::ZERO);
+        state.told &= state.task.turned_at == next.turned_at;
         state.task = Arc::new(next);
     }
 
@@ -322,7 +366,9 @@ impl World {
             (Phase::Undoing, Phase::Undoing | Phase::Undone | Phase::UndoError) => true,
             (Phase::Error, Phase::Error | Phase::Forward | Phase::Undoing) => true,
             (Phase::UndoError, Phase::UndoError | Phase::Undoing) => true,
-            (Phase::Processed, Phase::Processed) | (Phase::Undone, Phase::Undone) => true,
+            // By a person's hand.
+            (Phase::Error | Phase::Processed, Phase::Processed) => true,
+            (Phase::Processed, Phase::Undoing) | (Phase::UndoError | Phase::Undone, Phase::Undone) => true,
             (
                 Phase::Forward | Phase::Undoing | Phase::Error | Phase::UndoError | Phase::Processed | Phase::Undone,
                 _,
@@ -336,7 +382,11 @@ impl World {
                 return Some("I1: attempts rise one by one and are never reset");
             }
             let claimed = is.attempt == was.attempt + 1;
-            if claimed != (is.claim().is_some() && is.claimed_at == new.version) {
+            let extended = is.extended == was.extended + 1 && is.attempt == was.attempt;
+            if extended && (is.claim().is_none() || self.workflow.steps[i].late.is_none_or(|l| is.extended > l.times)) {
+                return Some("only a running attempt is given more time, and not for ever");
+            }
+            if (claimed || extended) != (is.claim().is_some() && is.claimed_at == new.version) {
                 return Some("I1: every claim is a new attempt");
             }
             if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && !new.is_open(i, &self.workflow) {
@@ -356,6 +406,76 @@ impl World {
         None
     }
 
+    /// Once the undo begins, the notice of the turn to it is sent by nobody any more.
+    fn check_turn(&self, next: &mut State, before: &Task, effects: &[Effect]) {
+        let turn = Owed::Notice { seq: before.turned_at };
+        let begins = before.phase == Phase::Undoing && !before.is_undo_begun() && next.task.is_undo_begun();
+        let is_owed = next.owed.iter().any(|(_, owed)| *owed == turn);
+        if begins && is_owed && !effects.iter().any(|effect| self.owed(effect) == Some(turn)) {
+            next.broken = Some("the undo begins once the notice of the turn went out, or goes out with it");
+        }
+    }
+
+    /// The steps that need step `index`, directly or not.
+    fn dependents(&self, index: usize) -> Vec<usize> {
+        let mut found = vec![index];
+        for (n, step) in self.workflow.steps.iter().enumerate() {
+            if step.after.iter().any(|before| found.contains(before)) {
+                found.push(n);
+            }
+        }
+        found.split_off(1)
+    }
+
+    fn hands(&self, state: &State) -> Vec<Hand> {
+        let mut hands = Vec::new();
+        hands.extend((state.pauses > 0).then_some(Hand::Pause));
+        hands.extend(state.task.paused_at.map(|_| Hand::Resume));
+        if state.acts > 0 {
+            hands.extend((0..self.workflow.steps.len()).flat_map(|step| [Hand::Skip(step), Hand::MarkDone(step)]));
+            hands.push(Hand::Undo);
+        }
+        hands
+    }
+
+    /// What becomes of a person's act on `task`; `None` if it is refused, or was so before.
+    fn act(&self, task: &Task, hand: Hand, time: Timestamp) -> Option<(Box<Task>, Vec<Effect>)> {
+        let name = |step: usize| Some(self.workflow.steps[step].name.clone());
+        let what = match hand {
+            Hand::Pause => What::Pause,
+            Hand::Resume => What::Resume,
+            Hand::Skip(step) => What::Skip { step: name(step) },
+            Hand::MarkDone(step) => What::MarkDone { step: name(step), output: json!(null) },
+            Hand::Undo => What::Undo,
+        };
+        let event = Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None });
+        match self.schedule(task, &event, time) {
+            Decision::Save { task, effects } => Some((task, effects)),
+            Decision::Keep { .. } => None,
+        }
+    }
+
+    fn person(&self, state: &State, hand: Hand, lost: u8) -> Option<State> {
+        let (task, effects) = self.act(&state.task, hand, now())?;
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        match hand {
+            Hand::Pause => next.pauses -= 1,
+            Hand::Resume => {}
+            Hand::Skip(_) | Hand::MarkDone(_) | Hand::Undo => next.acts -= 1,
+        }
+        match hand {
+            Hand::MarkDone(step) => self.apply(&mut next, step, task.steps[step].is_undo_begun()),
+            Hand::Skip(step) if task.steps[step].is_undo_begun() => next.left |= 1 << step,
+            Hand::Skip(_) | Hand::Pause | Hand::Resume | Hand::Undo => {}
+        }
+        self.save(&mut next, task);
+        self.check_turn(&mut next, &state.task, &effects);
+        self.send(&mut next, None, &effects, lost);
+        self.prune(&mut next);
+        Some(next)
+    }
+
     fn handle(&self, state: &State, msg: Msg, lost: u8) -> Option<State> {
         let mut next = state.clone();
         next.crashes -= u8::from(lost != 0);
@@ -369,6 +489,7 @@ impl World {
                     next.broken = Some("an alert is cleared only after it went out");
                 }
                 self.save(&mut next, task);
+                self.check_turn(&mut next, &state.task, &effects);
                 self.send(&mut next, Some(msg), &effects, lost);
             }
             Decision::Keep { effects, .. } => self.send(&mut next, Some(msg), &effects, lost),
@@ -412,7 +533,9 @@ impl World {
                     next.broken = Some("I3: an expired attempt counts exactly once");
                 }
                 let gone = |s: &step::Step| s.claim().is_some_and(|(_, by)| now().duration_since(by) >= SKEW);
-                if expired != state.task.steps.iter().filter(|s| gone(s)).count() {
+                let extended = |(was, is): &(&step::Step, &step::Step)| is.extended > was.extended;
+                let extended = state.task.steps.iter().zip(&task.steps).filter(extended).count();
+                if expired + extended != state.task.steps.iter().filter(|s| gone(s)).count() {
                     next.broken = Some("what expired, and only that, is taken back");
                 }
                 next.token = next.token.max(token);
@@ -462,13 +585,15 @@ impl World {
         if undo {
             next.applied[step] = false;
             // In reverse: nothing that was built on it may still stand.
-            let stands = |j: usize| next.applied[j] && self.workflow.steps[j].undo.is_some();
-            if self.workflow.dependents(step).any(stands) {
+            let stands =
+                |&j: &usize| next.applied[j] && self.workflow.steps[j].undo.is_some() && next.left & (1 << j) == 0;
+            if self.dependents(step).iter().any(stands) {
                 next.broken = Some("I5: undo in reverse");
             }
         } else if next.undone.get(step) != Some(&true) {
             next.applied[step] = true;
-            if self.workflow.steps[step].after.iter().any(|&j| !next.applied[j]) {
+            let is_skipped = |j: usize| next.task.steps[j].state == step::State::Skipped;
+            if self.workflow.steps[step].after.iter().any(|&j| !next.applied[j] && !is_skipped(j)) {
                 next.broken = Some("a step is done only on top of what it depends on");
             }
         }
@@ -497,6 +622,8 @@ impl World {
             Owed::Request { step, attempt } => task.holds(step, attempt).is_some_and(|(_, by)| now() < by),
             Owed::Notice { seq } => task.turned_at == seq,
             Owed::Alert { version } => task.alert.as_ref().is_some_and(|a| a.version == version),
+            // Whoever resumes it sends one.
+            Owed::Wake if task.paused_at.is_some() => false,
             Owed::Wake => match trigger {
                 // The Wake was for the step that this reply gave back, or for the undo that it led to.
                 Some(Msg::Reply { step, attempt, .. }) => {
@@ -537,6 +664,11 @@ impl World {
                 }
                 None => false,
             },
+            // Nobody looks at a paused task until a person resumes it.
+            None if state.task.paused_at.is_some() => {
+                let resumed = self.act(&state.task, Hand::Resume, now());
+                resumed.is_some_and(|(_, effects)| effects.iter().any(|e| self.owed(e) == Some(*owed)))
+            }
             None => {
                 let due = state.task.due.map_or(now(), |due| due.max(now()));
                 match self.supervise(&state.task, state.token.max(1), due) {
@@ -557,10 +689,15 @@ impl World {
         let mut time = now();
         let mut rounds = 0;
         loop {
+            if task.paused_at.is_some() {
+                // Until a person resumes it nothing more happens.
+                let Some((next, _)) = self.act(&task, Hand::Resume, time) else { return false };
+                task = *next;
+            }
             let at_end = task.process_state().is_final();
             let Some(due) = task.due else {
                 let clean = task.alert.is_none() && !task.notice_owed;
-                return at_end && clean && self.is_consistent(task.phase, &applied, serves);
+                return at_end && clean && self.is_consistent(&task, &applied, state.left, serves);
             };
             rounds += 1;
             if rounds > MAX_DRAIN {
@@ -617,10 +754,11 @@ impl World {
     }
 
     /// What the remote service holds fits how the task ended.
-    fn is_consistent(&self, phase: Phase, applied: &[bool], serves: bool) -> bool {
-        match phase {
-            Phase::Processed => applied.iter().all(|&a| a),
-            Phase::Undone => applied.iter().zip(&self.workflow.steps).all(|(&a, s)| !a || s.undo.is_none()),
+    fn is_consistent(&self, task: &Task, applied: &[bool], left: u8, serves: bool) -> bool {
+        let mut steps = applied.iter().zip(&task.steps).zip(&self.workflow.steps).enumerate();
+        match task.phase {
+            Phase::Processed => steps.all(|(_, ((&a, step), _))| a || step.state == step::State::Skipped),
+            Phase::Undone => steps.all(|(n, ((&a, _), spec))| !a || spec.undo.is_none() || left & (1 << n) != 0),
             Phase::Error | Phase::UndoError => true,
             Phase::Forward | Phase::Undoing => !serves,
         }
@@ -628,7 +766,7 @@ impl World {
 
     fn drains_both_ways(&self, state: &State) -> bool {
         let mut hasher = DefaultHasher::new();
-        (&state.task, &state.applied, state.token).hash(&mut hasher);
+        (&state.task, &state.applied, state.token, state.left).hash(&mut hasher);
         let key = hasher.finish();
         if self.drained.lock().unwrap().contains(&key) {
             return true;
@@ -683,6 +821,9 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     // Where in the due index it is, is no matter of the protocol.
     task.shard = 0;
     task.forward_by.iter_mut().for_each(shift);
+    // Since when it is paused, and when a person acted last, is looked at by no decision.
+    task.paused_at = task.paused_at.map(|_| earliest);
+    task.acted_at = 0;
     if let Some(alert) = &mut task.alert {
         alert.reason.clear();
     }
@@ -735,6 +876,10 @@ impl World {
             deferred: b.deferred,
             cancels: b.cancels,
             resubmits: b.resubmits,
+            pauses: b.pauses,
+            acts: b.acts,
+            told: false,
+            left: 0,
             broken: None,
         }
     }
@@ -790,6 +935,11 @@ impl Model for World {
             let decision = self.schedule(&state.task, &resubmit(), now());
             actions.extend((0..masks(count(&decision))).map(|lost| Action::Resubmit { lost }));
         }
+        for hand in self.hands(state) {
+            if let Some((_, effects)) = self.act(&state.task, hand, now()) {
+                actions.extend((0..masks(effects.len())).map(|lost| Action::Person { hand, lost }));
+            }
+        }
         actions.push(Action::Tick);
     }
 
@@ -826,6 +976,7 @@ impl Model for World {
                 }
                 next
             }
+            Action::Person { hand, lost } => self.person(state, hand, lost)?,
             Action::Tick => {
                 let mut next = state.clone();
                 let mut task = (*state.task).clone();
@@ -871,7 +1022,7 @@ impl Model for World {
             }),
             Property::always(
                 "I5: the remote holds all of a processed order, and nothing of an undone one",
-                |w: &World, s: &State| w.is_consistent(s.task.phase, &s.applied, false),
+                |w: &World, s: &State| w.is_consistent(&s.task, &s.applied, s.left, false),
             ),
             Property::always(
                 "I2: an order in Error has an alert that went out or is owed and due",
@@ -886,12 +1037,16 @@ impl Model for World {
             Property::always(
                 "due is never later than a deadline, and an ended task is out of the index",
                 |_: &World, s: &State| {
-                    let deadline = s.task.complete_by().map(|by| by + SKEW);
+                    // While it is paused its deadlines wait for the person who resumes it.
+                    let deadline = s.task.complete_by().map(|by| by + SKEW).filter(|_| s.task.paused_at.is_none());
                     let owes = s.task.alert.is_some() || s.task.notice_owed;
                     match (s.task.due, deadline) {
                         (Some(due), Some(deadline)) => due <= deadline,
                         (None, Some(_)) => false,
-                        (due, None) => due.is_some() == (owes || !s.task.process_state().is_final()),
+                        (due, None) => {
+                            let is_open = !s.task.process_state().is_final() && s.task.paused_at.is_none();
+                            due.is_some() == (owes || is_open)
+                        }
                     }
                 },
             ),
