@@ -114,7 +114,7 @@ async fn a_bad_submission_is_refused_and_leaves_nothing() {
         ("cut short", "{".into(), 400, "invalid_json", None),
         ("not JSON", "order=1".into(), 400, "invalid_json", None),
         ("two objects", format!("{good}{good}"), 400, "invalid_json", None),
-        ("nested too deep", deep, 400, "invalid_json", None),
+        ("nested too deep", deep, 400, "invalid_field", Some("input")),
         ("an array", "[]".into(), 400, "invalid_field", Some("body")),
         ("the fields as an array", json!(["noops", {}]).to_string(), 400, "invalid_field", Some("body")),
         ("a string", "\"order\"".into(), 400, "invalid_field", Some("body")),

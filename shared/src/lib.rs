@@ -12,6 +12,7 @@ pub mod agents;
 mod change;
 pub mod engine;
 pub mod history;
+pub mod json;
 pub mod lease;
 pub mod message;
 pub mod operator;

@@ -182,9 +182,17 @@ impl Reply {
 pub enum Outcome {
     /// Done, or undone.
     Done {
-        /// What the next steps and the undo need to know; at most [`MAX_OUTPUT`] bytes of JSON.
+        /// What the next steps and the undo need to know; at most [`MAX_OUTPUT`] bytes of JSON, nested at most
+        /// [`MAX_DEPTH`](crate::json::MAX_DEPTH) levels deep.
         #[serde(default)]
         output: Value,
+    },
+    /// Done, with an output that would not be kept as it was sent: [`crate::json::check`] refuses it. No message says so; whoever
+    /// reads one does.
+    #[serde(skip)]
+    Garbled {
+        /// What is wrong with the output.
+        error: String,
     },
     /// It can never succeed: trying again is useless.
     Failed {

@@ -7,6 +7,7 @@
 
 use crate::change::{self, Change};
 use crate::history::{self, Entry, Kind};
+use crate::json;
 use crate::message::{MAX_OUTPUT, NoticeKind};
 use crate::scheduler::{Decision, Kept, Turn};
 use crate::step::{Direction, State, Step};
@@ -108,8 +109,11 @@ pub enum Refusal {
     /// The output is longer than [`MAX_OUTPUT`].
     #[error("the output is longer than 4096 bytes; give a reference to it")]
     LongOutput,
-    /// The input is longer than [`MAX_INPUT`], or no object.
-    #[error("the input must be a JSON object of at most 16384 bytes")]
+    /// The output is nested deeper than [`json::MAX_DEPTH`].
+    #[error("the output is nested too deep: at most 50 levels of arrays and objects are taken")]
+    DeepOutput,
+    /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
+    #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
     BadInput,
 }
 
@@ -230,7 +234,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
         (None, None) => None,
         (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| has_failed(&task.steps[i].state))?),
     };
-    if input.is_some_and(|input| !input.is_object() || length(input) > MAX_INPUT) {
+    if input.is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT) {
         return Err(Refusal::BadInput);
     }
     let mut change = Change::begin(task, turn);
@@ -247,6 +251,9 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
 fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value>, turn: &'a Turn<'a>) -> Decided<'a> {
     if output.is_some_and(|output| length(output) > MAX_OUTPUT) {
         return Err(Refusal::LongOutput);
+    }
+    if output.is_some_and(json::is_deep) {
+        return Err(Refusal::DeepOutput);
     }
     let index = only(task, step, turn, |i| left_to_a_person(task, i).is_some())?;
     let direction = left_to_a_person(task, index).expect("only such a step is picked");

@@ -203,7 +203,7 @@ impl Pools {
             // What is not urgent may wait long in a pool that is well.
             let queued = if before.priority == Priority::Low { 0 } else { reply.queued_ms.unwrap_or_default() };
             let news = match &reply.outcome {
-                Outcome::Done { .. } | Outcome::Failed { .. } => {
+                Outcome::Done { .. } | Outcome::Garbled { .. } | Outcome::Failed { .. } => {
                     News::Answered { queued: asked_wait(queued), timeout: work.timeout }
                 }
                 Outcome::Unavailable { .. } => News::Missed,

@@ -6,6 +6,7 @@
 
 use crate::agents::Agents;
 use crate::change::{self, Change, Miss};
+use crate::json;
 use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
 use crate::operator::{self, Act, Refusal, What};
 use crate::pools::Pools;
@@ -208,9 +209,13 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     let mut change = Change::begin(task, turn);
     match &reply.outcome {
         Outcome::Done { output } => match (direction, check_output(output)) {
-            // What an undo returns is not kept, so its length does not matter.
+            // What an undo returns is not kept, so what it is like does not matter.
             (Direction::Undo, _) | (Direction::Do, Ok(())) => change.complete(index, direction, output.clone()),
             (Direction::Do, Err(error)) => change.fail(index, direction, &error),
+        },
+        Outcome::Garbled { error } => match direction {
+            Direction::Undo => change.complete(index, direction, Value::Null),
+            Direction::Do => change.fail(index, direction, &format!("the agent's output cannot be kept: {error}")),
         },
         Outcome::Failed { error } => change.fail(index, direction, error),
         Outcome::Unavailable { error, retry_after_ms } => {
@@ -249,6 +254,9 @@ pub(crate) fn asked_wait(ms: u64) -> SignedDuration {
 
 fn check_output(output: &Value) -> Result<(), String> {
     let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
+    if json::is_deep(output) {
+        return Err(format!("the agent's output {}", json::Fault::Deep));
+    }
     if bytes <= MAX_OUTPUT {
         return Ok(());
     }

@@ -5,10 +5,11 @@
 mod support;
 
 use serde_json::json;
-use shared::message::{Effect, MAX_OUTPUT, NoticeKind};
+use shared::json::MAX_DEPTH;
+use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::scheduler::{Event, Kept};
 use shared::step::Direction;
-use shared::task::{Phase, Priority};
+use shared::task::{Phase, Priority, Task};
 use support::*;
 
 // ---------------------------------------------------------------- undo
@@ -205,25 +206,42 @@ fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
     bench.wake(5).is("Undoing a=UndoProcessing#3", "undo a#3").done("a").is("Undone a=Undone#3", "notice Undone");
 }
 
-// An undo returns nothing that is kept: a long answer cannot make it fail.
-#[test]
-fn an_undo_with_a_long_output_is_done_all_the_same() {
-    let mut bench = Bench::claimed(ONE);
-    bench.failed("a").at(11_000).wake(2);
-    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
-    bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+/// Outputs that no record can keep as they are.
+fn unkeepable() -> [(Outcome, &'static str); 3] {
+    let deep = (0..=MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
+    let garbled = Outcome::Garbled { error: "`a` is there twice".into() };
+    [(done(json!("x".repeat(MAX_OUTPUT + 1))), "return a reference"), (done(deep), "nested"), (garbled, "twice")]
 }
 
-// The record holds all outputs: one that is too long is refused with the way out, and undone like any failure.
+// An undo returns nothing that is kept: no answer can make it fail.
 #[test]
-fn a_step_with_a_too_long_output_fails_and_says_what_to_do() {
-    let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT + 1))));
-    bench.on(&event).is("Undoing a=Failed#1", "wake+11000, notice Failed");
-    assert!(bench.task.reason.as_ref().unwrap().contains("return a reference"), "{:?}", bench.task.reason);
-    let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", done(json!("x".repeat(MAX_OUTPUT - 2))));
-    bench.on(&event).is("Processed a=Processed#1", "notice Completed");
+fn an_undo_with_an_output_that_cannot_be_kept_is_done_all_the_same() {
+    for (outcome, _) in unkeepable() {
+        let mut bench = Bench::claimed(ONE);
+        bench.failed("a").at(11_000).wake(2);
+        let event = bench.answer("a", outcome);
+        bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+    }
+}
+
+// The record holds all outputs: one that it cannot keep is refused with the reason, and undone like any failure.
+#[test]
+fn a_step_with_an_output_that_cannot_be_kept_fails_and_says_why() {
+    for (outcome, why) in unkeepable() {
+        let mut bench = Bench::claimed(ONE);
+        let event = bench.answer("a", outcome);
+        bench.on(&event).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+        assert!(bench.task.reason.as_ref().unwrap().contains(why), "{:?}", bench.task.reason);
+    }
+    let deepest = (0..MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
+    for output in [json!("x".repeat(MAX_OUTPUT - 2)), deepest] {
+        let mut bench = Bench::claimed(ONE);
+        let event = bench.answer("a", done(output));
+        bench.on(&event).is("Processed a=Processed#1", "notice Completed");
+        // What was saved can be read, by any parser.
+        let record = serde_json::to_string(&bench.task).unwrap();
+        assert_eq!(serde_json::from_str::<Task>(&record).unwrap().steps, bench.task.steps);
+    }
 }
 
 // An irreversible step that may have run asks for a person.

@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::json;
 use shared::agents::Pause;
+use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
 use shared::operator::{Act, Refusal, What};
 use shared::scheduler::{Event, Kept};
@@ -95,6 +96,8 @@ fn an_edited_input_names_its_step_when_more_than_one_has_failed() {
     refuses(&mut bench, edited(json!([1])), Refusal::BadInput);
     let long = |bytes: usize| edited(json!({"x": "y".repeat(bytes - r#"{"x":""}"#.len())}));
     refuses(&mut bench, long(16_385), Refusal::BadInput);
+    let nested = (0..MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
+    refuses(&mut bench, edited(json!({ "a": nested })), Refusal::BadInput);
     bench.on(&act(long(16_384))).is("Pending a=Pending#1 b=Processed#1 c=Pending", "wake");
     let mut bench = stopped();
     let wrong = What::Resubmit { step: Some("b".into()), input: None };
@@ -204,6 +207,8 @@ fn a_step_marked_done_has_the_output_the_person_gave() {
     let mut bench = stopped();
     let long = |bytes: usize| What::MarkDone { step: None, output: json!("x".repeat(bytes - 2)) };
     refuses(&mut bench, long(MAX_OUTPUT + 1), Refusal::LongOutput);
+    let deep = (0..=MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
+    refuses(&mut bench, What::MarkDone { step: None, output: deep }, Refusal::DeepOutput);
     bench.on(&act(long(MAX_OUTPUT))).is("Pending a=Processed#1 b=Processed#1 c=Pending", "wake, notice StepCompleted");
 }
 

@@ -153,6 +153,7 @@ pub fn routes() -> Vec<Route> {
                 "unknown_reply_queue",
                 "rate_limited",
                 "overloaded",
+                "unreadable",
             ]),
         Route::new("get", "/orders/{order_id}", "getOrder", "orders", "How an order stands")
             .says("A token with the operator's scope sees the orders of all tenants, any other one those of its own.")
@@ -161,12 +162,12 @@ pub fn routes() -> Vec<Route> {
                 query("wait", &wait, whole(0, MAX_WAIT_S)),
             ])
             .answers(200, "Its state, its steps, and what comes next.", "Order", order())
-            .refuses(&["no_such_order"]),
+            .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "What happened to an order")
             .says("Bounded: of a very long history the first 20 entries and the last 180 are kept.")
             .takes([order_id()])
             .answers(200, "Oldest first.", "History", history())
-            .refuses(&["no_such_order"]),
+            .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty and still have a next one.")
             .takes([
@@ -237,7 +238,7 @@ pub fn routes() -> Vec<Route> {
                        "plan": [{"step": "charge", "timeout_ms": 5000, "max_failures": 5, "irreversible": false}],
                        "acts": [{"act": "retry-now", "fits": true, "steps": ["charge"]}]}),
             )
-            .refuses(&["no_such_order"]),
+            .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/leases", "listLeases", "operator", "Who leads the supervisors").answers(
             200,
             "The leases as they stand.",
@@ -277,7 +278,7 @@ pub fn routes() -> Vec<Route> {
             .body(act_schema(name), json!({"by": "ann", "reason": "asked by the customer"}))
             .answers(200, "It is done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
             .with("ETag")
-            .refuses(&["no_such_order", "order_moved", "not_allowed"]);
+            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]);
         all.push(act);
     }
     for (verb, summary) in [("pause", "Hand an agent no more work"), ("resume", "Hand an agent work again")] {
@@ -319,7 +320,30 @@ fn inner(mut schema: Value) -> Value {
     for key in ["$schema", "$defs", "title"] {
         object.remove(key);
     }
+    tidy(&mut schema);
     schema
+}
+
+/// A field that may be left out has no default that says so; and where `null` is a type it is a value, too.
+fn tidy(schema: &mut Value) {
+    match schema {
+        Value::Object(all) => {
+            if all.get("default") == Some(&Value::Null) {
+                all.remove("default");
+            }
+            let may_be_null =
+                all.get("type").and_then(Value::as_array).is_some_and(|kinds| kinds.contains(&json!("null")));
+            if let Some(Value::Array(values)) = all.get_mut("enum")
+                && may_be_null
+                && !values.contains(&Value::Null)
+            {
+                values.push(Value::Null);
+            }
+            all.values_mut().for_each(tidy);
+        }
+        Value::Array(all) => all.iter_mut().for_each(tidy),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// The body of the act called `name`: only the fields that it takes.
@@ -418,7 +442,9 @@ fn schemas() -> Value {
     let codes = all.get_mut("Problem").expect("the type of refusals");
     codes["properties"]["code"]["enum"] = CODES.iter().map(|(code, ..)| *code).collect();
     codes["properties"]["type"]["format"] = json!("uri-reference");
-    Value::Object(all)
+    let mut all = Value::Object(all);
+    tidy(&mut all);
+    all
 }
 
 fn northwind() -> Value {
@@ -476,14 +502,14 @@ fn refusal(status: u16, codes: &[&str]) -> Value {
         "content": {"application/problem+json": {"schema": reference("Problem"), "examples": examples}}})
 }
 
-/// What each code looks like.
-fn refusals() -> Value {
+/// What each of these codes looks like.
+fn refusals(is_used: impl Fn(&str) -> bool) -> Value {
     let one = |&(code, status, title): &(&str, u16, &str)| {
         let value = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
             "detail": "What is wrong here, and what to do."});
         (code.to_owned(), json!({"value": value}))
     };
-    Value::Object(CODES.iter().map(one).collect())
+    Value::Object(CODES.iter().filter(|(code, ..)| is_used(code)).map(one).collect())
 }
 
 /// The document as it is checked in.
@@ -493,6 +519,13 @@ pub fn document() -> Value {
         let path = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
         path[route.method] = operation(&route);
     }
+    // What nothing refers to is left out.
+    let text = Value::Object(paths.clone()).to_string();
+    let is_used = |text: &str, kind: &str, code: &str| text.contains(&format!("\"#/components/{kind}/{code}\""));
+    let responses = CODES.iter().filter(|(code, ..)| is_used(&text, "responses", code));
+    let responses: Value = responses.map(|(code, status, _)| ((*code).to_owned(), refusal(*status, &[code]))).collect();
+    let text = format!("{text}{responses}");
+    let examples = refusals(|code| is_used(&text, "examples", code));
     let header = |words: &str, schema: Value| json!({"description": words, "schema": schema});
     let text = || json!({"type": "string"});
     json!({
@@ -500,6 +533,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Stepwarden",
             "version": env!("CARGO_PKG_VERSION"),
+            "contact": {"name": "The operators of this system"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "Orders in, and how they stand; and what operators do about them. Every refusal is a problem \
                 (RFC 9457) with a stable `code`, whose `type` is a path of this API that explains it. On AWS, API Gateway \
@@ -516,16 +550,15 @@ pub fn document() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer",
-                "description": "The token that `stepwarden up` prints, or a JWT of the issuer in `JwtIssuer`. An operation \
-                    names the scope that the token needs."}},
+                "description": "The token that `stepwarden up` prints, or a JWT of the issuer in `JwtIssuer`. The \
+                    description of an operation names the scope that the token needs."}},
             "schemas": schemas(),
-            "examples": refusals(),
-            "responses": CODES.iter().map(|(code, status, _)| ((*code).to_owned(), refusal(*status, &[code]))).collect::<Value>(),
+            "examples": examples,
+            "responses": responses,
             "headers": {
                 "ETag": header("The version, for `If-None-Match`.", text()),
                 "Location": header("Path of the order.", text()),
                 "Retry-After": header("Seconds to wait before the same request is sent again.", json!({"type": "integer", "minimum": 1})),
-                "Allow": header("The methods that the route takes.", text()),
                 "WWW-Authenticate": header("How to authenticate.", json!({"const": "Bearer"})),
                 "traceparent": header("The W3C trace context of the request, if it had one.", text()),
             },
@@ -567,13 +600,13 @@ fn operation(route: &Route) -> Value {
     }
     let mut operation =
         json!({"operationId": route.id, "tags": [route.tag], "summary": route.summary, "responses": responses});
-    if !route.description.is_empty() {
-        operation["description"] = json!(route.description);
-    }
-    operation["security"] = match &route.scope {
-        Some(scope) => json!([{"token": [scope]}]),
-        None => json!([]),
+    // Scopes have a place of their own only in schemes of OAuth 2.0 and OpenID Connect.
+    let needs = match &route.scope {
+        Some(scope) => format!("The token needs the scope `{scope}`."),
+        None => "It needs no token.".to_owned(),
     };
+    operation["description"] = json!(format!("{} {needs}", route.description).trim_start());
+    operation["security"] = if route.scope.is_some() { json!([{"token": []}]) } else { json!([]) };
     if !route.parameters.is_empty() {
         operation["parameters"] = json!(route.parameters);
     }

@@ -4,6 +4,7 @@ use crate::mask::Mask;
 use crate::{AgentError, Call};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
+use shared::json::{self, Fault};
 use shared::message::Request;
 use shared::step::Direction;
 use shared::time::{SignedDuration, Timestamp};
@@ -82,8 +83,7 @@ impl Remote {
         traced(&answer);
         let meaning = usual("POST", answer.status().as_u16());
         let body = read(answer, meaning, &Mask::default()).await?;
-        serde_json::from_slice(&body)
-            .map_err(|e| AgentError::Permanent { error: format!("the answer is not JSON: {e}") })
+        output(&body, request.direction)
     }
 }
 
@@ -118,6 +118,20 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     match meaning {
         Meaning::Transient => Err(AgentError::Transient { error, retry_after }),
         Meaning::Done | Meaning::Permanent => Err(AgentError::Permanent { error }),
+    }
+}
+
+/// What is kept of the body of an answer that means done. Of an undo that is nothing, so it may be anything.
+pub(crate) fn output(body: &[u8], direction: Direction) -> Result<Value, AgentError> {
+    match direction {
+        Direction::Undo => Ok(Value::Null),
+        Direction::Do => json::read_value(body).map_err(|refused| {
+            let error = match &refused.fault {
+                Fault::Syntax(why) => format!("the answer is not JSON: {why}"),
+                Fault::Deep | Fault::Twice | Fault::Number(_) => format!("the answer cannot be kept: {refused}"),
+            };
+            AgentError::Permanent { error }
+        }),
     }
 }
 

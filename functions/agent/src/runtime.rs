@@ -3,8 +3,11 @@
 use crate::breaker::{self, Breaker};
 use crate::{Agent, AgentError, Call};
 use lru::LruCache;
+use serde_json::Value;
 use shared::engine::Clock;
+use shared::json;
 use shared::message::{Outcome, Reply, Request};
+use shared::step::Direction;
 use shared::time::{SignedDuration, Timestamp, millis, until};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -112,7 +115,9 @@ impl Runtime {
         match &outcome {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
             // The reason is in the order's history: the words of a remote service, which may quote what it was sent.
-            Some(Outcome::Failed { .. }) => tracing::info!(agent = request.agent, "a step failed for good"),
+            Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
+                tracing::info!(agent = request.agent, "a step failed for good")
+            }
             Some(Outcome::Unavailable { .. }) => tracing::info!(agent = request.agent, "gave a step back: unavailable"),
             Some(Outcome::Deferred { .. }) => tracing::info!(agent = request.agent, "gave a step back: breaker open"),
             None => {
@@ -148,7 +153,15 @@ impl Runtime {
             let (error, retry_after) = match answer {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
-                    return Some(Outcome::Done { output });
+                    return Some(match request.direction {
+                        // Nobody keeps it.
+                        Direction::Undo => Outcome::Done { output: Value::Null },
+                        // A reply that is nested deeper than its reader reads would be no reply.
+                        Direction::Do if json::is_deep(&output) => {
+                            Outcome::Failed { error: format!("the agent's output {}", json::Fault::Deep) }
+                        }
+                        Direction::Do => Outcome::Done { output },
+                    });
                 }
                 // It answered, so it is well: the breaker guards against silence and overload only.
                 Ok(Err(AgentError::Permanent { error })) => {

@@ -196,6 +196,7 @@ export function orders(app, parameters) {
       h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "What is wrong", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
       h("ul", { id: "list" }, rows.map(row)),
       nothing && h("p", { class: "nothing" }, nothing),
+      pages?.flatMap((page) => page.unreadable ?? []).map((one) => h("p", { class: "wrong", "data-key": `unreadable-${one.order_id}` }, h("span", { class: "mono" }, one.order_id), " is left out, because its record cannot be read: ", prose(one.why))),
       h("div", { class: "pages" },
         h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
         h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? ", the newest" : ""}` : ""),

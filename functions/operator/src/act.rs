@@ -90,8 +90,8 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
 }
 
 /// What may become of an act.
-pub const OUTCOMES: [&str; 7] =
-    ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unavailable"];
+pub const OUTCOMES: [&str; 8] =
+    ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unreadable", "unavailable"];
 
 /// What became of an act on one order, as people and programs see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -99,7 +99,7 @@ pub const OUTCOMES: [&str; 7] =
 pub struct Answer {
     /// The order.
     pub order_id: Id,
-    /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found` or `unavailable`; `would_apply` in a dry run.
+    /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found`, `unreadable` or `unavailable`; `would_apply` in a dry run.
     #[schemars(extend("enum" = OUTCOMES))]
     pub outcome: &'static str,
     /// The order's version now.
@@ -148,7 +148,8 @@ impl Answer {
                 ("moved", Some(version), Some("the order has moved on since it was looked at".into()))
             }
             Ok(Outcome::NotFound) => ("not_found", None, None),
-            Err(error) => {
+            Err(error @ Error::Corrupt { .. }) => ("unreadable", None, Some(error.to_string())),
+            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
                 ("unavailable", None, Some(format!("{error}; the act may be recorded; look before repeating it")))
             }
         };
@@ -193,7 +194,8 @@ pub fn unavailable(error: &Error) -> Problem {
             problem::too_large(None, format!("the order would take {bytes} bytes, at most {limit} can be kept"))
         }
         Error::Corrupt { what, why } if what == "the cursor" => problem::invalid_field("cursor", why.clone()),
-        Error::Unavailable { .. } | Error::Corrupt { .. } => {
+        Error::Corrupt { .. } => problem::unreadable(None, error.to_string()),
+        Error::Unavailable { .. } => {
             let detail = "store or queues did not answer; what was asked may be done or not, so look and ask again";
             problem::unavailable(None, detail).retry_after(2)
         }

@@ -5,7 +5,7 @@
 
 use crate::Operator;
 use crate::act::{self, Answer, Body};
-use crate::list::{Wanted, check_cursor};
+use crate::list::{Unreadable, Wanted, check_cursor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -93,9 +93,23 @@ pub struct Report {
     pub aborted: bool,
     /// One for each order, in the order of the list.
     pub results: Vec<Answer>,
+    /// Orders that nothing was done to, as their records cannot be read. They do not count as failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
     /// Where to go on, if there may be more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+impl Report {
+    /// Adds those that are not yet among the unreadable ones: a call that ends within a page begins with that page again.
+    fn name(&mut self, unreadable: impl Iterator<Item = Unreadable>) {
+        for one in unreadable {
+            if self.unreadable.iter().all(|named| named.order_id != one.order_id) {
+                self.unreadable.push(one);
+            }
+        }
+    }
 }
 
 impl Operator {
@@ -135,9 +149,14 @@ impl Operator {
                 // What was done is worth more to the person than the error; the cursor says where to go on.
                 Err(_) => return Ok(report),
             };
-            for task in &page.tasks {
-                let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| act::unavailable(&e))?;
-                if bulk.filter.fits(task, &workflow) {
+            let (known, damaged) = match self.with_workflows(page.tasks).await {
+                Ok(known) => known,
+                Err(error) if report.results.is_empty() => return Err(act::unavailable(&error)),
+                Err(_) => return Ok(report),
+            };
+            report.name(page.unreadable.into_iter().map(Unreadable::from).chain(damaged));
+            for (task, workflow) in &known {
+                if bulk.filter.fits(task, workflow) {
                     if report.results.len() == bulk.limit || report.aborted || Instant::now() >= end {
                         return Ok(report);
                     }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use shared::operator::{Act, Outcome};
 use shared::order::Id;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, refuse, traced, traceparent};
+use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, read, refuse, traced, traceparent};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::traces::{self, Span};
 use stepwarden_aws::{auth, query};
@@ -184,17 +184,5 @@ fn parse<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest) -> Result<T, Prob
         let detail = format!("the body has {} bytes, at most {MAX_BODY} are taken", body.len());
         return Err(problem::too_large(None, detail));
     }
-    let deserializer = &mut serde_json::Deserializer::from_slice(&body);
-    let parsed: Result<T, _> = serde_path_to_error::deserialize(&mut *deserializer);
-    let parsed = parsed.map_err(|e| {
-        let path = e.path().to_string();
-        let inner = e.into_inner();
-        if inner.is_data() {
-            problem::invalid_field(None, inner.to_string()).at(if path == "." { "body".into() } else { path })
-        } else {
-            problem::invalid_json(None, format!("{inner}; send one JSON object"))
-        }
-    })?;
-    deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
-    Ok(parsed)
+    read(&body)
 }

@@ -3,17 +3,22 @@
 use crate::{Operator, act, query};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use shared::history::shorten;
 use shared::order::Id;
+use shared::ports::Error;
 use shared::step::{Direction, State};
 use shared::task::{ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::Workflow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use stepwarden_aws::DynamoStore;
-use stepwarden_aws::list::{Filter, MAX_PAGE};
+use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
 
+/// Longest reason why a record cannot be read, in bytes.
+const MAX_WHY: usize = 300;
 /// Orders on a page where nothing else is asked.
 const PAGE: usize = 50;
 /// What `GET /orders` takes.
@@ -72,9 +77,27 @@ pub struct Trouble {
 pub struct Rows {
     /// Newest first. A page may be empty and still have a next one.
     pub orders: Vec<Row>,
+    /// Orders that belong on the page or not: their records cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
     /// For `cursor`; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+/// An order whose record cannot be read, and which is left out for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Unreadable {
+    /// The order.
+    pub order_id: Id,
+    /// What is wrong with its record.
+    pub why: String,
+}
+
+impl From<store::Unreadable> for Unreadable {
+    fn from(store::Unreadable { id, why }: store::Unreadable) -> Self {
+        Self { order_id: id, why: shorten(&why, MAX_WHY) }
+    }
 }
 
 /// Which orders: a filter of the store's, and one of steps.
@@ -197,14 +220,29 @@ impl Operator {
         let (now, filter) = (self.engine.now(), wanted.filter()?);
         check_cursor(&filter, cursor)?;
         let page = self.engine.store.list(&filter, now, limit, cursor).await.map_err(|e| act::unavailable(&e))?;
-        let mut orders = Vec::with_capacity(page.tasks.len());
-        for task in &page.tasks {
-            let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| act::unavailable(&e))?;
-            if wanted.fits(task, &workflow) {
-                orders.push(row(task, &workflow));
+        let (known, damaged) = self.with_workflows(page.tasks).await.map_err(|e| act::unavailable(&e))?;
+        let fitting = known.iter().filter(|(task, workflow)| wanted.fits(task, workflow));
+        let orders = fitting.map(|(task, workflow)| row(task, workflow)).collect();
+        let unreadable = page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect();
+        Ok(Rows { orders, unreadable, next: page.next })
+    }
+
+    /// The tasks with their definitions, and those whose definitions cannot be read.
+    ///
+    /// # Errors
+    /// The table's.
+    pub(crate) async fn with_workflows(
+        &self,
+        tasks: Vec<Task>,
+    ) -> Result<(Vec<(Task, Arc<Workflow>)>, Vec<Unreadable>), Error> {
+        let (mut known, mut damaged) = (Vec::with_capacity(tasks.len()), Vec::new());
+        for task in tasks {
+            match self.engine.workflow(&task.workflow_hash).await {
+                Ok(workflow) => known.push((task, workflow)),
+                Err(error) => damaged.push(store::Unreadable::of(&task.id, error)?.into()),
             }
         }
-        Ok(Rows { orders, next: page.next })
+        Ok((known, damaged))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a person looks at first: what waits for them, what is stuck, and why. A bounded number of reads, whatever there is.
 
 use crate::agents::{Paused, Strained};
-use crate::list::{Row, failures, row};
+use crate::list::{Row, Unreadable, failures, row};
 use crate::queues::AT_ONCE;
 use crate::{Operator, act};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -10,9 +10,11 @@ use serde::Serialize;
 use shared::agents::Agents;
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
-use shared::task::{MOVED, ProcessState, URGENT};
+use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::Timestamp;
+use shared::workflow::Workflow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use stepwarden_aws::list::{Filter, MAX_PAGE};
 use stepwarden_aws::problem::Problem;
 
@@ -35,6 +37,9 @@ pub struct Overview {
     /// The open order that was accepted first, among those looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Oldest>,
+    /// Orders among those looked at whose records cannot be read. They are in none of the groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
     /// Agents that are paused.
     pub paused_agents: BTreeMap<String, Paused>,
     /// Agents that hold up a large part of the work.
@@ -115,28 +120,33 @@ impl Operator {
         let paused_agents = paused_agents.into_iter().map(|(name, pause)| (name, pause.into())).collect();
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
-        let (open, oldest, retrying) = open;
-        Ok(Overview { waiting, paused, retrying, open, oldest, paused_agents, strained_agents })
+        let ((waiting, one), (paused, two), (open, oldest, retrying, three)) = (waiting, paused, open);
+        let mut unreadable: Vec<Unreadable> = [one, two, three].into_iter().flatten().collect();
+        // One that waits for a person may owe an alert, and then it is in both indexes.
+        unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
+        unreadable.dedup_by(|a, b| a.order_id == b.order_id);
+        Ok(Overview { waiting, paused, retrying, open, oldest, unreadable, paused_agents, strained_agents })
     }
 
-    async fn group(&self, filter: &Filter) -> Result<Group, Error> {
+    async fn group(&self, filter: &Filter) -> Result<(Group, Vec<Unreadable>), Error> {
         let page = self.engine.store.list(filter, self.engine.now(), MAX_PAGE, None).await?;
-        let count = Count { count: page.tasks.len(), more: page.next.is_some() };
-        Ok(Group { count, why: why(&self.rows(page.tasks, false).await?) })
+        let (rows, damaged) = self.rows(page.tasks, false).await?;
+        let unreadable = page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect();
+        Ok((Group { count: Count { count: rows.len(), more: page.next.is_some() }, why: why(&rows) }, unreadable))
     }
 
-    async fn rows(&self, tasks: Vec<shared::task::Task>, under_way: bool) -> Result<Vec<Row>, Error> {
-        let mut rows = Vec::with_capacity(tasks.len());
-        for task in &tasks {
-            let workflow = self.engine.workflow(&task.workflow_hash).await?;
-            rows.push(Row { trouble: failures(task, &workflow, under_way), ..row(task, &workflow) });
-        }
-        Ok(rows)
+    async fn rows(&self, tasks: Vec<Task>, under_way: bool) -> Result<(Vec<Row>, Vec<Unreadable>), Error> {
+        let (known, damaged) = self.with_workflows(tasks).await?;
+        let row = |(task, workflow): &(Task, Arc<Workflow>)| Row {
+            trouble: failures(task, workflow, under_way),
+            ..row(task, workflow)
+        };
+        Ok((known.iter().map(row).collect(), damaged))
     }
 
     /// Open orders: how many, the oldest, and those that are being retried. Whatever failed has been moved to the last parts
     /// of the due index, so these are looked at first; in the others the first order is the oldest one.
-    async fn open(&self) -> Result<(Count, Option<Oldest>, Group), Error> {
+    async fn open(&self) -> Result<(Count, Option<Oldest>, Group, Vec<Unreadable>), Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
         let parts: Vec<_> = parts.collect();
         let count = |(part, shard): (u16, u16)| async move {
@@ -154,13 +164,21 @@ impl Operator {
         let (ids, are_all) = looked_at(moved, first);
         let is_exact = are_all && !open.more;
         // An order in Error or at its end is in the index too while it owes an alert or a notice.
-        let mut rows = self.rows(self.engine.store.tasks(&ids).await?, true).await?;
+        let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
+        for read in self.engine.store.tasks(&ids).await? {
+            match read {
+                Ok(task) => tasks.push(task),
+                Err(damaged) => unreadable.push(Unreadable::from(damaged)),
+            }
+        }
+        let (mut rows, damaged) = self.rows(tasks, true).await?;
+        unreadable.extend(damaged);
         rows.retain(|row| !row.state.is_final());
         let oldest = rows.iter().min_by_key(|row| row.created_at);
         let oldest = oldest.map(|row| Oldest { order_id: row.order_id.clone(), created_at: row.created_at, is_exact });
         rows.retain(|row| !row.trouble.is_empty());
         let count = Count { count: rows.len(), more: !is_exact };
-        Ok((open, oldest, Group { count, why: why(&rows) }))
+        Ok((open, oldest, Group { count, why: why(&rows) }, unreadable))
     }
 }
 

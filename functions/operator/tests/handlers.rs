@@ -16,7 +16,7 @@ use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, Config, engine, schema};
+use stepwarden_aws::{Clients, Config, engine, item, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, Options};
 
 const WORKFLOW: &str = r#"
@@ -34,6 +34,20 @@ agent = "y"
 after = ["a"]
 timeout = "10s"
 "#;
+
+/// Ids in a list that answers with `order_id`.
+fn ids(all: &Value) -> Vec<String> {
+    let mut ids: Vec<_> =
+        all.as_array().into_iter().flatten().map(|one| one["order_id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+fn sorted<const N: usize>(ids: [&Id; N]) -> Vec<String> {
+    let mut ids = ids.map(|id| id.0.clone()).to_vec();
+    ids.sort();
+    ids
+}
 
 /// 21 November 2026, 09:00 UTC.
 const START: i64 = 1_795_251_600_000;
@@ -84,6 +98,10 @@ impl World {
     }
 
     async fn submit(&self, key: &str, tenant: &str) -> Id {
+        self.submit_to(&self.workflow, key, tenant).await
+    }
+
+    async fn submit_to(&self, workflow: &Workflow, key: &str, tenant: &str) -> Id {
         let id = Id::derive(tenant, key);
         let submission = Submission {
             id: id.clone(),
@@ -93,7 +111,7 @@ impl World {
             priority: Priority::Normal,
             shard: 0,
         };
-        let task = Task::new(submission, &self.workflow, self.now());
+        let task = Task::new(submission, workflow, self.now());
         let order = Order {
             id: id.clone(),
             tenant: tenant.into(),
@@ -135,6 +153,15 @@ impl World {
     async fn task(&self, id: &Id) -> Task {
         use shared::ports::StateStore;
         self.operator.engine.store.load(id).await.unwrap().unwrap()
+    }
+
+    /// Writes what is no record in the place of the order's, and leaves its columns.
+    async fn damage(&self, id: &Id) {
+        let mut item = item::from_task(&self.task(id).await, SignedDuration::from_hours(24)).unwrap();
+        let no_record = item["pk"].clone();
+        item.insert("task".into(), no_record);
+        let put = self.clients.dynamodb.put_item().table_name(&self.config.state_table);
+        put.set_item(Some(item)).send().await.unwrap();
     }
 
     async fn call(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> (i64, Value) {
@@ -410,6 +437,70 @@ async fn orders_in_error_and_paused_ones_are_listed_with_their_trouble() {
 }
 
 // B9: in bulk, by filter: a dry run changes nothing, a run answers for each order, and a second one finds nothing left.
+// One damaged record is named wherever it belongs, and takes no list, no count and no other order along.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_record_hides_no_other() {
+    let world = World::new().await;
+    let (a, b, c) =
+        (world.in_error("a", "acme").await, world.in_error("b", "acme").await, world.in_error("c", "other").await);
+    let (open, damaged) = (world.submit("open", "acme").await, world.submit("damaged", "acme").await);
+    let (paused, held) = (world.submit("paused", "acme").await, world.submit("held", "acme").await);
+    for id in [&paused, &held] {
+        assert_eq!(world.act(id, "pause", json!({})).await.0, 200);
+    }
+    // Its definition was never kept.
+    let text = WORKFLOW.replace("name = \"sample\"", "name = \"lost\"");
+    let lost = parse("lost.toml", &text, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+    let lost = world.submit_to(&lost, "lost", "acme").await;
+    for id in [&b, &damaged, &held] {
+        world.damage(id).await;
+    }
+    let readable = sorted([&a, &c, &open, &paused]);
+    let unreadable = sorted([&b, &damaged, &held, &lost]);
+
+    let all = world.get("/orders").await;
+    assert_eq!((ids(&all["orders"]), ids(&all["unreadable"])), (readable.clone(), unreadable.clone()), "{all}");
+    assert!(all["unreadable"].as_array().unwrap().iter().all(|one| !one["why"].as_str().unwrap().is_empty()), "{all}");
+    for (query, fitting, left_out) in [
+        ("state=Error", sorted([&a, &c]), sorted([&b])),
+        ("state=Paused", sorted([&paused]), sorted([&held])),
+        ("tenant=other", sorted([&c]), Vec::new()),
+        ("tenant=acme&state=Pending", sorted([&open, &paused]), unreadable.clone()),
+    ] {
+        let page = world.get(&format!("/orders?{query}")).await;
+        assert_eq!((ids(&page["orders"]), ids(&page["unreadable"])), (fitting, left_out), "{query}: {page}");
+    }
+    // Page by page each of them once.
+    let (mut seen, mut named, mut cursor) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let page = world.get(&format!("/orders?limit=1{cursor}")).await;
+        seen.extend(ids(&page["orders"]));
+        named.extend(ids(&page["unreadable"]));
+        let Some(next) = page["next"].as_str() else { break };
+        cursor = format!("&cursor={}", next.replace('#', "%23"));
+    }
+    seen.sort();
+    named.sort();
+    assert_eq!((seen, named), (readable, unreadable.clone()));
+
+    let overview = world.get("/overview").await;
+    assert_eq!(ids(&overview["unreadable"]), unreadable, "{overview}");
+    assert_eq!((&overview["waiting"]["count"], &overview["paused"]["count"]), (&json!(2), &json!(1)), "{overview}");
+    let bulk = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r", "abort_after_failures": 1});
+    let (status, report) = world.post("/bulk", bulk).await;
+    assert_eq!((status, &report["good"], &report["failed"]), (200, &json!(2), &json!(0)), "{report}");
+    assert_eq!(ids(&report["unreadable"]), sorted([&b]), "{report}");
+
+    for (answer, what) in [
+        (world.call("GET", &format!("/details/{b}"), Value::Null, None).await, "details"),
+        (world.act(&b, "resubmit", json!({})).await, "an act"),
+        (world.call("GET", &format!("/details/{lost}"), Value::Null, None).await, "details without a definition"),
+    ] {
+        assert_eq!((answer.0, &answer.1["code"]), (500, &json!("unreadable")), "{what}: {}", answer.1);
+        assert!(answer.1["detail"].as_str().unwrap().contains("cannot be read"), "{what}: {}", answer.1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_bulk_act_says_what_it_would_do_and_then_does_it_for_each() {
     let world = World::new().await;

@@ -6,7 +6,8 @@ mod waits;
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use shared::engine::{Engine, Handled};
-use shared::message::ToScheduler;
+use shared::json::{self, Fault};
+use shared::message::{Outcome, ToScheduler};
 use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Record, Response};
@@ -26,7 +27,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     let mut response = Response::default();
     let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for record in batch::records(event) {
-        match batch::parse::<ToScheduler>(&record) {
+        match parse(&record) {
             // The store would refuse such a key for ever, and in the words of an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
                 traces::Span::message(&record, None).fail(UNREADABLE);
@@ -96,6 +97,20 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     batch::set_aside(&engine.messenger, aside, &mut response).await;
     waits::note(engine, long).await;
     response
+}
+
+/// The message in a record. The output of a reply is somebody else's JSON: what cannot be kept as it was sent is not done.
+fn parse(record: &Record) -> Result<ToScheduler, String> {
+    let mut message = batch::parse(record)?;
+    if let ToScheduler::Reply(reply) = &mut message
+        && matches!(&reply.outcome, Outcome::Done { output } if output.is_object() || output.is_array() || output.is_f64())
+        && let Err(refused) = json::check(record.body.as_bytes())
+        // The core says so itself where the parser's own limit is not met.
+        && refused.fault != Fault::Deep
+    {
+        reply.outcome = Outcome::Garbled { error: refused.to_string() };
+    }
+    Ok(message)
 }
 
 fn span(message: &ToScheduler) -> Span {

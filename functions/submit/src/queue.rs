@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
+use stepwarden_aws::http;
 use stepwarden_aws::traces::{self, Senders, Span};
 
 /// A message on the submission queue: a submission and its key.
@@ -31,7 +32,8 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
                 senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
                 news.push(accepted);
             }
-            Err(problem) if problem.status >= 500 => response.fail(&record.message_id),
+            // What a damaged record refuses is refused again.
+            Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
             Err(problem) => {
                 let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
                 aside.push((record, format!("{}: {field}{}", problem.code, problem.detail)));
@@ -74,8 +76,7 @@ async fn accept<S: StateStore, M: Messenger>(
 /// # Errors
 /// No JSON object, no key, or the first field that is wrong.
 pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
-    let message: Message = serde_json::from_str(body)
-        .map_err(|e| crate::problem::invalid_json(None, format!("{e}; send one JSON object")))?;
+    let message: Message = http::read(body.as_bytes())?;
     let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
     let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
     submission.traceparent = message.traceparent.as_ref().and_then(Value::as_str).and_then(shared::trace::traceparent);

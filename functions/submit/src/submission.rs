@@ -6,6 +6,7 @@ use crate::problem::{self, Problem};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shared::json::{self, Fault};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, Order, canonical_hash};
 use shared::overload::Overload;
@@ -15,6 +16,7 @@ use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use stepwarden_aws::http;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::{self, Chain};
 use stepwarden_aws::whole;
@@ -70,22 +72,10 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
         );
         return Err(problem::too_large(None, detail));
     }
-    // A derived reader would take the fields as an array, too.
-    if body.trim_ascii_start().starts_with(b"[") {
-        return Err(problem::invalid_field("body", "must be one JSON object, not an array"));
+    let mut parsed: Submission = http::read(body)?;
+    if json::is_deep(&parsed.input) {
+        return Err(problem::invalid_field("input", Fault::Deep.to_string()));
     }
-    let deserializer = &mut serde_json::Deserializer::from_slice(body);
-    let parsed: Result<Submission, _> = serde_path_to_error::deserialize(&mut *deserializer);
-    let mut parsed = parsed.map_err(|e| {
-        let path = e.path().to_string();
-        let inner = e.into_inner();
-        if inner.is_data() {
-            problem::invalid_field(None, inner.to_string()).at(if path == "." { "body".into() } else { path })
-        } else {
-            problem::invalid_json(None, format!("{inner}; send one JSON object"))
-        }
-    })?;
-    deserializer.end().map_err(|e| problem::invalid_json(None, format!("{e}; send one JSON object")))?;
     whole::write(&mut parsed.input);
     Ok(parsed)
 }
@@ -295,7 +285,11 @@ pub fn unavailable(error: &Error) -> Problem {
         Error::TooLarge { bytes, limit, .. } => {
             problem::too_large(None, format!("the order takes {bytes} bytes, at most {limit} can be kept"))
         }
-        Error::Unavailable { .. } | Error::Corrupt { .. } => {
+        // What is wrong with it is in the log, and told to operators.
+        Error::Corrupt { .. } => {
+            problem::unreadable(None, "the order is kept, and its record is damaged; an operator has to mend it")
+        }
+        Error::Unavailable { .. } => {
             problem::unavailable(None, "the order store did not answer; send the same request with the same key again")
                 .retry_after(2)
         }

@@ -89,7 +89,7 @@ fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
 /// # Errors
 /// The parser's words.
 pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
-    serde_json::from_str(&record.body).map_err(|e| format!("not a message this queue takes: {e}"))
+    shared::json::read_own(&record.body).map_err(|e| format!("not a message this queue takes: {e}"))
 }
 
 /// How many bytes of `text` fit into `max` bytes once they are escaped in JSON; all of them if they do.
@@ -99,6 +99,8 @@ fn escaped_prefix(text: &str, max: usize) -> usize {
         escaped += match byte {
             b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
             0..0x20 => 6,
+            // Of the three bytes of U+FFFE and U+FFFF, which are six then, this is the first.
+            0xef => 4,
             _ => 1,
         };
         escaped > max

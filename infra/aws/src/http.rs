@@ -4,7 +4,9 @@ use crate::problem::{self, Problem};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use shared::json::{self, Fault, Refused};
 
 /// The body's bytes.
 ///
@@ -19,6 +21,27 @@ pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
     serde_json::from_value::<aws_lambda_events::encodings::Base64Data>(Value::String(text.to_owned()))
         .map(|data| data.0)
         .map_err(|_| problem::invalid_json(None, "the body is marked as base64 and is not"))
+}
+
+/// The object in a body, read strictly: see [`json`].
+///
+/// # Errors
+/// Not one JSON object, or the first field that is wrong.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let not_json = |why: &dyn std::fmt::Display| problem::invalid_json(None, format!("{why}; send one JSON object"));
+    let place = |at: String| if matches!(at.as_str(), "" | ".") { "body".to_owned() } else { at };
+    json::check(body).map_err(|Refused { fault, at }| match fault {
+        Fault::Syntax(why) => not_json(&why),
+        Fault::Deep | Fault::Twice | Fault::Number(_) => problem::invalid_field(None, fault.to_string()).at(place(at)),
+    })?;
+    // A derived reader would take the fields as an array, too.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(problem::invalid_field("body", "must be one JSON object, not an array"));
+    }
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body)).map_err(|e| {
+        let at = e.path().to_string();
+        problem::invalid_field(None, e.into_inner().to_string()).at(place(at))
+    })
 }
 
 /// Refuses a body that is not declared as JSON.

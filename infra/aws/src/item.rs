@@ -4,6 +4,7 @@
 //! is one JSON string, `task`, because a string costs fewer bytes and less work than a tree of typed attributes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use shared::json;
 use shared::order::{Id, Order};
 use shared::ports::Error;
 use shared::task::Task;
@@ -111,8 +112,8 @@ const NEWER: &str =
 pub fn to_task(item: &Item) -> Result<Task, Error> {
     let id = Id(text(item, "pk", "task")?.to_owned());
     let what = format!("task {id}");
-    let json = text(item, "task", &what)?;
-    let mut task: Task = serde_json::from_str(json).map_err(|e| {
+    let record = text(item, "task", &what)?;
+    let mut task: Task = json::read_own(record).map_err(|e| {
         let why =
             if e.is_data() { format!("attribute `task`: {e}; {NEWER}") } else { format!("attribute `task`: {e}") };
         corrupt(&what, why)
@@ -182,7 +183,7 @@ pub fn to_order(item: &Item) -> Result<Order, Error> {
         idempotency_key: text(item, "idempotency_key", &what)?.to_owned(),
         hash: text(item, "hash", &what)?.to_owned(),
         created_at: time(item, "created_at", &what)?,
-        input: serde_json::from_str(text(item, "input", &what)?)
+        input: json::read_own(text(item, "input", &what)?)
             .map_err(|e| corrupt(&what, format!("attribute `input`: {e}")))?,
         id,
     })

@@ -50,11 +50,35 @@ impl Filter {
     }
 }
 
+/// An order whose record cannot be read: a list names it, and goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The order.
+    pub id: Id,
+    /// What is wrong with its record.
+    pub why: String,
+}
+
+impl Unreadable {
+    /// `error` as what is wrong with one order, if it is that and not an outage.
+    ///
+    /// # Errors
+    /// The same error.
+    pub fn of(id: &Id, error: Error) -> Result<Self, Error> {
+        match error {
+            Error::Corrupt { what, why } => Ok(Self { id: id.clone(), why: format!("{what}: {why}") }),
+            error @ (Error::Unavailable { .. } | Error::TooLarge { .. }) => Err(error),
+        }
+    }
+}
+
 /// A page of tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     /// Newest first: by acceptance, or by the last change for what waits for a person.
     pub tasks: Vec<Task>,
+    /// Orders among these that cannot be read, so nobody knows whether they fit.
+    pub unreadable: Vec<Unreadable>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }
@@ -114,7 +138,7 @@ impl DynamoStore {
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
         let what = "orders that need attention";
-        let mut page = Page { tasks: Vec::new(), next: cursor.map(str::to_owned) };
+        let mut page = Page { next: cursor.map(str::to_owned), ..Page::default() };
         let mut looked_at = 0;
         loop {
             let start = page.next.as_deref().map(|c| from_cursor(c, what)).transpose()?;
@@ -136,7 +160,13 @@ impl DynamoStore {
                 answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
             let ids = ids?;
             looked_at += ids.len();
-            page.tasks.extend(self.tasks(&ids).await?.into_iter().filter(|task| filter.fits(task)));
+            for read in self.tasks(&ids).await? {
+                match read {
+                    Ok(task) if filter.fits(&task) => page.tasks.push(task),
+                    Ok(_) => {}
+                    Err(unreadable) => page.unreadable.push(unreadable),
+                }
+            }
             page.next = answer.last_evaluated_key.filter(|key| !key.is_empty()).map(|key| to_cursor(&key));
             if page.next.is_none() || page.tasks.len() >= limit || looked_at >= MAX_LOOKED_AT {
                 return Ok(page);
@@ -178,12 +208,23 @@ impl DynamoStore {
                 continue;
             }
             looked_at += keys.len();
-            let wanted = keys.iter().filter(|k| filter.tenant.as_ref().is_none_or(|tenant| k.tenant == *tenant));
+            let is_wanted = |key: &&OrderKey| match (&filter.tenant, &key.tenant) {
+                (Some(wanted), Some(tenant)) => wanted == tenant,
+                (None, _) | (_, None) => true,
+            };
+            let wanted = keys.iter().filter(is_wanted);
             let ids: Vec<Id> = wanted.map(|k| k.id.clone()).collect();
             let found = self.tasks(&ids).await?;
             high.clone_from(&keys[keys.len() - 1].sort);
-            for task in found.into_iter().filter(|task| filter.fits(task)) {
-                page.tasks.push(task);
+            for read in found {
+                match read {
+                    Ok(task) if filter.fits(&task) => page.tasks.push(task),
+                    Ok(_) => continue,
+                    Err(unreadable) => {
+                        page.unreadable.push(unreadable);
+                        continue;
+                    }
+                }
                 if page.tasks.len() == limit {
                     page.next = Some(self.cursor_after(filter, &page.tasks[limit - 1]));
                     return Ok(page);
@@ -213,10 +254,9 @@ impl DynamoStore {
                 .query()
                 .table_name(&self.orders_table)
                 .key_condition_expression("#bucket = :bucket AND #sort BETWEEN :low AND :high")
-                .projection_expression("#sort, #id, #tenant")
+                .projection_expression("#sort, #tenant")
                 .expression_attribute_names("#bucket", "bucket")
                 .expression_attribute_names("#sort", "sort")
-                .expression_attribute_names("#id", "id")
                 .expression_attribute_names("#tenant", "tenant")
                 .expression_attribute_values(":bucket", s(&bucket))
                 .expression_attribute_values(":low", s(low))
@@ -242,12 +282,17 @@ impl DynamoStore {
         Ok(keys)
     }
 
-    /// The tasks with these ids, in this order; those that are gone are left out.
+    /// The tasks with these ids, in this order; those that are gone are left out. One that cannot be read takes no other along.
     ///
     /// # Errors
     /// The table's.
-    pub async fn tasks(&self, ids: &[Id]) -> Result<Vec<Task>, Error> {
-        self.load_all(ids).await.into_iter().filter_map(Result::transpose).collect()
+    pub async fn tasks(&self, ids: &[Id]) -> Result<Vec<Result<Task, Unreadable>>, Error> {
+        let read = ids.iter().zip(self.load_all(ids).await);
+        let one = |(id, read): (&Id, Result<Option<Task>, Error>)| match read {
+            Ok(task) => task.map(|task| Ok(Ok(task))),
+            Err(error) => Some(Unreadable::of(id, error).map(Err)),
+        };
+        read.filter_map(one).collect()
     }
 }
 
@@ -264,16 +309,16 @@ fn attention_of(filter: &Filter) -> Option<&'static str> {
 struct OrderKey {
     sort: String,
     id: Id,
-    tenant: String,
+    /// Of a record that somebody damaged it is not known.
+    tenant: Option<String>,
 }
 
 impl OrderKey {
     fn read(item: &Item, what: &str) -> Result<Self, Error> {
-        Ok(Self {
-            sort: item::text(item, "sort", what)?.to_owned(),
-            id: Id(item::text(item, "id", what)?.to_owned()),
-            tenant: item::text(item, "tenant", what)?.to_owned(),
-        })
+        // Of the three only this one is sure to be there: it is the key, and ends with the id.
+        let sort = item::text(item, "sort", what)?.to_owned();
+        let id = Id(sort.split_once('#').map_or(sort.as_str(), |(_, id)| id).to_owned());
+        Ok(Self { id, tenant: item::text(item, "tenant", what).ok().map(str::to_owned), sort })
     }
 }
 

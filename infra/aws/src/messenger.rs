@@ -9,6 +9,7 @@ use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures::future::join_all;
 use serde_json::json;
+use shared::json;
 use shared::message::{Effect, ToScheduler};
 use shared::ports::{Error, Messenger};
 use shared::time::SignedDuration;
@@ -90,22 +91,22 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
     };
     let (message, event) = match effect {
         Effect::Request(request) => {
-            (Some(message(config.queue_of(request), json_of(request), Some(&request.tenant))?), None)
+            (Some(message(config.queue_of(request), json::write(request), Some(&request.tenant))?), None)
         }
         Effect::Wake(wake, delay) => {
-            let body = json_of(&ToScheduler::Wake(wake.clone()));
+            let body = json::write(&ToScheduler::Wake(wake.clone()));
             let wake = message(config.queue_of_wake(wake.priority), body, Some(&wake.tenant))?;
             (Some(Outgoing { delay_s: whole_seconds(*delay), ..wake }), None)
         }
         Effect::Reply(reply) => {
-            let body = json_of(&ToScheduler::Reply((**reply).clone()));
+            let body = json::write(&ToScheduler::Reply((**reply).clone()));
             (Some(message(queue::REPLIES.into(), body, Some(&reply.tenant))?), None)
         }
         Effect::Notice(notice) => {
-            (Some(message(queue::notices(&notice.queue), json_of(notice), Some(&notice.tenant))?), None)
+            (Some(message(queue::notices(&notice.queue), json::write(notice), Some(&notice.tenant))?), None)
         }
-        Effect::Alert(alert) => (None, Some(event(ORDER_ALERT, json_of(alert))?)),
-        Effect::Strained(agent) => (None, Some(event(AGENT_ALERT, json_of(agent))?)),
+        Effect::Alert(alert) => (None, Some(event(ORDER_ALERT, json::write(alert))?)),
+        Effect::Strained(agent) => (None, Some(event(AGENT_ALERT, json::write(agent))?)),
         Effect::SetAside(aside) => {
             let detail = json!({
                 "queue": aside.queue,
@@ -114,8 +115,8 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
                 "bytes": aside.body.len(),
                 "runbook": "docs/runbook.md#message-set-aside",
             });
-            let event = event(MESSAGE_ALERT, detail.to_string())?;
-            (Some(message(queue::SET_ASIDE.into(), json_of(aside), None)?), Some(event))
+            let event = event(MESSAGE_ALERT, json::write(&detail))?;
+            (Some(message(queue::SET_ASIDE.into(), json::write(aside), None)?), Some(event))
         }
     };
     Ok((message, event))
@@ -273,10 +274,6 @@ fn group_of(tenant: &str) -> String {
 fn whole_seconds(delay: SignedDuration) -> i32 {
     let seconds = delay.as_secs() + i64::from(delay.subsec_nanos() > 0);
     i32::try_from(seconds.clamp(0, 900)).expect("at most 900")
-}
-
-fn json_of<T: serde::Serialize>(message: &T) -> String {
-    serde_json::to_string(message).expect("messages have only string keys")
 }
 
 fn refused(what: &str, why: &str) -> Error {

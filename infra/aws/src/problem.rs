@@ -89,6 +89,8 @@ codes! {
     unsupported_media_type = "unsupported_media_type", 415, "The body is not declared as JSON";
     /// No such order.
     no_such_order = "no_such_order", 404, "There is no such order";
+    /// The order's record is damaged.
+    unreadable = "unreadable", 500, "The order's record cannot be read";
     /// The operator looked at an older version of the order.
     order_moved = "order_moved", 409, "The order has moved on";
     /// The act does not fit the order's state.

@@ -34,6 +34,7 @@ pub trait Place {
 /// All that a [`Messenger`] promises.
 pub async fn suite<P: Place>(place: &P) {
     every_effect(place).await;
+    every_character(place).await;
     classes_and_pools(place).await;
     more_than_a_batch(place).await;
     delays(place).await;
@@ -173,6 +174,45 @@ async fn every_effect<P: Place>(place: &P) {
     assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted, "the tenant is for the queue");
     let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
     assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), notice(""));
+    let got = take(place, queues::SET_ASIDE, 1).await;
+    assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
+}
+
+/// Whatever an order, an answer or a person says reaches the queue as it was said: SQS takes the characters of XML 1.0 only
+/// (AWS, "SendMessage").
+async fn every_character<P: Place>(place: &P) {
+    let all: String =
+        (0..0x2f).chain(0x7f..0xa0).chain(0xfdd0..0xfdf0).chain(0xfff0..0x1_0000).filter_map(char::from_u32).collect();
+    let all = format!("{all}\u{1fffe}\u{10ffff}");
+    let asked = Request {
+        input: json!({ all.clone(): all }),
+        outputs: [("first".to_owned(), json!([all]))].into(),
+        ..request(1, "payment", &all)
+    };
+    let told = Notice { reference: Some(all.clone()), reason: Some(all.clone()), ..notice(P::REPLY_QUEUE) };
+    let replied = Reply::to(&asked, Outcome::Unavailable { error: all.clone(), retry_after_ms: None });
+    let aside = SetAside {
+        queue: "scheduler".into(),
+        message_id: "m".into(),
+        reason: all.clone(),
+        body: all.clone(),
+        is_cut: false,
+    };
+    let effects = vec![
+        sent(asked.clone()),
+        Effect::Reply(Box::new(replied.clone())),
+        Effect::Notice(Box::new(told.clone())),
+        Effect::SetAside(Box::new(aside.clone())),
+    ];
+    send_all(place, effects).await;
+    let got = take(place, &queues::agent("payment"), 1).await;
+    assert_eq!(serde_json::from_value::<Request>(got[0].clone()).unwrap(), asked);
+    let got = take(place, queues::REPLIES, 1).await;
+    let wanted = Reply { tenant: String::new(), ..replied };
+    assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted);
+    let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
+    let wanted = Notice { queue: String::new(), tenant: String::new(), ..told };
+    assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), wanted);
     let got = take(place, queues::SET_ASIDE, 1).await;
     assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
 }

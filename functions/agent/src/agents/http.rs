@@ -1,7 +1,7 @@
 //! Calls the URL that a step's workflow file names.
 
 use crate::mask::Mask;
-use crate::remote::{builder, not_called, read, told, traced, unanswered};
+use crate::remote::{builder, not_called, output, read, told, traced, unanswered};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -77,11 +77,7 @@ impl Http {
             return Ok(Value::Null);
         }
         let body = read(answer, meaning, &mask).await?;
-        let output: Value = match serde_json::from_slice(&body) {
-            Ok(output) => output,
-            Err(_) if body.is_empty() => Value::Null,
-            Err(e) => return Err(permanent(format!("the answer says that it is JSON, and is not: {e}"))),
-        };
+        let output = if body.is_empty() { Value::Null } else { output(&body, request.direction)? };
         Ok(mask.value(match &call.output {
             None => output,
             Some(pointer) => output.pointer(pointer).cloned().unwrap_or_default(),
@@ -118,10 +114,6 @@ impl Agent for Http {
     fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
         Box::pin(self.call(call))
     }
-}
-
-fn permanent(error: String) -> AgentError {
-    AgentError::Permanent { error }
 }
 
 /// Not called, nor will any attempt at this call.

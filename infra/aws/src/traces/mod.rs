@@ -162,7 +162,7 @@ impl Span {
     pub fn replied(&self, reply: Option<&Reply>) {
         match reply.map(|reply| &reply.outcome) {
             Some(Outcome::Done { .. }) => {}
-            Some(Outcome::Failed { .. }) => self.fail("failed"),
+            Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => self.fail("failed"),
             Some(Outcome::Unavailable { .. }) => self.fail("unavailable"),
             Some(Outcome::Deferred { .. }) => self.fail("deferred"),
             None => self.fail("silent"),

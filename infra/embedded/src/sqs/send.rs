@@ -88,9 +88,7 @@ impl Sqs {
         message::check_attributes(&attributes)?;
         let delay_s = bounded("DelaySeconds", message.delay_seconds.unwrap_or(delay_s), 0, DELAY_MAX_S)?;
         let system = message.message_system_attributes.unwrap_or_default();
-        if let Some(name) = system.keys().find(|name| *name != "AWSTraceHeader") {
-            return Err(Error::parameter("MessageSystemAttributes", format!("unknown {name:?}")));
-        }
+        message::check_system_attributes(&system)?;
         let system_attributes_md5 = message::attributes_md5(system.iter());
         let trace = system.into_values().next().and_then(|attribute| attribute.string_value);
 

@@ -1,12 +1,13 @@
 //! `bulk`: one act on many orders. The API acts for at most 20 s a call, so this calls it until all is done.
 
 use super::args::Bulk;
-use super::show::{items, painted, text};
+use super::show::{self, items, painted, text};
 use super::speak::api;
 use crate::say;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Orders of one call in a dry run: the API's most.
@@ -29,6 +30,8 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
     let bar = ProgressBar::new(wanted.limit).with_style(style);
     let (mut good, mut failed, mut aborted) = (0, 0, false);
     let mut results: Vec<Value> = Vec::new();
+    // By id: a call that ends within a page names those of that page, and so does the next one.
+    let mut unreadable: BTreeMap<String, Value> = BTreeMap::new();
     let mut cursor = wanted.cursor.clone();
     loop {
         let mut body = body.clone();
@@ -54,6 +57,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
             bar.suspend(|| items(&report, "results").try_for_each(line))?;
         }
         results.extend(items(&report, "results").cloned());
+        unreadable.extend(items(&report, "unreadable").map(|one| (text(one, "order_id"), one.clone())));
         let next = report["next"].as_str().map(str::to_owned);
         // A call that did nothing and came no further would do so for ever.
         let stands = next == cursor && items(&report, "results").next().is_none();
@@ -63,9 +67,11 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         }
     }
     bar.finish_and_clear();
+    let unreadable: Vec<Value> = unreadable.into_values().collect();
     if wanted.at.json {
         let mut report = json!({
             "dry_run": wanted.dry_run, "good": good, "failed": failed, "aborted": aborted, "results": results,
+            "unreadable": unreadable,
         });
         if let Some(cursor) = cursor {
             report["next"] = json!(cursor);
@@ -78,6 +84,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         } else {
             crate::say!("{good} done, {failed} not{end}");
         }
+        say::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
         if let Some(cursor) = cursor {
             crate::say!("more: --cursor {cursor}");
         }

@@ -81,6 +81,16 @@ pub fn items<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value
     value[name].as_array().into_iter().flatten()
 }
 
+/// The orders that an answer leaves out because their records cannot be read; nothing if there are none.
+#[must_use]
+pub fn unreadable(answer: &Value) -> String {
+    let mut out = String::new();
+    for one in items(answer, "unreadable") {
+        let _ = writeln!(out, "unreadable: {}  {}", text(one, "order_id"), text(one, "why"));
+    }
+    out
+}
+
 /// A length of time in its largest units: «3 s», «5 min», «2 h 10 min», «4 d».
 #[must_use]
 pub fn length(time: SignedDuration) -> String {

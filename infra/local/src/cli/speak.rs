@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
+use shared::json;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
@@ -86,6 +87,8 @@ async fn submit(Submit { file, workflow, key, reply_queue, priority, wait, until
     let wrong =
         |why: String| Error::File(format!("{}: {why}; give a file with the order as one JSON object", file.display()));
     let input = read(&file).map_err(|e| wrong(e.to_string()))?;
+    // What the parser would change in silence is no more refused by the API: it sees what was parsed.
+    json::check(input.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
     let input: Value = serde_json::from_str(&input).map_err(|e| wrong(format!("not JSON: {e}")))?;
     let mut body = json!({"workflow": workflow, "input": input, "priority": priority});
     if let Some(queue) = reply_queue {
@@ -159,6 +162,7 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
         } else {
             table(["created", "order", "state", "workflow", "reference", "failures", "trouble"], &rows)
         };
+        out.push_str(&show::unreadable(answer));
         if let Some(cursor) = answer["next"].as_str() {
             let _ = writeln!(out, "more: --cursor {cursor}");
         }
@@ -201,6 +205,7 @@ fn overview(answer: &Value) -> String {
             );
         }
     }
+    out.push_str(&show::unreadable(answer));
     let agents = |name: &str| answer[name].as_object().into_iter().flatten().collect::<Vec<_>>();
     for (name, pause) in agents("paused_agents") {
         let since = when(pause, "since", now);

@@ -104,6 +104,11 @@ async fn system(api: &Api) -> Vec<Check> {
         Err(error) => fail("dead letters", error.to_string(), "see the queues below"),
     });
     checks.push(match api.read("/overview").await {
+        Ok(overview) if overview["unreadable"].is_array() => {
+            let all: Vec<_> = items(&overview, "unreadable").map(|one| text(one, "order_id")).collect();
+            let what = format!("the records of {} cannot be read, so nothing more happens to them", all.join(", "));
+            fail("orders", what, "stepwarden overview")
+        }
         Ok(overview) => match text(&overview["waiting"], "count").as_str() {
             "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),
             n => warn("orders", format!("{n} in Error wait for a person"), "stepwarden overview"),

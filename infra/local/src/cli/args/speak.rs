@@ -270,6 +270,7 @@ pub struct AgentAct {
 }
 
 fn json(text: &str) -> Result<Value, String> {
+    shared::json::check(text.as_bytes()).map_err(|refused| refused.to_string())?;
     serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))
 }
 

@@ -1,0 +1,418 @@
+//! JSON at the edges: what comes from outside is read strictly, what leaves is written so that every service takes it.
+//!
+//! A parser that follows RFC 8259 may keep either of two equal keys and may round a number, so what it accepts is not always
+//! what was sent; and what it reads, it may not be able to read again once that lies deeper in a record. [`check`] refuses all
+//! three. Inside the system there is nothing to check: what this program wrote is read by [`read_own`].
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserializer, Serialize};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+
+/// Most levels of arrays and objects of an input or an output. In requests and records it lies up to three levels deeper,
+/// which stays below the 64 levels that parsers of other languages read unless they are told otherwise, and far below the
+/// 127 of serde_json.
+pub const MAX_DEPTH: usize = 50;
+/// Most levels of what this program reads of its own: versions before [`MAX_DEPTH`] took whatever serde_json read, and put
+/// it deeper.
+const MAX_OWN_DEPTH: usize = 200;
+
+/// Why a text is not taken. `Display` is a sentence for its sender, without the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Not JSON, or more than one value: the parser's words, with line and column.
+    #[error("{0}")]
+    Syntax(String),
+    /// More levels than a parser is sure to read.
+    #[error("is nested too deep: at most {MAX_DEPTH} levels of arrays and objects are taken")]
+    Deep,
+    /// An object has a key twice; which of the values counts is anybody's guess.
+    #[error("is there twice; send each key once")]
+    Twice,
+    /// A whole number beyond 64 bits would lose its last digits.
+    #[error("is {0}, a whole number beyond 64 bits; send it as a string")]
+    Number(String),
+}
+
+/// A [`Fault`] and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Where, such as `input.lines[2].sku`; empty for the whole.
+    pub at: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.fault, self.at.as_str()) {
+            (Fault::Syntax(_), _) => write!(f, "{}", self.fault),
+            (_, "") => write!(f, "the value {}", self.fault),
+            (_, at) => write!(f, "`{at}` {}", self.fault),
+        }
+    }
+}
+
+/// Whether `text` is one JSON value that means the same to everybody. How deep it is nested is a question of the value, for
+/// [`is_deep`]; here only the parser's own limit counts.
+///
+/// # Errors
+/// The first fault, where it is.
+pub fn check(text: &[u8]) -> Result<(), Refused> {
+    let mut found = Found { keys: Vec::new(), large: 0, wrong: None, fault: None, at: Vec::new() };
+    found.walk(text)?;
+    // A float as large as that may have been written as one; only the text says.
+    let Some((nth, number)) = (found.large > 0).then(|| integer_beyond(text)).flatten() else { return Ok(()) };
+    let mut found = Found { keys: Vec::new(), large: 0, wrong: Some((nth, number)), fault: None, at: Vec::new() };
+    found.walk(text)
+}
+
+/// The value in `text`, checked.
+///
+/// # Errors
+/// As [`check`]; and [`Fault::Deep`] beyond [`MAX_DEPTH`].
+pub fn read_value(text: &[u8]) -> Result<Value, Refused> {
+    check(text)?;
+    let whole = |fault| Refused { fault, at: String::new() };
+    let value = serde_json::from_slice(text).map_err(|e| whole(syntax(&e)))?;
+    if is_deep(&value) { Err(whole(Fault::Deep)) } else { Ok(value) }
+}
+
+/// Whether `value` is nested deeper than [`MAX_DEPTH`].
+#[must_use]
+pub fn is_deep(value: &Value) -> bool {
+    fn deeper(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(all) => left == 0 || all.iter().any(|one| deeper(one, left - 1)),
+            Value::Object(all) => left == 0 || all.values().any(|one| deeper(one, left - 1)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        }
+    }
+    deeper(value, MAX_DEPTH)
+}
+
+/// What this program wrote, in whatever version: unlike serde_json alone it also reads what an earlier one put deeper than
+/// that reads.
+///
+/// # Errors
+/// The parser's.
+pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
+    serde_json::from_str(text).or_else(|error| {
+        if !is_limit(&error) || depth(text.as_bytes()) > MAX_OWN_DEPTH {
+            return Err(error);
+        }
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        deserializer.disable_recursion_limit();
+        let value = T::deserialize(&mut deserializer)?;
+        deserializer.end().map(|()| value)
+    })
+}
+
+/// `message` as JSON that SQS takes. SQS takes the characters of XML 1.0 (AWS, "SendMessage"); serde_json escapes control
+/// characters, and of what is left XML has neither U+FFFE nor U+FFFF.
+///
+/// # Panics
+/// If it has keys that are no strings.
+#[must_use]
+pub fn write(message: &impl Serialize) -> String {
+    let text = serde_json::to_string(message).expect("messages have only string keys");
+    // Both begin with this byte, as little else does.
+    if !text.as_bytes().contains(&0xef) || !text.contains(['\u{fffe}', '\u{ffff}']) {
+        return text;
+    }
+    // Outside of strings JSON is ASCII, so that is where they are.
+    text.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
+}
+
+fn syntax(error: &serde_json::Error) -> Fault {
+    if is_limit(error) { Fault::Deep } else { Fault::Syntax(error.to_string()) }
+}
+
+/// serde_json has no other way to tell; a test holds its words.
+fn is_limit(error: &serde_json::Error) -> bool {
+    error.is_syntax() && error.to_string().starts_with("recursion limit exceeded")
+}
+
+/// Walks over a value and keeps nothing of it.
+struct Found<'de> {
+    /// Of the objects that are open, one after the other.
+    keys: Vec<Cow<'de, str>>,
+    /// Floats so far that are beyond what 64 bits hold.
+    large: usize,
+    /// Which of these was written as a whole number, and how.
+    wrong: Option<(usize, String)>,
+    fault: Option<Fault>,
+    /// Where the fault is, from the inside out.
+    at: Vec<Part>,
+}
+
+enum Part {
+    Key(String),
+    Index(usize),
+}
+
+impl<'de> Found<'de> {
+    fn walk(&mut self, text: &'de [u8]) -> Result<(), Refused> {
+        let mut deserializer = serde_json::Deserializer::from_slice(text);
+        let walked = Walk(self).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+        walked.map_err(|error| {
+            let fault = self.fault.take().unwrap_or_else(|| syntax(&error));
+            // Where reading ended says nothing of a value that is nested too deep: it is that of all around it.
+            let depth = if fault == Fault::Deep { 1 } else { usize::MAX };
+            Refused { at: self.place(depth), fault }
+        })
+    }
+
+    fn place(&self, depth: usize) -> String {
+        self.at.iter().rev().take(depth).fold(String::new(), |at, part| match part {
+            Part::Key(key) if at.is_empty() => key.clone(),
+            Part::Key(key) => format!("{at}.{key}"),
+            Part::Index(n) => format!("{at}[{n}]"),
+        })
+    }
+}
+
+struct Walk<'a, 'de>(&'a mut Found<'de>);
+
+impl<'de> DeserializeSeed<'de> for Walk<'_, 'de> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<(), E> {
+        if is_large(number) {
+            if let Some((nth, text)) = &self.0.wrong
+                && *nth == self.0.large
+            {
+                self.0.fault = Some(Fault::Number(text.clone()));
+                return Err(E::custom("a number beyond 64 bits"));
+            }
+            self.0.large += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<(), A::Error> {
+        let found = self.0;
+        for n in 0.. {
+            match all.next_element_seed(Walk(found)) {
+                Ok(Some(())) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    found.at.push(Part::Index(n));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<(), A::Error> {
+        let found = self.0;
+        let first = found.keys.len();
+        while let Some(key) = all.next_key_seed(Key)? {
+            found.keys.push(key);
+            let own = found.keys.len() - 1;
+            if let Err(error) = all.next_value_seed(Walk(found)) {
+                found.at.push(Part::Key(found.keys[own].clone().into_owned()));
+                return Err(error);
+            }
+        }
+        let keys = &mut found.keys[first..];
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            found.at.push(Part::Key(pair[0].clone().into_owned()));
+            found.fault = Some(Fault::Twice);
+            return Err(A::Error::custom("a key is there twice"));
+        }
+        found.keys.truncate(first);
+        Ok(())
+    }
+}
+
+/// A key, without a copy where it needs none.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
+}
+
+/// Whole numbers beyond 64 bits are floats to the parser: of this size, or larger.
+fn is_large(number: f64) -> bool {
+    /// 2^63.
+    const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+    number.abs() >= BEYOND
+}
+
+/// The first whole number beyond 64 bits in `text`, which is JSON; and how many floats as large as that come before it.
+fn integer_beyond(text: &[u8]) -> Option<(usize, String)> {
+    let (mut nth, mut at) = (0, 0);
+    while at < text.len() {
+        match text[at] {
+            b'"' => at = after_string(text, at),
+            b'-' | b'0'..=b'9' => {
+                let is_part = |b: &u8| b.is_ascii_digit() || b"+-.eE".contains(b);
+                let end = text[at..].iter().position(|b| !is_part(b)).map_or(text.len(), |length| at + length);
+                let token = std::str::from_utf8(&text[at..end]).expect("ASCII");
+                let fits = token.parse::<u64>().is_ok() || token.parse::<i64>().is_ok();
+                if !fits && token.parse().is_ok_and(is_large) {
+                    if !token.contains(['.', 'e', 'E']) {
+                        return Some((nth, crate::history::shorten(token, 60)));
+                    }
+                    nth += 1;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// How deep `text`, which may be JSON, is nested.
+fn depth(text: &[u8]) -> usize {
+    let (mut deepest, mut depth, mut at) = (0, 0_usize, 0);
+    while at < text.len() {
+        match text[at] {
+            b'"' => {
+                at = after_string(text, at);
+                continue;
+            }
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    deepest
+}
+
+/// The place after the string that begins at `at`.
+fn after_string(text: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while at < text.len() {
+        match text[at] {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn nested(depth: usize) -> String {
+        "[".repeat(depth) + &"]".repeat(depth)
+    }
+
+    #[test]
+    fn a_fault_is_named_with_its_place() {
+        for (text, wanted) in [
+            (r#"{"a": 1, "b": {"a": 1}, "c": [{"a": 1}, {"a": 1}]}"#, None),
+            (r#"{"a": 1, "b": 2, "a": 3}"#, Some("`a` is there twice; send each key once")),
+            (r#"{"x": [1, {"a": {}, "\u0061": 3}]}"#, Some("`x[1].a` is there twice; send each key once")),
+            (r#"{"": {"é": 1, "é": 1}}"#, Some("`é` is there twice; send each key once")),
+            (
+                "[1e300, 1.8446744073709552e19, 18446744073709551615, -9223372036854775808, \"99999999999999999999\"]",
+                None,
+            ),
+            ("-0", None),
+            (
+                r#"{"a": [1e300, {"b": -9223372036854775809}]}"#,
+                Some("`a[1].b` is -9223372036854775809, a whole number beyond 64 bits; send it as a string"),
+            ),
+            (
+                "18446744073709551616",
+                Some("the value is 18446744073709551616, a whole number beyond 64 bits; send it as a string"),
+            ),
+            (r#"{"a\": 99999999999999999999": 1e20}"#, None),
+            ("{\"a\": 1} 2", Some("trailing characters at line 1 column 10")),
+            ("", Some("EOF while parsing a value at line 1 column 0")),
+            ("[1e999]", Some("number out of range at line 1 column 6")),
+            ("\"\\ud800\"", Some("unexpected end of hex escape at line 1 column 8")),
+        ] {
+            assert_eq!(check(text.as_bytes()).err().map(|e| e.to_string()).as_deref(), wanted, "{text}");
+        }
+        assert!(matches!(check(b"\"\xff\"").unwrap_err().fault, Fault::Syntax(_)));
+    }
+
+    #[test]
+    fn depth_is_bounded_for_others_and_wide_for_our_own() {
+        for (depth, is_taken) in [(0, true), (MAX_DEPTH, true), (MAX_DEPTH + 1, false), (127, false), (128, false)] {
+            let text = if depth == 0 { "7".to_owned() } else { nested(depth) };
+            let read = read_value(text.as_bytes());
+            assert_eq!(read.is_ok(), is_taken, "{depth}");
+            assert!(read.err().is_none_or(|refused| refused.fault == Fault::Deep), "{depth}");
+        }
+        // What serde_json does not read is told in the same words, at the field that holds it.
+        let refused = check(format!("{{\"a\": {{\"b\": {}}}}}", nested(100_000)).as_bytes()).unwrap_err();
+        assert_eq!((&refused.fault, refused.at.as_str()), (&Fault::Deep, "a"));
+        assert!(is_deep(&json!({"a": serde_json::from_str::<Value>(&nested(MAX_DEPTH)).unwrap()})));
+        let escaped = format!("[\"\\\"[\", \"{}\", {}]", "[".repeat(500), nested(7));
+        assert_eq!(depth(escaped.as_bytes()), 8);
+        for (levels, is_taken) in [(127, true), (128, true), (MAX_OWN_DEPTH, true), (MAX_OWN_DEPTH + 1, false)] {
+            assert_eq!(read_own::<Value>(&nested(levels)).is_ok(), is_taken, "{levels}");
+        }
+        assert!(read_own::<Value>(&(nested(150) + "x")).is_err());
+        assert!(read_own::<Value>(&"[".repeat(150)).is_err());
+    }
+
+    #[test]
+    fn what_is_written_holds_only_what_xml_has() {
+        let all: String = (0..=0x2f).chain(0xd7f0..0xe010).chain(0xff00..0x1_0010).filter_map(char::from_u32).collect();
+        let value = json!({ all.clone(): [all, "ＡＢ"] });
+        let text = write(&value);
+        let is_xml =
+            |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+        assert!(text.chars().all(is_xml));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
+}

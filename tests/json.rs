@@ -1,0 +1,351 @@
+//! Goal: JSON from outside does what its sender means, or is refused in words: no character stops a message, no depth makes a
+//! record unreadable, no key and no digit is lost in silence. Method: the whole system in one process, with a service and an
+//! agent of this test that answer what no well-meaning one would.
+
+mod support;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use axum::body::Bytes;
+use axum::extract::Path;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use shared::json::MAX_DEPTH;
+use shared::order::Id;
+use shared::task::{ProcessState, Task};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use stepwarden_aws::messenger::MESSAGE_ALERT;
+use stepwarden_embedded::Event;
+use support::{EXTERNAL, Whole, until};
+
+/// One of each kind of character that JSON, XML or a terminal treats apart. SQS takes none but tab, line feed and carriage
+/// return below U+0020, and neither U+FFFE nor U+FFFF.
+const NASTY: &str = "a\0\u{1}\u{8}\t\n\u{b}\u{c}\r\u{e}\u{1f}\"\\\u{7f}\u{85}\u{d7ff}\u{e000}\u{fdd0}\u{fffd}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}b";
+
+/// `[[..[0]..]]`: this many arrays around a number.
+fn nested(depth: usize) -> String {
+    "[".repeat(depth) + "0" + &"]".repeat(depth)
+}
+
+/// A remote service that answers what it was told to, by the last part of its path, and keeps what it was asked.
+#[derive(Clone, Default)]
+struct Service {
+    answers: Arc<Mutex<HashMap<String, (u16, String)>>>,
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    url: String,
+}
+
+impl Service {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let service = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
+        let served = service.clone();
+        let handler = move |Path(name): Path<String>, body: Bytes| async move {
+            served.asked.lock().unwrap().push((name.clone(), serde_json::from_slice(&body).unwrap_or_default()));
+            let (status, body) = served.answers.lock().unwrap().get(&name).cloned().unwrap_or((200, "null".into()));
+            (axum::http::StatusCode::from_u16(status).unwrap(), [(CONTENT_TYPE, "application/json")], body)
+        };
+        let router = axum::Router::new().route("/{name}", axum::routing::post(handler));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        service
+    }
+
+    fn answer(&self, name: &str, status: u16, body: &str) {
+        self.answers.lock().unwrap().insert(name.to_owned(), (status, body.to_owned()));
+    }
+
+    /// The last request to `name`.
+    fn asked(&self, name: &str) -> Value {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().rev().find(|(to, _)| to == name).unwrap_or_else(|| panic!("`{name}` was not asked")).1.clone()
+    }
+
+    /// Two steps at this service, one after the other, that stop in Error where one fails.
+    fn workflow(&self) -> String {
+        let step = |name: &str, more: &str| {
+            format!(
+                "[[step]]\nname = \"{name}\"\nhttp = \"{url}/{name}\"\ntimeout = \"5s\"\n{more}\n\
+                 retry = {{ max = 3, backoff = [\"20ms\"] }}\nundo = {{ http = \"{url}/un-{name}\" }}\n",
+                url = self.url
+            )
+        };
+        let (first, second) = (step("first", ""), step("second", "after = [\"first\"]"));
+        format!("name = \"odd\"\non_failure = \"error\"\n{first}{second}")
+    }
+}
+
+/// What the API answers to a body as it is: status and problem.
+async fn post(whole: &Whole, path: &str, body: &str) -> (u16, Value) {
+    let request = whole.http.post(format!("{}{path}", whole.system.url)).header("idempotency-key", "key");
+    let answer = request.header(CONTENT_TYPE, "application/json").body(body.to_owned()).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+async fn act(whole: &Whole, id: &Id, name: &str, more: &str) -> (u16, Value) {
+    post(whole, &format!("/orders/{id}/actions/{name}"), &format!("{{\"by\": \"ann\", \"reason\": \"r\"{more}}}")).await
+}
+
+async fn stopped(whole: &Whole, id: &Id, step: usize) -> Task {
+    // With its alert sent: that it is out is a version more.
+    let has_failed = |task: &Task| {
+        task.process_state() == ProcessState::Error && task.steps[step].error.is_some() && task.due.is_none()
+    };
+    whole.task_once(id, "stopped", has_failed).await
+}
+
+/// Every way to look at `id`, and at the orders beside it, still answers.
+async fn all_is_readable(whole: &Whole, id: &Id) {
+    for path in [format!("/orders/{id}"), format!("/orders/{id}/history"), format!("/details/{id}")] {
+        let answer = whole.http.get(format!("{}{path}", whole.system.url)).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        // A client whose parser has the same limit as ours could not read what an earlier version nested too deep.
+        assert!(status == 200 && shared::json::read_own::<Value>(&text).is_ok(), "{path}: {status} {text}");
+    }
+    let orders = whole.get("/orders").await;
+    assert!(orders["orders"].as_array().is_some_and(|all| !all.is_empty()), "{orders}");
+    assert!(whole.get("/overview").await["waiting"]["count"].is_u64());
+}
+
+/// Sends `body` to the queue of submissions, and waits for the reason why it was set aside.
+async fn set_aside(whole: &Whole, body: &str) -> String {
+    let before = whole.events().len();
+    let url = whole.config().queue_url("submissions");
+    whole.clients.sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
+    let is_aside = |event: &Arc<Event>| event.detail_type == MESSAGE_ALERT;
+    let event = until("it is set aside", async || whole.events().into_iter().skip(before).find(is_aside)).await;
+    let detail: Value = serde_json::from_str(&event.detail).unwrap();
+    detail["reason"].as_str().unwrap().to_owned()
+}
+
+// What is accepted can be sent: no character of an order, an answer, an act or an error stops a message to SQS.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_character_travels_through_every_message() {
+    let service = Service::start().await;
+    let whole = Whole::start(&[service.workflow()]).await;
+    service.answer("first", 200, &json!({ NASTY: NASTY }).to_string());
+    service.answer("second", 400, &json!({ "detail": NASTY }).to_string());
+    let body = json!({"workflow": "odd", "input": { NASTY: NASTY }, "reference": NASTY, "reply_queue": "shop"});
+    let id = whole.submit("a", &body).await;
+    let task = stopped(&whole, &id, 1).await;
+    assert_eq!(task.steps[0].output, Some(json!({ NASTY: NASTY })));
+    assert_eq!(service.asked("second")["outputs"]["first"], json!({ NASTY: NASTY }));
+    assert!(task.steps[1].error.as_deref().unwrap().contains(NASTY), "{:?}", task.steps[1].error);
+    until("the alert", async || whole.events().iter().any(|event| event.detail.contains("reason")).then_some(())).await;
+
+    let more = json!({"by": NASTY, "reason": NASTY, "input": { "again": NASTY }}).to_string();
+    assert_eq!(post(&whole, &format!("/orders/{id}/actions/resubmit"), &more).await.0, 200);
+    let again =
+        |task: &Task| task.process_state() == ProcessState::Error && task.version > 5 && task.steps[1].attempt > 1;
+    whole.task_once(&id, "failed again", again).await;
+    assert_eq!(service.asked("second")["input"], json!({ "again": NASTY }));
+    let more = json!({"by": NASTY, "reason": NASTY, "output": { "by hand": NASTY }}).to_string();
+    assert_eq!(post(&whole, &format!("/orders/{id}/actions/mark-done"), &more).await.0, 200);
+    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    let more = json!({"by": NASTY, "reason": NASTY}).to_string();
+    assert_eq!(post(&whole, &format!("/orders/{id}/actions/undo"), &more).await.0, 200);
+    let task = whole.ended(&[id]).await.remove(0);
+    assert_eq!(task.process_state(), ProcessState::Undone, "{:#?}", task.log);
+    assert_eq!(service.asked("un-first")["output"], json!({ NASTY: NASTY }));
+    assert_eq!(service.asked("un-second")["output"], json!({ "by hand": NASTY }));
+    assert_eq!(whole.set_aside(), 0);
+    assert!(whole.queued("notices-shop") >= 4, "received, completed, failed, undone");
+}
+
+// A record that was saved can be read: what is nested deeper than limits.md says is refused at every door.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_nested_too_deep_is_refused_at_every_door() {
+    let service = Service::start().await;
+    let whole = Whole::start(&[service.workflow()]).await;
+    let order = |depth: usize| format!("{{\"workflow\": \"odd\", \"input\": {{\"a\": {}}}}}", nested(depth));
+    for depth in [MAX_DEPTH, 124, 126, 5000] {
+        let (status, problem) = post(&whole, "/orders", &order(depth)).await;
+        let told = (&problem["code"], problem["detail"].as_str().unwrap_or_default().contains("nested"));
+        assert_eq!((status, told), (400, (&json!("invalid_field"), true)), "{depth}: {problem}");
+        let by_message = order(depth).replacen('{', "{\"idempotency_key\": \"k\", ", 1);
+        let reason = set_aside(&whole, &by_message).await;
+        assert!(reason.contains("nested"), "{depth}: {reason}");
+    }
+    // The deepest that is taken goes everywhere: a record, a request, the service, an answer, the next step, an undo.
+    service.answer("first", 200, &nested(MAX_DEPTH));
+    let body = serde_json::from_str(&order(MAX_DEPTH - 1)).unwrap();
+    let id = whole.submit("deepest", &body).await;
+    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    assert_eq!(service.asked("second")["outputs"]["first"].to_string(), nested(MAX_DEPTH));
+    all_is_readable(&whole, &id).await;
+    assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
+    // What an undo answers is not kept, so nobody minds what it is like.
+    service.answer("un-second", 200, &nested(500));
+    assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Undone);
+
+    for depth in [MAX_DEPTH + 1, 125, 126, 127, 5000] {
+        service.answer("first", 200, &nested(depth));
+        let id = whole.submit(&format!("a-{depth}"), &json!({"workflow": "odd", "input": {}})).await;
+        let task = stopped(&whole, &id, 0).await;
+        assert!(task.steps[0].error.as_deref().unwrap().contains("nested"), "{:?}", task.steps[0].error);
+        all_is_readable(&whole, &id).await;
+        for (name, more) in [
+            ("mark-done", format!(", \"output\": {}", nested(depth))),
+            ("resubmit", format!(", \"input\": {{\"a\": {}}}", nested(depth))),
+        ] {
+            let (status, problem) = act(&whole, &id, name, &more).await;
+            assert!((400..410).contains(&status) && problem.to_string().contains("nested"), "{name}: {problem}");
+            let filter = format!("{{\"state\": \"Error\", \"workflow\": \"odd\"}}");
+            let bulk =
+                format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
+            let (_, answer) = post(&whole, "/bulk", &bulk).await;
+            assert!(answer.to_string().contains("nested"), "{name}: {answer}");
+        }
+        assert_eq!(whole.task(&id).await.version, task.version, "nothing was changed");
+        all_is_readable(&whole, &id).await;
+        let more = format!(", \"output\": {}", nested(MAX_DEPTH));
+        assert_eq!(act(&whole, &id, "mark-done", &more).await.0, 200);
+        all_is_readable(&whole, &id).await;
+    }
+}
+
+// What would change in silence is refused: a key that is there twice, and a whole number beyond 64 bits.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_digits_are_kept_or_refused_at_every_door() {
+    let service = Service::start().await;
+    let external = format!(
+        "name = \"gift\"\non_failure = \"error\"\n[[step]]\nname = \"wrap\"\nagent = \"{EXTERNAL}\"\ntimeout = \"30s\"\n\
+         undo = {{ agent = \"{EXTERNAL}\" }}\n"
+    );
+    let whole = Whole::start(&[service.workflow(), external]).await;
+    let wrong = [
+        (r#"{"a": {"b": 1, "b": 2}}"#, "a.b"),
+        (r#"{"a": {"b": 1, "\u0062": 1}}"#, "a.b"),
+        (r#"{"a": [18446744073709551616]}"#, "18446744073709551616"),
+        (r#"{"a": [1e300, "99999999999999999999", -9223372036854775809]}"#, "-9223372036854775809"),
+    ];
+    for (input, named) in wrong {
+        let order = format!("{{\"workflow\": \"odd\", \"input\": {input}}}");
+        let (status, problem) = post(&whole, "/orders", &order).await;
+        assert_eq!((status, &problem["code"]), (400, &json!("invalid_field")), "{problem}");
+        assert!(problem.to_string().contains(named), "{problem}");
+        assert!(problem["field"].as_str().unwrap().starts_with("input.a"), "{problem}");
+        let reason = set_aside(&whole, &order.replacen('{', "{\"idempotency_key\": \"k\", ", 1)).await;
+        assert!(reason.contains(named), "{reason}");
+
+        service.answer("first", 200, input);
+        let id = whole.submit(input, &json!({"workflow": "odd", "input": {}})).await;
+        let task = stopped(&whole, &id, 0).await;
+        assert!(task.steps[0].error.as_deref().unwrap().contains(named), "{:?}", task.steps[0].error);
+        for (name, field) in [("mark-done", "output"), ("resubmit", "input")] {
+            let more = format!(", \"{field}\": {input}");
+            let (status, problem) = act(&whole, &id, name, &more).await;
+            assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
+            let filter = r#"{"state": "Error"}"#;
+            let bulk =
+                format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"a\", \"reason\": \"r\"{more}}}");
+            let (status, problem) = post(&whole, "/bulk", &bulk).await;
+            assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
+        }
+        assert_eq!(whole.task(&id).await.version, task.version);
+
+        // An agent of somebody else's: the step says what is wrong, and an undo, whose answer is not kept, goes through.
+        let id = whole.submit(&format!("gift {input}"), &json!({"workflow": "gift", "input": {}})).await;
+        reply(&whole, input).await;
+        let task = stopped(&whole, &id, 0).await;
+        assert!(task.steps[0].error.as_deref().unwrap().contains(named), "{:?}", task.steps[0].error);
+        assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
+        reply(&whole, input).await;
+        let task = whole.ended(&[id]).await.remove(0);
+        assert_eq!(task.process_state(), ProcessState::Undone, "{:#?}", task.log);
+    }
+    // At the top, too, where the fields are.
+    let (status, problem) = post(&whole, "/orders", r#"{"workflow": "odd", "input": {}, "input": {"a": 1}}"#).await;
+    assert_eq!(
+        (status, &problem["code"], &problem["field"]),
+        (400, &json!("invalid_field"), &json!("input")),
+        "{problem}"
+    );
+    let by_message = r#"{"idempotency_key": "k", "workflow": "odd", "input": {}, "input": {"a": 1}}"#;
+    assert!(set_aside(&whole, by_message).await.contains("`input`"));
+    // What 64 bits hold is kept to the last digit.
+    let edge = json!({"a": [u64::MAX, i64::MIN, 9_007_199_254_740_993_u64, 1e300]});
+    service.answer("first", 200, &edge.to_string());
+    let id = whole.submit("edge", &json!({"workflow": "odd", "input": edge})).await;
+    let task = whole.ended(&[id]).await.remove(0);
+    assert_eq!((&task.steps[0].output, &service.asked("first")["input"]), (&Some(edge.clone()), &edge));
+}
+
+/// Takes the next request of the external agent, and says that it is done with this output.
+async fn reply(whole: &Whole, output: &str) {
+    let (sqs, url) = (&whole.clients.sqs, whole.config().queue_url(&format!("agent-{EXTERNAL}")));
+    let message = until("a request", async || {
+        let received = sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
+        received.messages.unwrap_or_default().pop()
+    })
+    .await;
+    let request: Value = serde_json::from_str(message.body().unwrap()).unwrap();
+    let reply = format!(
+        "{{\"type\": \"reply\", \"task_id\": {}, \"step\": {}, \"attempt\": {}, \"outcome\": \"done\", \"output\": {output}}}",
+        request["task_id"], request["step"], request["attempt"]
+    );
+    let to = whole.config().queue_url("replies");
+    sqs.send_message().queue_url(to).message_body(reply).send().await.unwrap();
+    let delete = sqs.delete_message().queue_url(&url).receipt_handle(message.receipt_handle.unwrap());
+    delete.send().await.unwrap();
+}
+
+/// Puts `record` in the place of the order's, and leaves its columns.
+async fn overwrite(whole: &Whole, id: &Id, record: &str) {
+    let update = whole.clients.dynamodb.update_item().table_name(&whole.config().state_table);
+    let update = update.key("pk", AttributeValue::S(id.0.clone())).update_expression("SET #task = :task");
+    let update = update.expression_attribute_names("#task", "task");
+    update.expression_attribute_values(":task", AttributeValue::S(record.into())).send().await.unwrap();
+}
+
+// A damaged record is told as what it is to everybody who asks for it, and to nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_is_no_outage() {
+    let service = Service::start().await;
+    let whole = Whole::start(&[service.workflow()]).await;
+    let order = r#"{"workflow": "odd", "input": {"n": 1}}"#;
+    assert_eq!(post(&whole, "/orders", order).await.0, 202);
+    let id = Id::derive(submit::http::DEFAULT_TENANT, "key");
+    let other = whole.submit("other", &json!({"workflow": "odd", "input": {}})).await;
+    whole.ended(&[id.clone(), other.clone()]).await;
+    overwrite(&whole, &id, "{").await;
+    for path in [
+        format!("/orders/{id}"),
+        format!("/orders/{id}/history"),
+        format!("/orders/{id}?wait=5"),
+        format!("/details/{id}"),
+    ] {
+        let problem = whole.get(&path).await;
+        assert_eq!((&problem["status"], &problem["code"]), (&json!(500), &json!("unreadable")), "{path}: {problem}");
+    }
+    // Sent again, over HTTP and by message, it is neither another order nor an outage to be waited for.
+    let (status, problem) = post(&whole, "/orders", order).await;
+    assert_eq!((status, &problem["code"]), (500, &json!("unreadable")), "{problem}");
+    let reason = set_aside(&whole, &order.replacen('{', "{\"idempotency_key\": \"key\", ", 1)).await;
+    assert!(reason.contains("unreadable"), "{reason}");
+    all_is_readable(&whole, &other).await;
+    assert_eq!(whole.get("/orders").await["unreadable"][0]["order_id"], id.0);
+}
+
+// Versions before took what they could not read again: what one of them wrote is read, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_an_earlier_version_nested_too_deep_is_read() {
+    let service = Service::start().await;
+    let whole = Whole::start(&[service.workflow()]).await;
+    service.answer("second", 400, "null");
+    let id = whole.submit("old", &json!({"workflow": "odd", "input": {}})).await;
+    let mut task = stopped(&whole, &id, 1).await;
+    task.steps[0].output = serde_json::from_str(&nested(126)).ok();
+    let record = serde_json::to_string(&task).unwrap();
+    assert!(serde_json::from_str::<Task>(&record).is_err(), "the parser alone does not");
+    overwrite(&whole, &id, &record).await;
+    all_is_readable(&whole, &id).await;
+    service.answer("second", 200, "null");
+    assert_eq!(act(&whole, &id, "resubmit", "").await.0, 200);
+    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    assert_eq!(
+        service.asked("second")["outputs"]["first"].to_string(),
+        "null",
+        "the service of this test reads 127 levels"
+    );
+    assert_eq!(whole.set_aside(), 0);
+}
