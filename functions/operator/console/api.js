@@ -67,10 +67,14 @@ async function ask(path, options, signal) {
   return answer;
 }
 
+// A number keeps the digits it came with, where the browser can keep them: it may be edited and sent back.
+const exact = (_, value, context) =>
+  Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source && JSON.rawJSON ? JSON.rawJSON(context.source) : value;
+
 async function body(answer) {
   const text = await answer.text();
   try {
-    return JSON.parse(text);
+    return JSON.parse(text, exact);
   } catch {
     return { detail: text.slice(0, 300) || undefined };
   }
@@ -90,9 +94,21 @@ export async function get(path, signal) {
   return value;
 }
 
+/** JSON as a person wrote it: sent so, because a parser here would lose a key that is there twice, and digits. */
+export class Written {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+function written(value) {
+  const given = Object.entries(value).filter(([, one]) => one !== undefined);
+  return `{${given.map(([name, one]) => `${JSON.stringify(name)}:${one instanceof Written ? one.text : JSON.stringify(one)}`).join(",")}}`;
+}
+
 /** Posts `value` to `path`: what became of it. */
 export async function post(path, value) {
-  const options = { method: "POST", body: JSON.stringify(value), headers: { "content-type": "application/json" } };
+  const options = { method: "POST", body: written(value), headers: { "content-type": "application/json" } };
   const answer = await ask(path, options);
   const told = await body(answer);
   if (!answer.ok) throw new Refused(answer.status, told);

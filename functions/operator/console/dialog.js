@@ -1,7 +1,7 @@
 // Dialogs: a question with its fields, and what became of the answer.
 
 import { h, show } from "./dom.js";
-import { Refused } from "./api.js";
+import { Refused, Written } from "./api.js";
 
 const BY = "stepwarden.by";
 const MOST_REASON = 180;
@@ -58,7 +58,8 @@ function values(form, fields) {
     if (text === (field.value ?? "").trim() && !field.always) continue;
     if (text === "") continue;
     try {
-      all[field.name] = JSON.parse(text);
+      JSON.parse(text);
+      all[field.name] = new Written(text);
     } catch (error) {
       throw new Error(`${field.label} is not JSON: ${error.message}`);
     }
