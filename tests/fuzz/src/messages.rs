@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use shared::agents::ALL_RUN;
+use shared::json;
 use shared::message::{Request, ToScheduler};
 use shared::order::Id;
 use shared::pools::ONE_EACH;
@@ -57,13 +58,22 @@ static CLAIMED: LazyLock<(Workflow, Task)> = LazyLock::new(|| {
     (workflow, *task)
 });
 
+/// `message` as it is sent: SQS takes the characters of XML 1.0 only.
+fn sent(message: &impl serde::Serialize) -> String {
+    let text = json::write(message);
+    let is_taken =
+        |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    assert!(text.chars().all(is_taken), "{text:?}");
+    text
+}
+
 /// Whatever a scheduler reads: it is written as it was read, and moves a task by one version at most, never out of a final
 /// state. A reply counts only for the step and the attempt that are under way.
 pub fn to_scheduler(bytes: &[u8]) -> bool {
     let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return false };
-    let json = serde_json::to_string(&message).expect("as it is sent");
+    let json = sent(&message);
     let again: ToScheduler = serde_json::from_str(&json).expect("as it was sent");
-    assert_eq!(json, serde_json::to_string(&again).expect("as it is sent"));
+    assert_eq!(json, sent(&again));
     let (workflow, task) = &*CLAIMED;
     let (event, current) = match message {
         ToScheduler::Wake(wake) => (Event::from(&wake), None),
@@ -79,6 +89,9 @@ pub fn to_scheduler(bytes: &[u8]) -> bool {
     let Decision::Save { task: next, .. } = schedule(task, &event, &turn(workflow)) else { return false };
     assert_ne!(current, Some(false), "a reply of another attempt changed the task: {event:?}");
     assert_eq!(next.version, task.version + 1);
+    let record = serde_json::to_string(&next).expect("as it is saved");
+    let read: Task = serde_json::from_str(&record).expect("what is saved can be read, by any parser");
+    assert_eq!(read.steps, next.steps);
     assert_eq!(next.steps.len(), task.steps.len());
     assert!(next.steps.iter().zip(&task.steps).all(|(after, before)| after.attempt >= before.attempt));
     // The same again is of the past now, or says nothing new.
@@ -92,7 +105,7 @@ pub fn to_scheduler(bytes: &[u8]) -> bool {
 /// Whatever an agent reads is written as it was read.
 pub fn request(bytes: &[u8]) -> bool {
     let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return false };
-    let json = serde_json::to_string(&request).expect("as it is sent");
+    let json = sent(&request);
     let again: Request = serde_json::from_str(&json).expect("as it was sent");
     assert_eq!(again, request);
     true
@@ -101,7 +114,8 @@ pub fn request(bytes: &[u8]) -> bool {
 /// An order by message: what is accepted has a key that can be used.
 pub fn order(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Ok((key, _)) = submit::queue::parse(text) else { return false };
+    let Ok((key, submission)) = submit::queue::parse(text) else { return false };
     assert!(!key.trim().is_empty() && key.len() <= 200);
+    assert!(!json::is_deep(&submission.input) && json::check(bytes).is_ok());
     true
 }
