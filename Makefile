@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure bench-peers e2e console template lint-ci rollback openapi schemathesis deny python-agent contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build measure bench-peers e2e console template lint-ci rollback openapi schemathesis spectral deny python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -58,6 +58,10 @@ openapi:
 # Requests made from that document against the local system, by schemathesis.
 schemathesis:
 	tests/schemathesis/run
+
+# That document held to the rules of spectral:oas. Needs Node.js 20 or newer and, the first time, npm.
+spectral:
+	npx --yes @stoplight/spectral-cli@6.16.3 lint docs/openapi.json --ruleset tests/openapi/spectral.yaml --fail-severity hint
 
 # Licences, sources and known advisories of all dependencies: cargo install cargo-deny --locked
 deny:

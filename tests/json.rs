@@ -173,7 +173,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
     assert_eq!(service.asked("second")["outputs"]["first"].to_string(), nested(MAX_DEPTH));
     all_is_readable(&whole, &id).await;
     assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
-    // What an undo answers is not kept, so nobody minds what it is like.
+    // What an undo answers is not kept, so it may be anything.
     service.answer("un-second", 200, &nested(500));
     assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Undone);
 
@@ -189,7 +189,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
         ] {
             let (status, problem) = act(&whole, &id, name, &more).await;
             assert!((400..410).contains(&status) && problem.to_string().contains("nested"), "{name}: {problem}");
-            let filter = format!("{{\"state\": \"Error\", \"workflow\": \"odd\"}}");
+            let filter = r#"{"state": "Error", "workflow": "odd"}"#;
             let bulk =
                 format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
             let (_, answer) = post(&whole, "/bulk", &bulk).await;
@@ -208,8 +208,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
 async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     let service = Service::start().await;
     let external = format!(
-        "name = \"gift\"\non_failure = \"error\"\n[[step]]\nname = \"wrap\"\nagent = \"{EXTERNAL}\"\ntimeout = \"30s\"\n\
-         undo = {{ agent = \"{EXTERNAL}\" }}\n"
+        "name = \"gift\"\non_failure = \"error\"\n[[step]]\nname = \"wrap\"\nagent = \"{EXTERNAL}\"\ntimeout = \"60s\"\n"
     );
     let whole = Whole::start(&[service.workflow(), external]).await;
     let wrong = [
@@ -243,15 +242,11 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         }
         assert_eq!(whole.task(&id).await.version, task.version);
 
-        // An agent of somebody else's: the step says what is wrong, and an undo, whose answer is not kept, goes through.
+        // An agent of somebody else's.
         let id = whole.submit(&format!("gift {input}"), &json!({"workflow": "gift", "input": {}})).await;
-        reply(&whole, input).await;
+        reply(&whole, &id, input).await;
         let task = stopped(&whole, &id, 0).await;
         assert!(task.steps[0].error.as_deref().unwrap().contains(named), "{:?}", task.steps[0].error);
-        assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
-        reply(&whole, input).await;
-        let task = whole.ended(&[id]).await.remove(0);
-        assert_eq!(task.process_state(), ProcessState::Undone, "{:#?}", task.log);
     }
     // At the top, too, where the fields are.
     let (status, problem) = post(&whole, "/orders", r#"{"workflow": "odd", "input": {}, "input": {"a": 1}}"#).await;
@@ -261,7 +256,7 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         "{problem}"
     );
     let by_message = r#"{"idempotency_key": "k", "workflow": "odd", "input": {}, "input": {"a": 1}}"#;
-    assert!(set_aside(&whole, by_message).await.contains("`input`"));
+    assert!(set_aside(&whole, by_message).await.contains("input: is there twice"));
     // What 64 bits hold is kept to the last digit.
     let edge = json!({"a": [u64::MAX, i64::MIN, 9_007_199_254_740_993_u64, 1e300]});
     service.answer("first", 200, &edge.to_string());
@@ -270,12 +265,12 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     assert_eq!((&task.steps[0].output, &service.asked("first")["input"]), (&Some(edge.clone()), &edge));
 }
 
-/// Takes the next request of the external agent, and says that it is done with this output.
-async fn reply(whole: &Whole, output: &str) {
+/// Takes the request of this order from the queue of the external agent, and says that it is done with this output.
+async fn reply(whole: &Whole, id: &Id, output: &str) {
     let (sqs, url) = (&whole.clients.sqs, whole.config().queue_url(&format!("agent-{EXTERNAL}")));
     let message = until("a request", async || {
         let received = sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
-        received.messages.unwrap_or_default().pop()
+        received.messages.unwrap_or_default().into_iter().find(|message| message.body().unwrap().contains(&id.0))
     })
     .await;
     let request: Value = serde_json::from_str(message.body().unwrap()).unwrap();
@@ -297,7 +292,7 @@ async fn overwrite(whole: &Whole, id: &Id, record: &str) {
     update.expression_attribute_values(":task", AttributeValue::S(record.into())).send().await.unwrap();
 }
 
-// A damaged record is told as what it is to everybody who asks for it, and to nobody else.
+// A damaged record is an error of its own, for that order and for no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_is_no_outage() {
     let service = Service::start().await;

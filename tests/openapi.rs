@@ -30,6 +30,103 @@ fn the_document_is_the_one_that_is_served() {
     assert!(std::fs::read_to_string(&path).unwrap() == made, "{how}");
 }
 
+/// What is wrong with a document, by the rules of `spectral:oas` that this one once broke, and with texts of any length in what
+/// is read.
+fn complaints(document: &Value) -> Vec<String> {
+    fn walk(value: &Value, at: &str, is_read: bool, found: &mut Vec<String>) {
+        let Some(all) = value.as_object() else {
+            for one in value.as_array().into_iter().flatten() {
+                walk(one, at, is_read, found);
+            }
+            return;
+        };
+        let is = |kind: &str| {
+            all.get("type").is_some_and(|t| t == kind || t.as_array().is_some_and(|all| all.contains(&json!(kind))))
+        };
+        if let Some(values) = all.get("enum").and_then(Value::as_array) {
+            let is_among = |value: &Value| values.contains(value);
+            let default = all.get("default").is_none_or(is_among);
+            if !default || is("null") != is_among(&Value::Null) {
+                found.push(format!("{at}: its default, or null, is not among its values"));
+            }
+        } else if all.get("default") == Some(&Value::Null) && !is("null") {
+            found.push(format!("{at}: its default is null, which it cannot be"));
+        }
+        let bounds = ["maxLength", "enum", "const", "format", "pattern"];
+        if is_read && is("string") && !bounds.iter().any(|bound| all.contains_key(*bound)) {
+            found.push(format!("{at}: a text of any length"));
+        }
+        for (name, one) in all.iter().filter(|(name, _)| !["example", "examples"].contains(&name.as_str())) {
+            walk(one, &format!("{at}/{name}"), is_read, found);
+        }
+    }
+    let mut found = Vec::new();
+    if !document["info"]["contact"].is_object() {
+        found.push("info: no contact".to_owned());
+    }
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let at = format!("{method} {path}");
+            if operation["description"].as_str().is_none_or(str::is_empty) {
+                found.push(format!("{at}: no description"));
+            }
+            let scopes = operation["security"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|one| one["token"].as_array())
+                .flatten();
+            found.extend(scopes.map(|scope| format!("{at}: the scheme has no scope {scope}")));
+            // Of a header that says nothing the rest is taken all the same.
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            for parameter in parameters.filter(|parameter| parameter["in"] != "header") {
+                walk(parameter, &format!("{at} parameters"), true, &mut found);
+            }
+            walk(&operation["requestBody"], &format!("{at} body"), true, &mut found);
+        }
+    }
+    let text = document.to_string();
+    for (kind, all) in document["components"].as_object().unwrap() {
+        for (name, one) in all.as_object().unwrap() {
+            let is_used = text.contains(&format!("\"#/components/{kind}/{name}\""));
+            if !is_used && kind != "securitySchemes" {
+                found.push(format!("{kind}/{name}: nothing refers to it"));
+            }
+            let is_read = ["Filter", "OrderInput", "Customer", "Address", "Line", "Redrive", "WhoAndWhy"]
+                .contains(&name.as_str());
+            walk(one, &format!("{kind}/{name}"), is_read, &mut found);
+        }
+    }
+    found
+}
+
+/// Breaks a document.
+type Break = fn(&mut Value);
+
+#[test]
+fn the_document_keeps_the_rules_of_documents() {
+    let good = document::document();
+    assert_eq!(complaints(&good), Vec::<String>::new());
+    // Each rule finds what it is for.
+    let broken: [(&str, Break); 7] = [
+        ("no contact", |d| drop(d["info"].as_object_mut().unwrap().remove("contact"))),
+        ("no description", |d| d["paths"]["/queues"]["get"]["description"] = json!("")),
+        ("no scope", |d| d["paths"]["/queues"]["get"]["security"][0]["token"] = json!(["x"])),
+        ("default", |d| d["components"]["schemas"]["Filter"]["properties"]["state"]["default"] = json!("Lost")),
+        ("null", |d| {
+            drop(d["components"]["schemas"]["Filter"]["properties"]["state"]["enum"].as_array_mut().unwrap().pop())
+        }),
+        ("refers", |d| d["components"]["headers"]["Allow"] = json!({"schema": {"type": "string"}})),
+        ("any length", |d| d["components"]["schemas"]["Filter"]["properties"]["step"] = json!({"type": "string"})),
+    ];
+    for (rule, break_it) in broken {
+        let mut bad = good.clone();
+        break_it(&mut bad);
+        let found = complaints(&bad);
+        assert!(found.len() == 1 && found[0].contains(rule), "{rule}: {found:?}");
+    }
+}
+
 /// A path with its parameters, and the names of acts, left open.
 fn open(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();

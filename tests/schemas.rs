@@ -272,6 +272,34 @@ fn every_schema_is_one_and_has_messages_here() {
     }
 }
 
+/// Texts of which any length is taken, and only the beginning is kept.
+const ANY_LENGTH: [&str; 3] = ["reply/properties/error", "cancel/properties/by", "cancel/properties/reason"];
+
+// A reader can plan with it: every text has a form or a length.
+#[test]
+fn every_text_is_bounded() {
+    fn walk(value: &Value, at: &str, found: &mut Vec<String>) {
+        match value {
+            Value::Object(all) => {
+                let is_text =
+                    |t: &Value| t == "string" || t.as_array().is_some_and(|all| all.contains(&json!("string")));
+                let bounds = ["maxLength", "enum", "const", "format", "pattern"];
+                if all.get("type").is_some_and(is_text) && !bounds.iter().any(|bound| all.contains_key(*bound)) {
+                    found.push(at.to_owned());
+                }
+                all.iter().for_each(|(name, one)| walk(one, &format!("{at}/{name}"), found));
+            }
+            Value::Array(all) => all.iter().for_each(|one| walk(one, at, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for (name, _) in full() {
+        walk(&schema(name), name, &mut found);
+    }
+    assert_eq!(found, ANY_LENGTH);
+}
+
 #[test]
 fn types_and_schemas_name_the_same_fields() {
     for (name, messages) in full() {

@@ -5,10 +5,12 @@ use operator::{act, agents, bulk, details, list, overview, queues};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
+use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use stepwarden_aws::auth::Scopes;
+use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::problem::{self, CODES};
-use stepwarden_aws::{list::MAX_PAGE, redrive};
+use stepwarden_aws::redrive;
 use submit::http::{Accepted, History, MAX_WAIT_S};
 use submit::submission::MAX_TEXT;
 
@@ -122,7 +124,7 @@ pub fn routes() -> Vec<Route> {
          asked."
     );
     let whole = |least: usize, most: usize| json!({"type": "integer", "minimum": least, "maximum": most});
-    let text = || json!({"type": "string", "minLength": 1});
+    let text = || json!({"type": "string", "minLength": 1, "maxLength": 80});
     let time = || json!({"type": "string", "format": "date-time"});
     let state = || json!({"type": "string", "enum": operator::state_names()});
     // A parameter without a value is as good as none.
@@ -131,7 +133,7 @@ pub fn routes() -> Vec<Route> {
         one["allowEmptyValue"] = json!(true);
         one
     };
-    let any = || json!({"type": "string"});
+    let any = |most: usize| json!({"type": "string", "maxLength": most});
     let mut all = vec![
         Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
             .says(
@@ -172,14 +174,14 @@ pub fn routes() -> Vec<Route> {
             .says("Newest first, of all tenants. A page may be empty and still have a next one.")
             .takes([
                 query("state", "Only in this state.", state()),
-                query("workflow", "Only of this workflow.", any()),
-                query("tenant", "Only of this tenant.", any()),
-                query("reference", "Only with a submitter's reference that begins so.", any()),
-                query("step", "Only with this step in trouble.", any()),
+                query("workflow", "Only of this workflow.", any(MAX_NAME)),
+                query("tenant", "Only of this tenant.", any(list::MAX_TEXT)),
+                query("reference", "Only with a submitter's reference that begins so.", any(list::MAX_TEXT)),
+                query("step", "Only with this step in trouble.", any(MAX_NAME)),
                 query("from", "Only accepted at or after this time.", time()),
                 query("to", "Only accepted before this time.", time()),
                 query("limit", "Most orders on the page.", whole(1, MAX_PAGE)),
-                query("cursor", "`next` of the page before, with the same filter.", any()),
+                query("cursor", "`next` of the page before, with the same filter.", any(MAX_CURSOR)),
             ])
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
         Route::new("post", "/bulk", "bulk", "operator", "One act on many orders")
@@ -373,7 +375,7 @@ fn submission() -> Value {
     order["properties"]["workflow"] = json!({"const": "order", "default": "order"});
     order["properties"]["input"] = reference("OrderInput");
     order["description"] = json!("An order of goods.");
-    other["properties"]["workflow"] = json!({"type": "string", "not": {"const": "order"}});
+    other["properties"]["workflow"] = json!({"type": "string", "maxLength": MAX_NAME, "not": {"const": "order"}});
     other["properties"]["input"] = json!({"type": "object", "description": "As that workflow has it."});
     other["required"] = json!(["workflow", "input"]);
     other["description"] = json!("Any other workflow.");

@@ -5,7 +5,7 @@ import sys
 import urllib.request
 
 url, token = sys.argv[1:]
-LEAST = 10
+LEAST = 5
 
 
 def get(path):

@@ -154,7 +154,7 @@ impl Runtime {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
                     return Some(match request.direction {
-                        // Nobody keeps it.
+                        // The output of an undo is not kept.
                         Direction::Undo => Outcome::Done { output: Value::Null },
                         // A reply that is nested deeper than its reader reads would be no reply.
                         Direction::Do if json::is_deep(&output) => {

@@ -127,7 +127,7 @@ async fn a_call_is_what_the_file_says() {
     request.undoes = Some("ord_1:notify:do".into());
     request.http.as_mut().unwrap().method = "DELETE".into();
     request.http.as_mut().unwrap().output = None;
-    assert_eq!(act(&request).await, Ok(Value::Null), "nobody keeps what an undo answers");
+    assert_eq!(act(&request).await, Ok(Value::Null), "the answer to an undo is not kept");
     request.http.as_mut().unwrap().method = "PUT".into();
     act(&request).await.unwrap();
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use shared::operator::{Act, Outcome, What};
 use shared::order::Id;
 use shared::ports::Error;
+use shared::workflow::file::MAX_NAME;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::whole;
@@ -28,6 +29,7 @@ pub struct Body {
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
     /// Which step, where it matters and more than one comes into question.
+    #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// For `resubmit`: in place of the order's input, for that step.
     pub input: Option<Value>,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::operator::{Act, Outcome};
 use std::time::Duration;
-use stepwarden_aws::list::MAX_PAGE;
+use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
 use stepwarden_aws::{traces, whole};
@@ -76,6 +76,7 @@ pub struct Bulk {
     #[serde(deserialize_with = "whole::number")]
     pub abort_after_failures: usize,
     /// Where an earlier call ended.
+    #[schemars(length(max = MAX_CURSOR))]
     pub cursor: Option<String>,
 }
 

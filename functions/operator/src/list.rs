@@ -10,13 +10,17 @@ use shared::step::{Direction, State};
 use shared::task::{ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::Workflow;
+use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stepwarden_aws::DynamoStore;
+use stepwarden_aws::auth::MAX_TENANT;
 use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
 
+/// Longest tenant and reference, in characters: no order has a longer one.
+pub const MAX_TEXT: usize = MAX_TENANT;
 /// Longest reason why a record cannot be read, in bytes.
 const MAX_WHY: usize = 300;
 /// Orders on a page where nothing else is asked.
@@ -109,14 +113,19 @@ pub struct Wanted {
     #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
+    #[schemars(length(max = MAX_NAME))]
     pub workflow: Option<String>,
     /// Tenant.
+    #[schemars(length(max = MAX_TEXT))]
     pub tenant: Option<String>,
     /// What the submitter's reference begins with.
+    #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
     /// Agent of a step in trouble.
+    #[schemars(length(max = MAX_NAME))]
     pub agent: Option<String>,
     /// Name of a step in trouble.
+    #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// Accepted at or after (UTC).
     pub from: Option<Timestamp>,
@@ -135,8 +144,19 @@ impl Wanted {
     /// The store's part of it.
     ///
     /// # Errors
-    /// There is no such state.
+    /// There is no such state, or a text is longer than anything it could fit.
     pub fn filter(&self) -> Result<Filter, Problem> {
+        for (name, text, most) in [
+            ("workflow", &self.workflow, MAX_NAME),
+            ("tenant", &self.tenant, MAX_TEXT),
+            ("reference", &self.reference, MAX_TEXT),
+            ("agent", &self.agent, MAX_NAME),
+            ("step", &self.step, MAX_NAME),
+        ] {
+            if text.as_ref().is_some_and(|text| text.chars().count() > most) {
+                return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
+            }
+        }
         let (state, paused) = self.state.as_deref().map_or(Ok((None, false)), query::state)?;
         let (workflow, tenant, reference) = (self.workflow.clone(), self.tenant.clone(), self.reference.clone());
         Ok(Filter { state, paused, workflow, tenant, reference, from: self.from, to: self.to })

@@ -37,7 +37,7 @@ pub struct Overview {
     /// The open order that was accepted first, among those looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Oldest>,
-    /// Orders among those looked at whose records cannot be read. They are in none of the groups.
+    /// Orders among those looked at whose records cannot be read. No group counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
     /// Agents that are paused.

@@ -1,9 +1,10 @@
 //! Built-in checks of a workflow's input. A workflow names one by `input = "NAME"`.
 
 use crate::problem::{Problem, invalid_field, invalid_input};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Names a workflow may use.
 pub const NAMES: [&str; 1] = ["order"];
@@ -27,7 +28,7 @@ pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
 pub struct Order {
     /// The submitter's own number of the order.
     #[schemars(length(min = 1))]
-    order_ref: String,
+    order_ref: Words,
     #[serde(rename = "placed_at")]
     _placed_at: jiff::Timestamp,
     customer: Customer,
@@ -52,13 +53,13 @@ pub struct Order {
 #[serde(deny_unknown_fields)]
 pub struct Customer {
     #[schemars(length(min = 1))]
-    id: String,
+    id: Words,
     #[serde(rename = "company")]
-    _company: Option<String>,
+    _company: Option<Words>,
     #[serde(rename = "contact")]
-    _contact: Option<String>,
+    _contact: Option<Words>,
     #[serde(rename = "phone")]
-    _phone: Option<String>,
+    _phone: Option<Words>,
 }
 
 /// Where it goes.
@@ -66,17 +67,17 @@ pub struct Customer {
 #[serde(deny_unknown_fields)]
 pub struct Address {
     #[serde(rename = "name")]
-    _name: String,
+    _name: Words,
     #[serde(rename = "address")]
-    _address: String,
+    _address: Words,
     #[serde(rename = "city")]
-    _city: String,
+    _city: Words,
     #[serde(rename = "region")]
-    _region: Option<String>,
+    _region: Option<Words>,
     #[serde(rename = "postal_code")]
-    _postal_code: Option<String>,
+    _postal_code: Option<Words>,
     #[serde(rename = "country")]
-    _country: String,
+    _country: Words,
 }
 
 /// One article of an order.
@@ -84,9 +85,9 @@ pub struct Address {
 #[serde(deny_unknown_fields)]
 pub struct Line {
     #[schemars(length(min = 1))]
-    sku: String,
+    sku: Words,
     #[serde(rename = "product")]
-    _product: Option<String>,
+    _product: Option<Words>,
     #[schemars(range(min = 1, max = MAX_NUMBER))]
     quantity: i64,
     /// For one.
@@ -100,10 +101,39 @@ pub struct Line {
     amount_cents: i64,
 }
 
+/// Longest text, in characters.
+const MAX_WORDS: usize = 500;
 /// Most lines of an order.
 const MAX_LINES: usize = 1000;
 /// Largest quantity and largest amount in cents: far above any order, far below an overflow of their sum.
 const MAX_NUMBER: i64 = 1_000_000_000_000;
+
+/// A text of bounded length.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Words(String);
+
+impl JsonSchema for Words {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Words".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "maxLength": MAX_WORDS})
+    }
+}
+
+impl TryFrom<String> for Words {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.chars().count() {
+            ..=MAX_WORDS => Ok(Self(text)),
+            count => Err(format!("has {count} characters, at most {MAX_WORDS} are taken")),
+        }
+    }
+}
 
 /// A derived reader takes an array of the fields for an object, and the agents would get that array.
 fn refuse_arrays(input: &Value) -> Result<(), Problem> {
@@ -128,8 +158,12 @@ fn check_order(input: &Value) -> Result<(), Problem> {
     let rule = |good: bool, field: &dyn Fn() -> String, what: &str| {
         if good { Ok(()) } else { Err(invalid_input(None, what).at(format!("input.{}", field()))) }
     };
-    rule(!order.order_ref.is_empty(), &|| "order_ref".into(), "must not be empty; write your own number of the order")?;
-    rule(!order.customer.id.is_empty(), &|| "customer.id".into(), "must not be empty")?;
+    rule(
+        !order.order_ref.0.is_empty(),
+        &|| "order_ref".into(),
+        "must not be empty; write your own number of the order",
+    )?;
+    rule(!order.customer.id.0.is_empty(), &|| "customer.id".into(), "must not be empty")?;
     let is_currency = order.currency.len() == 3 && order.currency.bytes().all(|b| b.is_ascii_uppercase());
     rule(is_currency, &|| "currency".into(), "must be an ISO 4217 code of three capital letters, for instance USD")?;
     rule(!order.lines.is_empty(), &|| "lines".into(), "must hold at least one line")?;
@@ -138,7 +172,7 @@ fn check_order(input: &Value) -> Result<(), Problem> {
     let mut total = i128::from(order.freight_cents);
     for (n, line) in order.lines.iter().enumerate() {
         let at = |name: &'static str| move || format!("lines[{n}].{name}");
-        rule(!line.sku.is_empty(), &at("sku"), "must not be empty")?;
+        rule(!line.sku.0.is_empty(), &at("sku"), "must not be empty")?;
         rule((1..=MAX_NUMBER).contains(&line.quantity), &at("quantity"), "must be 1 or more")?;
         rule((0..=MAX_NUMBER).contains(&line.unit_price_cents), &at("unit_price_cents"), "must be 0 or more")?;
         rule((0..=100).contains(&line.discount_percent), &at("discount_percent"), "must be from 0 to 100")?;

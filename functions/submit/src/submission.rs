@@ -14,6 +14,7 @@ use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
+use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use stepwarden_aws::http;
@@ -27,6 +28,8 @@ use tracing::{Instrument, Span};
 pub const MAX_BODY: usize = 256 * 1024;
 /// Longest idempotency key and reference, in characters.
 pub const MAX_TEXT: usize = 200;
+/// Longest name of a queue, in characters: SQS's own limit.
+const MAX_QUEUE: usize = 80;
 /// Longest wait of an order by message for the load to ease: half of the function's timeout.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it looks.
@@ -38,6 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Submission {
     /// Name of the workflow.
     #[serde(default = "order")]
+    #[schemars(length(max = MAX_NAME))]
     pub workflow: String,
     /// Its input.
     pub input: Value,
@@ -47,6 +51,7 @@ pub struct Submission {
     pub reference: Option<String>,
     /// Registered name of the queue that gets the notices.
     #[serde(default)]
+    #[schemars(length(max = MAX_QUEUE))]
     pub reply_queue: Option<String>,
     /// How urgent it is.
     #[serde(default)]
@@ -285,9 +290,9 @@ pub fn unavailable(error: &Error) -> Problem {
         Error::TooLarge { bytes, limit, .. } => {
             problem::too_large(None, format!("the order takes {bytes} bytes, at most {limit} can be kept"))
         }
-        // What is wrong with it is in the log, and told to operators.
+        // The log and the operator routes say what is wrong with it.
         Error::Corrupt { .. } => {
-            problem::unreadable(None, "the order is kept, and its record is damaged; an operator has to mend it")
+            problem::unreadable(None, "the order is kept, and its record cannot be read; an operator has to look at it")
         }
         Error::Unavailable { .. } => {
             problem::unavailable(None, "the order store did not answer; send the same request with the same key again")

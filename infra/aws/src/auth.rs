@@ -9,6 +9,9 @@ pub const DEFAULT_TENANT: &str = "default";
 /// The claim that says whose an order is, where the deployment names no other.
 pub const TENANT_CLAIM: &str = "tenant";
 
+/// Longest tenant, in characters: it is part of every message and every record of an order.
+pub const MAX_TENANT: usize = 200;
+
 /// What the routes ask of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scopes {
@@ -68,12 +71,18 @@ pub fn has_scope(event: &ApiGatewayV2httpRequest, scope: &str) -> bool {
 /// Without a token [`DEFAULT_TENANT`].
 ///
 /// # Errors
-/// `forbidden` for a token that does not have the claim, or has it empty: its orders would mix with those of others.
+/// `forbidden` for a token that does not have the claim, or has it empty: its orders would mix with those of others. The same for
+/// a claim that is longer than [`MAX_TENANT`].
 pub fn tenant<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Result<&'a str, Problem> {
     if !has_token(event) {
         return Ok(DEFAULT_TENANT);
     }
-    claim(event, name).filter(|tenant| !tenant.trim().is_empty()).ok_or_else(|| {
+    let tenant = claim(event, name).filter(|tenant| !tenant.trim().is_empty());
+    if tenant.is_some_and(|tenant| tenant.chars().count() > MAX_TENANT) {
+        let detail = format!("the claim `{name}` of the token has more than {MAX_TENANT} characters");
+        return Err(problem::forbidden(None, detail));
+    }
+    tenant.ok_or_else(|| {
         let detail = format!(
             "the token lacks the claim `{name}`, which says whose its orders are; have the issuer put it into access \
              tokens, or have the deployment take the tenant from a claim that the token has"

@@ -14,6 +14,8 @@ use shared::time::{SignedDuration, Timestamp, plus};
 pub const MAX_LOOKED_AT: usize = 500;
 /// Most orders on one page.
 pub const MAX_PAGE: usize = 100;
+/// Longest cursor, in bytes: a sort key is a time and an id; an index key has three such values, in JSON.
+pub const MAX_CURSOR: usize = 500;
 /// Most months looked at for one page.
 const MAX_MONTHS: usize = 13;
 /// No order is older: 2020, before the first version.
@@ -77,7 +79,7 @@ impl Unreadable {
 pub struct Page {
     /// Newest first: by acceptance, or by the last change for what waits for a person.
     pub tasks: Vec<Task>,
-    /// Orders among these that cannot be read, so nobody knows whether they fit.
+    /// Orders that cannot be read, whether they would fit or not.
     pub unreadable: Vec<Unreadable>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
@@ -118,10 +120,8 @@ impl DynamoStore {
     /// Whether `cursor` is one that a page of this filter ended with, or could have.
     #[must_use]
     pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
-        /// A sort key is a time and an id; an index key has three such values, in JSON.
-        const LONGEST: usize = 500;
-        let Some(value) = attention_of(filter) else { return cursor.len() <= LONGEST && time_of(cursor).is_ok() };
-        let Some(key) = from_cursor(cursor, "cursor").ok().filter(|key| key.len() == 3 && cursor.len() <= LONGEST)
+        let Some(value) = attention_of(filter) else { return cursor.len() <= MAX_CURSOR && time_of(cursor).is_ok() };
+        let Some(key) = from_cursor(cursor, "cursor").ok().filter(|key| key.len() == 3 && cursor.len() <= MAX_CURSOR)
         else {
             return false;
         };

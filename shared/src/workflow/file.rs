@@ -32,7 +32,8 @@ pub struct Known<'a> {
     pub inputs: &'a [&'a str],
 }
 
-const MAX_NAME: usize = 40;
+/// Longest name of a workflow, a step or an agent, in characters.
+pub const MAX_NAME: usize = 40;
 const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
 const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);

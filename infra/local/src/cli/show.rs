@@ -81,7 +81,7 @@ pub fn items<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value
     value[name].as_array().into_iter().flatten()
 }
 
-/// The orders that an answer leaves out because their records cannot be read; nothing if there are none.
+/// The orders that an answer leaves out because their records cannot be read; empty without any.
 #[must_use]
 pub fn unreadable(answer: &Value) -> String {
     let mut out = String::new();
