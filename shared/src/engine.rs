@@ -17,7 +17,7 @@ use crate::strain;
 use crate::supervisor::{Verdict, supervise};
 use crate::task::{Priority, Task, grace};
 use crate::time::{SignedDuration, Timestamp};
-use crate::workflow::{Hash, Workflow};
+use crate::workflow::{Hash, MAX_STEPS, Workflow};
 use futures::future::join_all;
 use lru::LruCache;
 use serde_json::Value;
@@ -26,8 +26,9 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Most rounds of load and decide for one event: every lost round means that another instance got on with the task.
-const MAX_ROUNDS: usize = 20;
+/// Most rounds of load and decide for one task. Every lost round means that another writer got on with it, and there can be as
+/// many writers at once as there are steps with an agent, beside Wakes, people and a supervisor.
+const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
 
@@ -155,6 +156,29 @@ struct Decided {
     effects: Vec<Effect>,
 }
 
+/// Several events of one task, each decided on what the one before it left.
+#[derive(Default)]
+struct Fold {
+    /// The changes, oldest first, and which event each is of. The last one is what is saved.
+    changes: Vec<(usize, Box<Task>)>,
+    /// For each event why it changes nothing, if it does not, and what is to be sent.
+    parts: Vec<(Option<Kept>, Vec<Effect>)>,
+}
+
+impl Fold {
+    /// The same, once `task` is what is stored.
+    fn decided(self, task: &Arc<Task>) -> Vec<Decided> {
+        let part = |(why, effects): (Option<Kept>, _)| {
+            let task = Arc::clone(task);
+            Decided {
+                handled: why.map_or(Handled::Applied(Arc::clone(&task)), |why| Handled::Kept(why, task)),
+                effects,
+            }
+        };
+        self.parts.into_iter().map(part).collect()
+    }
+}
+
 /// A task before something is decided about it.
 enum Known {
     /// As this instance last saw it: enough to try a write, not enough to decide to do nothing.
@@ -228,13 +252,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(created)
     }
 
-    /// Handles many events side by side: decides and saves each, then sends all effects in as few requests as possible.
-    /// One answer for each event, in order; a failed one never takes its neighbours along.
+    /// Handles many events, those of different tasks side by side: decides and saves, then sends all effects in as few
+    /// requests as possible. The events of one task are one save, in their order. One answer for each event, in order; what
+    /// fails for one task never takes another one along.
     pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
-        let known = self.know(&events.iter().map(|(id, _)| id).collect::<Vec<_>>()).await;
-        let events = events.iter().zip(known);
-        // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
-        let decided = join_all(events.map(|((id, event), known)| Box::pin(self.decide(id, event, known)))).await;
+        let decided = self.decide_all(&events).await;
         self.send_all(decided).await
     }
 
@@ -426,17 +448,53 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         read
     }
 
-    async fn decide(&self, id: &Id, event: &Event, known: Known) -> Result<Decided, Error> {
+    /// Decides and saves, the events of each task together.
+    async fn decide_all(&self, events: &[(Id, Event)]) -> Vec<Result<Decided, Error>> {
+        let mut groups: Vec<(&Id, Vec<usize>)> = Vec::new();
+        let mut group_of = HashMap::new();
+        for (n, (id, _)) in events.iter().enumerate() {
+            let group = *group_of.entry(id).or_insert_with(|| {
+                groups.push((id, Vec::new()));
+                groups.len() - 1
+            });
+            groups[group].1.push(n);
+        }
+        let known = self.know(&groups.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
+        let of_each: Vec<Vec<&Event>> =
+            groups.iter().map(|(_, own)| own.iter().map(|n| &events[*n].1).collect()).collect();
+        let each = groups.iter().zip(&of_each).zip(known);
+        // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
+        let decided = join_all(each.map(|(((id, _), own), known)| Box::pin(self.decide(id, own, known)))).await;
+        let mut answers: Vec<_> = events.iter().map(|_| None).collect();
+        for ((_, own), decided) in groups.into_iter().zip(decided) {
+            match decided {
+                Ok(decided) => own.into_iter().zip(decided).for_each(|(n, one)| answers[n] = Some(Ok(one))),
+                Err(error) => {
+                    for n in own[1..].iter().copied() {
+                        answers[n] = Some(Err(error.again()));
+                    }
+                    answers[own[0]] = Some(Err(error));
+                }
+            }
+        }
+        answers.into_iter().map(|answer| answer.expect("each event is in one group")).collect()
+    }
+
+    /// Decides the events of one task, one after the other, and saves them at once.
+    async fn decide(&self, id: &Id, events: &[&Event], known: Known) -> Result<Vec<Decided>, Error> {
+        let no_such_task =
+            || events.iter().map(|_| Decided { handled: Handled::NoSuchTask, effects: Vec::new() }).collect();
         let mut is_fresh = matches!(known, Known::Read(_));
         let mut known = match known {
             Known::Remembered(task) => Some(task),
             Known::Read(task) => match task? {
                 Some(task) => Some(task),
-                None => return Ok(Decided { handled: Handled::NoSuchTask, effects: Vec::new() }),
+                None => return Ok(no_such_task()),
             },
         };
         let agents = self.known_agents().await?;
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..MAX_ROUNDS {
+            self.store.yield_to_others(round).await;
             let task = match known.take() {
                 Some(task) => task,
                 None => match self.store.load(id).await? {
@@ -444,34 +502,58 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                         is_fresh = true;
                         Arc::new(task)
                     }
-                    None => return Ok(Decided { handled: Handled::NoSuchTask, effects: Vec::new() }),
+                    None => return Ok(no_such_task()),
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            match self.schedule(&task, event, &workflow, &agents) {
-                Decision::Save { task: next, effects } => match self.try_save(next, &task, &workflow).await? {
-                    Ok(saved) => {
-                        if let Some(pools) = &self.pools {
-                            lock(pools).learn(event, &task, &saved, &workflow, self.now());
-                        }
-                        return Ok(Decided { handled: Handled::Applied(saved), effects });
-                    }
-                    Err(current) => {
-                        is_fresh = current.is_some();
-                        known = current;
-                    }
-                },
+            let mut fold = self.fold(&task, events, &workflow, &agents);
+            let Some((last, next)) = fold.changes.pop() else {
                 // Never decide to do nothing on what memory says: only the store knows.
-                Decision::Keep { .. } if !is_fresh => {
+                if !is_fresh {
                     lock(&self.tasks).pop(id);
+                    continue;
                 }
-                Decision::Keep { why, effects } => {
-                    self.remember(Arc::clone(&task));
-                    return Ok(Decided { handled: Handled::Kept(why, task), effects });
+                self.remember(Arc::clone(&task));
+                return Ok(fold.decided(&task));
+            };
+            match self.try_save(next, &task, &workflow).await? {
+                Ok(saved) => {
+                    if let Some(pools) = &self.pools {
+                        let mut pools = lock(pools);
+                        let mut before: &Task = &task;
+                        let earlier = fold.changes.iter().map(|(event, after)| (*event, &**after));
+                        for (event, after) in earlier.chain([(last, &*saved)]) {
+                            pools.learn(events[event], before, after, &workflow, self.now());
+                            before = after;
+                        }
+                    }
+                    return Ok(fold.decided(&saved));
+                }
+                Err(current) => {
+                    is_fresh = current.is_some();
+                    known = current;
                 }
             }
         }
         Err(contended(id))
+    }
+
+    /// The core's decisions on `events`, each on what the one before it left. A save of several changes is what their saves one
+    /// by one would have come to, with nobody between them: each change has a version of its own, so the rules for what is sent
+    /// again and the numbers of notices hold for each.
+    fn fold(&self, task: &Task, events: &[&Event], workflow: &Workflow, agents: &Agents) -> Fold {
+        let mut fold = Fold::default();
+        for (n, event) in events.iter().enumerate() {
+            let seen = fold.changes.last().map_or(task, |(_, task)| task);
+            match self.schedule(seen, event, workflow, agents) {
+                Decision::Save { task: next, effects } => {
+                    fold.changes.push((n, next));
+                    fold.parts.push((None, effects));
+                }
+                Decision::Keep { why, effects } => fold.parts.push((Some(why), effects)),
+            }
+        }
+        fold
     }
 
     /// The core's decision, with what this instance knows of the pools.
@@ -497,7 +579,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         agents: &Agents,
     ) -> Result<(Found, Decided), Error> {
         let mut known = read?.map(Arc::new);
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..MAX_ROUNDS {
+            self.store.yield_to_others(round).await;
             // A task that was there a moment ago and is not any more has outlived its time in the table.
             let Some(task) = known.take() else {
                 return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
@@ -597,16 +680,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 match sent {
                     Ok(()) => {
                         let task = answers[owner].as_ref().ok().and_then(Handled::task);
-                        followers.extend(follow_up.zip(task.map(|t| t.id.clone())));
+                        followers.extend(task.map(|t| t.id.clone()).zip(follow_up));
                     }
                     Err(error) => answers[owner] = Err(error),
                 }
             }
         }
         // What is not cleared now stays owed, and the next sweep sends it once more.
-        let known = self.know(&followers.iter().map(|(_, id)| id).collect::<Vec<_>>()).await;
-        let followers = followers.iter().zip(known);
-        join_all(followers.map(|((event, id), known)| Box::pin(self.decide(id, event, known)))).await;
+        self.decide_all(&followers).await;
         answers
     }
 

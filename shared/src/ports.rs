@@ -49,6 +49,28 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The same, for another one whom it concerns. The sources are in words.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        match self {
+            Self::Unavailable { what, source } => {
+                let mut words = source.to_string();
+                let mut cause = source.source();
+                while let Some(error) = cause {
+                    words = format!("{words}: {error}");
+                    cause = error.source();
+                }
+                Self::Unavailable { what: what.clone(), source: words.into() }
+            }
+            Self::Corrupt { what, why } => Self::Corrupt { what: what.clone(), why: why.clone() },
+            Self::TooLarge { what, bytes, limit } => {
+                Self::TooLarge { what: what.clone(), bytes: *bytes, limit: *limit }
+            }
+        }
+    }
+}
+
 /// The answer to a conditional write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Saved {
@@ -94,9 +116,15 @@ pub trait StateStore: Send + Sync {
     fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
         join_all(ids.iter().map(|id| self.load(id)))
     }
-    /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. A crash
-    /// after it loses only messages, which the trigger's redelivery or the supervisor brings back.
+    /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. The task's own
+    /// version is higher by the number of changes in it. A crash after it loses only messages, which the trigger's redelivery or
+    /// the supervisor brings back.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
+    /// Waits before another try at a task whose saves lost this many races: for a random while, so that of many writers fewer
+    /// meet again. Nothing to wait for before the first try, or in a store for one process alone.
+    fn yield_to_others(&self, _lost: usize) -> impl Future<Output = ()> + Send {
+        async {}
+    }
     /// Writes `due`, the [`moved`](crate::task::moved) shard and the supervisor's token only, under the condition that the
     /// version is still the task's. A lost race is no error: whoever won has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
@@ -172,6 +200,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         (**self).save(task, seen).await
+    }
+    async fn yield_to_others(&self, lost: usize) {
+        (**self).yield_to_others(lost).await;
     }
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
         (**self).rearm(task, due, token).await

@@ -360,16 +360,15 @@ async fn ones_own_save_is_recognised_after_a_lost_answer() {
 async fn of_two_deliveries_on_one_instance_the_loser_sends_the_stored_deadline() {
     let world = World::new(ONE, 1).await;
     let engine = world.instance("s1");
-    let first = engine.handle(vec![wake("ord_1"), wake("ord_1")]);
-    let (tick, answers) = tokio::join!(
+    let (first, (), second) = tokio::join!(
+        one(&engine, wake("ord_1")),
         async {
             tokio::task::yield_now().await;
             world.at(500);
         },
-        first
+        one(&engine, wake("ord_1")),
     );
-    let () = tick;
-    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     let stored = world.store.get("ord_1").complete_by().unwrap();
     let effects = world.queues.take();
     assert!(!effects.is_empty());
@@ -537,6 +536,88 @@ async fn two_replies_for_one_task_in_one_batch_are_both_recorded() {
         assert_eq!(world.store.get(order).steps[2].attempt, 1);
         assert_eq!(world.sent().iter().filter(|s| *s == "do c#1").count(), 1);
     }
+}
+
+/// `steps` steps side by side, one attempt each: whoever's reply is lost turns the order to undo.
+fn side_by_side(steps: usize) -> String {
+    let step = |n| {
+        format!("[[step]]\nname = \"s{n}\"\nagent = \"x\"\ntimeout = \"10s\"\nretry = {{ max = 1, backoff = [] }}\n")
+    };
+    format!("name = \"wide\"\n{}", (0..steps).map(step).collect::<String>())
+}
+
+/// What `writers` instances make of the replies of a wide order, dealt out among them in batches, all at once: the answers,
+/// and how many saves there were.
+async fn replies_at_once(steps: usize, writers: usize) -> (World, Vec<Result<Handled, Error>>, usize) {
+    let world = World::new(&side_by_side(steps), 1).await;
+    one(&world.instance("s0"), wake("ord_1")).await.unwrap();
+    let instances: Vec<_> = (0..writers).map(|n| world.instance(&format!("s{n}"))).collect();
+    let batches = (0..writers).map(|w| {
+        let own = (w..steps).step_by(writers);
+        instances[w].handle(own.map(|n| reply("ord_1", &format!("s{n}"), 1)).collect())
+    });
+    let answers = futures::future::join_all(batches).await.into_iter().flatten().collect();
+    let saves = world.store.saves.lock().unwrap().len() - 1;
+    (world, answers, saves)
+}
+
+// B7: of 30 replies at three instances 10 were given back after 20 lost races each, and their steps expired.
+#[tokio::test]
+async fn many_replies_of_one_order_at_once_are_all_recorded() {
+    for (steps, writers) in [(30, 3), (50, 5), (50, 50), (50, 1)] {
+        let (world, answers, saves) = replies_at_once(steps, writers).await;
+        let given_back = answers.iter().filter(|answer| answer.is_err()).count();
+        assert_eq!(given_back, 0, "of {steps} replies at {writers} instances");
+        assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Processed);
+        assert!(saves <= writers, "{saves} saves by {writers} instances: the replies of a batch are one save");
+    }
+}
+
+// Each change in a save has a version of its own: the notices have different numbers, and each reply delivered again sends
+// what it caused and no more.
+#[tokio::test]
+async fn each_of_several_changes_in_one_save_is_sent_again_by_its_own_message() {
+    let world = World::new(SIDE_BY_SIDE, 1).await;
+    one(&world.instance("s1"), wake("ord_1")).await.unwrap();
+    world.queues.take();
+    let events = || vec![reply("ord_1", "a", 1), reply("ord_1", "b", 1)];
+    world.queues.fail(Some(|_| true));
+    let answers = world.instance("dies").handle(events()).await;
+    assert!(answers.iter().all(Result::is_err), "neither message is acknowledged: {answers:?}");
+    world.queues.fail(None);
+    let task = world.store.get("ord_1");
+    assert_eq!((task.version, task.steps[0].settled_at, task.steps[1].settled_at), (3, 2, 3));
+    assert_eq!(task.steps[2].claimed_at, 3);
+    let [first, second] = events().try_into().unwrap();
+    assert_eq!(kept(&one(&world.instance("next"), first).await), Some(Kept::Repeated));
+    assert_eq!(world.sent(), Vec::<String>::new(), "the notice of a step is in every later one");
+    assert_eq!(kept(&one(&world.instance("next"), second).await), Some(Kept::Repeated));
+    let seqs = |effects: &[Effect]| -> Vec<u64> {
+        effects.iter().filter_map(|e| if let Effect::Notice(n) = e { Some(n.seq) } else { None }).collect()
+    };
+    let again = world.queues.take();
+    assert_eq!((again.len(), seqs(&again)), (2, vec![3]));
+
+    let other = World::new(SIDE_BY_SIDE, 1).await;
+    one(&other.instance("s1"), wake("ord_1")).await.unwrap();
+    other.queues.take();
+    other.instance("s2").handle(events()).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+    assert_eq!(seqs(&other.queues.take()), [2, 3], "one number, one notice");
+}
+
+// A handler fails the message, not the batch: but the events of one task are one write.
+#[tokio::test]
+async fn a_save_that_fails_gives_back_all_messages_of_its_task_and_no_other() {
+    let world = World::new(SIDE_BY_SIDE, 2).await;
+    let engine = world.instance("s1");
+    engine.handle(vec![wake("ord_1"), wake("ord_2")]).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+    world.store.fail("ord_1", Fault::Unavailable);
+    let batch = ["ord_1", "ord_2"].into_iter().flat_map(|o| [reply(o, "a", 1), reply(o, "b", 1)]);
+    let answers = engine.handle(batch.collect()).await;
+    let good: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(good, [false, false, true, true]);
+    let words: Vec<_> = answers.iter().flat_map(|a| a.as_ref().err().map(ToString::to_string)).collect();
+    assert_eq!(words, ["the store is unavailable", "the store is unavailable"]);
 }
 
 // F2, F3: an alert is owed until it went out, then no longer.

@@ -25,6 +25,8 @@ pub const DUE_INDEX: &str = "due";
 pub const ATTENTION_INDEX: &str = "attention";
 /// Attempts at a write that meets a transaction on the same item; the SDK does not repeat those.
 const CONFLICT_ATTEMPTS: u32 = 4;
+/// Longest wait of a writer among many, in milliseconds: as long as a few writes take, so that a hundred rounds stay within seconds.
+const LONGEST_YIELD_MS: u64 = 60;
 
 /// Orders, tasks and workflows in two tables.
 #[derive(Clone, Debug)]
@@ -153,6 +155,14 @@ impl StateStore for DynamoStore {
             pause(attempt).await;
         }
         unreachable!("the loop returns at its last attempt")
+    }
+
+    async fn yield_to_others(&self, lost: usize) {
+        // The first lost race is one of two writers as a rule: the other one is done.
+        if lost > 1 {
+            let bound = (5u64 << lost.min(4)).min(LONGEST_YIELD_MS);
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=bound))).await;
+        }
     }
 
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {

@@ -267,22 +267,24 @@ impl History {
     }
 
     fn check_chain(&self, id: &Id, saves: &[Save], wrong: &mut impl FnMut(Rule, String)) {
+        let mut last = None;
         for (n, save) in saves.iter().enumerate() {
             let (version, seen) = (save.task.version, save.seen);
-            let expected = if n == 0 { None } else { Some(n as u64 - 1) };
-            if version != n as u64 || seen != expected {
+            // A save is one change or several, each with a version of its own.
+            if seen != last || last.map_or(version != 0, |last| version <= last) {
                 wrong(
                     Rule::OneChain,
                     format!("save number {n} is version {version}, by a writer that had read {seen:?}"),
                 );
                 return;
             }
+            last = Some(version);
         }
         for pair in saves.windows(2) {
             check_pair(&pair[0].task, &pair[1].task, wrong);
         }
         for (version, stamp) in self.observed.get(id).into_iter().flatten() {
-            let stored = usize::try_from(*version).ok().and_then(|n| saves.get(n));
+            let stored = saves.iter().find(|save| save.task.version == *version);
             if stored.is_none_or(|save| save.task.stamp != *stamp) {
                 wrong(Rule::Observed, format!("`{stamp}` believes that it saved version {version}"));
             }
@@ -406,8 +408,8 @@ impl History {
         // Every turn to undo is told as well, unless the queue refused that more than once: then the undo goes on without, and
         // its end tells.
         for save in saves {
-            let (version, phase) = (save.task.version, save.task.phase);
-            let is_turn = save.task.turned_at == version && phase == Phase::Undoing;
+            let (version, phase) = (save.task.turned_at, save.task.phase);
+            let is_turn = save.seen.is_some_and(|seen| version > seen) && phase == Phase::Undoing;
             let is_told = told.iter().any(|(seq, kind, _)| *seq == version && *kind == NoticeKind::Failed);
             let is_refused = self.refused.get(&(task.id.clone(), version)).is_some_and(|times| *times > 1);
             if is_turn && !is_told && !is_refused {
@@ -548,6 +550,9 @@ mod tests {
         let mut gap = good.clone();
         gap.stored(&next(3, "a"), Some(2));
         assert_eq!(rules(&gap), [Rule::OneChain]);
+        let mut several = good.clone();
+        several.stored(&next(3, "a"), Some(1));
+        assert_eq!(rules(&several), [], "two changes in one save");
         let mut fork = good.clone();
         fork.stored(&next(1, "b"), Some(0));
         assert_eq!(rules(&fork), [Rule::OneChain]);

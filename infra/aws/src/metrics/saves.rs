@@ -56,8 +56,8 @@ fn steps(before: &Task, task: &Task, workflow: &Workflow, instance: &str, trace_
         if is_missed || (has_failed(new) && !has_failed(old)) {
             STEP_FAILURES.add(agent(old));
         }
-        // A reply that settles an attempt leaves its version; silence leaves none.
-        if is_missed && new.settled_at != task.version {
+        // A reply that settles an attempt leaves the version of its change; silence leaves none.
+        if is_missed && new.settled_at <= before.version {
             let lag = complete_by.duration_until(task.updated_at);
             RECOVERY_LAG.took(agent(old), lag.as_secs_f64());
             tracing::warn!(
