@@ -252,10 +252,12 @@ pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
     }
 }
 
-/// A name for this process that no other one has: 40 random bits.
+/// A name for this process that no other one has: 64 bits of the system's entropy. Bits of a clock would not do: of two processes with
+/// one name each takes the other's saves for its own.
 #[must_use]
 pub fn instance() -> String {
-    format!("{:010x}", fastrand::u64(..) >> 24)
+    let bits = getrandom::u64().expect("the operating system has entropy");
+    format!("{bits:016x}")
 }
 
 /// Name of the lease under which a supervisor leads a group of shards.
