@@ -186,7 +186,8 @@ impl<'a> Change<'a> {
             Direction::Undo => {
                 step.state = State::UndoFailed;
                 self.log(Kind::UndoFailed, Some(index), Some(error.to_owned()));
-                self.stop(Phase::UndoError, index, &format!("the undo of `{}` failed: {error}", self.step_name(index)));
+                let reason = format!("the undo of `{}` failed: {error}", self.step_name(index));
+                self.stop(Phase::UndoError, Some(index), &reason);
             }
         }
     }
@@ -274,7 +275,7 @@ impl<'a> Change<'a> {
                 let name = self.step_name(index);
                 self.stop(
                     Phase::UndoError,
-                    index,
+                    Some(index),
                     &format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)"),
                 );
             }
@@ -294,12 +295,12 @@ impl<'a> Change<'a> {
                 Some(step) => {
                     self.stop(
                         Phase::Error,
-                        index,
+                        Some(index),
                         &format!("{reason}; `{step}` cannot be undone, so a person has to decide"),
                     );
                 }
             },
-            Then::Error => self.stop(Phase::Error, index, &reason),
+            Then::Error => self.stop(Phase::Error, Some(index), &reason),
         }
     }
 
@@ -326,8 +327,31 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
+    /// The record has no room for what this change would bring: the task stops, and a person decides. A step whose attempt was
+    /// answered has failed; what its agent returned is lost.
+    pub(crate) fn stop_full(&mut self, settled: Option<(usize, Direction)>, why: &str) {
+        if let Some((index, direction)) = settled {
+            let (state, kind) = match direction {
+                Direction::Do => (State::Failed, Kind::Failed),
+                Direction::Undo => (State::UndoFailed, Kind::UndoFailed),
+            };
+            let step = &mut self.task.steps[index];
+            step.settled_at = self.task.version;
+            step.error = Some(history::shorten(why, history::MAX_TEXT));
+            step.state = state;
+            self.log(kind, Some(index), None);
+        }
+        let index = settled.map(|(index, _)| index);
+        match self.task.phase {
+            Phase::Forward => self.stop(Phase::Error, index, why),
+            Phase::Undoing => self.stop(Phase::UndoError, index, why),
+            // Stopped before: the alert of that is out or owed.
+            Phase::Error | Phase::UndoError | Phase::Processed | Phase::Undone => {}
+        }
+    }
+
     /// Stops the task in an error phase; an alert is owed.
-    fn stop(&mut self, phase: Phase, index: usize, reason: &str) {
+    fn stop(&mut self, phase: Phase, index: Option<usize>, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
         // Whoever resubmits it means it to go on.
@@ -336,12 +360,12 @@ impl<'a> Change<'a> {
         self.task.notice_owed = self.owes_strictly();
         self.task.alert = Some(Alert {
             version: self.task.version,
-            step: Some(u16::try_from(index).expect("at most MAX_STEPS steps")),
+            step: index.map(|index| u16::try_from(index).expect("at most MAX_STEPS steps")),
             reason: reason.clone(),
         });
-        self.log(Kind::TaskError, Some(index), Some(reason.clone()));
+        self.log(Kind::TaskError, index, Some(reason.clone()));
         self.task.reason = Some(reason);
-        self.notice = Some((NoticeKind::AttentionNeeded, Some(index)));
+        self.notice = Some((NoticeKind::AttentionNeeded, index));
         self.wake = false;
     }
 

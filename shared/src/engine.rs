@@ -12,9 +12,9 @@ use crate::overload::{self, Overload, Wait};
 use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::queues;
-use crate::scheduler::{Decision, Event, Kept, Turn, schedule};
+use crate::scheduler::{Decision, Event, Kept, Turn, schedule, schedule_full};
 use crate::strain;
-use crate::supervisor::{Verdict, supervise};
+use crate::supervisor::{Verdict, supervise, supervise_full};
 use crate::task::{Priority, Task, grace};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::{Hash, MAX_STEPS, Workflow};
@@ -467,21 +467,45 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let decided = join_all(each.map(|(((id, _), own), known)| Box::pin(self.decide(id, own, known)))).await;
         let mut answers: Vec<_> = events.iter().map(|_| None).collect();
         for ((_, own), decided) in groups.into_iter().zip(decided) {
-            match decided {
-                Ok(decided) => own.into_iter().zip(decided).for_each(|(n, one)| answers[n] = Some(Ok(one))),
-                Err(error) => {
-                    for n in own[1..].iter().copied() {
-                        answers[n] = Some(Err(error.again()));
-                    }
-                    answers[own[0]] = Some(Err(error));
-                }
-            }
+            own.into_iter().zip(decided).for_each(|(n, one)| answers[n] = Some(one));
         }
         answers.into_iter().map(|answer| answer.expect("each event is in one group")).collect()
     }
 
-    /// Decides the events of one task, one after the other, and saves them at once.
-    async fn decide(&self, id: &Id, events: &[&Event], known: Known) -> Result<Vec<Decided>, Error> {
+    /// Decides the events of one task, one after the other, and saves them at once. Where the record has no room for all of them
+    /// each is saved by itself, and one that it has no room for stops the task. One answer for each, in order.
+    async fn decide(&self, id: &Id, events: &[&Event], known: Known) -> Vec<Result<Decided, Error>> {
+        let error = match (self.decide_at_once(id, events, known, None).await, events) {
+            (Ok(decided), _) => return decided.into_iter().map(Ok).collect(),
+            (Err(error @ Error::TooLarge { .. }), [event]) => {
+                let read = self.read(std::slice::from_ref(id)).await.pop().expect("one answer for one id");
+                let known = Known::Read(read.map(|task| task.map(Arc::new)));
+                let full = self.decide_at_once(id, &[event], known, Some(&error.to_string())).await;
+                return vec![full.and_then(|decided| decided.into_iter().next().ok_or(error))];
+            }
+            (Err(Error::TooLarge { .. }), _) => {
+                let mut answers = Vec::new();
+                for event in events {
+                    let read = self.read(std::slice::from_ref(id)).await.pop().expect("one answer for one id");
+                    let known = Known::Read(read.map(|task| task.map(Arc::new)));
+                    answers.extend(Box::pin(self.decide(id, &[event], known)).await);
+                }
+                return answers;
+            }
+            (Err(error), _) => error,
+        };
+        let others: Vec<_> = events.iter().skip(1).map(|_| Err(error.again())).collect();
+        std::iter::once(Err(error)).chain(others).collect()
+    }
+
+    /// The decisions on all of `events`, in one save; nothing for those that do not fit into the record that is `full`.
+    async fn decide_at_once(
+        &self,
+        id: &Id,
+        events: &[&Event],
+        known: Known,
+        full: Option<&str>,
+    ) -> Result<Vec<Decided>, Error> {
         let no_such_task =
             || events.iter().map(|_| Decided { handled: Handled::NoSuchTask, effects: Vec::new() }).collect();
         let mut is_fresh = matches!(known, Known::Read(_));
@@ -506,7 +530,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let mut fold = self.fold(&task, events, &workflow, &agents);
+            let Some(mut fold) = self.fold(&task, events, &workflow, &agents, full) else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
                 // Never decide to do nothing on what memory says: only the store knows.
                 if !is_fresh {
@@ -540,12 +564,23 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     /// The core's decisions on `events`, each on what the one before it left. A save of several changes is what their saves one
     /// by one would have come to, with nobody between them: each change has a version of its own, so the rules for what is sent
-    /// again and the numbers of notices hold for each.
-    fn fold(&self, task: &Task, events: &[&Event], workflow: &Workflow, agents: &Agents) -> Fold {
+    /// again and the numbers of notices hold for each. `None` where one is refused because the record is `full`.
+    fn fold(
+        &self,
+        task: &Task,
+        events: &[&Event],
+        workflow: &Workflow,
+        agents: &Agents,
+        full: Option<&str>,
+    ) -> Option<Fold> {
         let mut fold = Fold::default();
         for (n, event) in events.iter().enumerate() {
             let seen = fold.changes.last().map_or(task, |(_, task)| task);
-            match self.schedule(seen, event, workflow, agents) {
+            let decision = match full {
+                None => self.schedule(seen, event, workflow, agents),
+                Some(why) => schedule_full(seen, event, &self.turn(workflow, agents), why)?,
+            };
+            match decision {
                 Decision::Save { task: next, effects } => {
                     fold.changes.push((n, next));
                     fold.parts.push((None, effects));
@@ -553,7 +588,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 Decision::Keep { why, effects } => fold.parts.push((Some(why), effects)),
             }
         }
-        fold
+        Some(fold)
     }
 
     /// The core's decision, with what this instance knows of the pools.
@@ -579,6 +614,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         agents: &Agents,
     ) -> Result<(Found, Decided), Error> {
         let mut known = read?.map(Arc::new);
+        let mut full: Option<String> = None;
         for round in 0..MAX_ROUNDS {
             self.store.yield_to_others(round).await;
             // A task that was there a moment ago and is not any more has outlived its time in the table.
@@ -589,15 +625,25 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let turn = self.turn(&workflow, agents);
             let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
-            match (self.core.supervise)(&task, token, &turn) {
-                Verdict::Recover { task: next, effects, expired } => match self.try_save(next, &task, &workflow).await?
-                {
-                    Ok(saved) => {
-                        let found = Found { expired, ..found };
-                        return Ok((found, Decided { handled: Handled::Applied(saved), effects }));
+            let verdict = match &full {
+                None => (self.core.supervise)(&task, token, &turn),
+                Some(why) => supervise_full(&task, token, &turn, why),
+            };
+            match verdict {
+                Verdict::Recover { task: next, effects, expired } => {
+                    match self.try_save(next, &task, &workflow).await {
+                        Ok(Ok(saved)) => {
+                            let found = Found { expired, ..found };
+                            return Ok((found, Decided { handled: Handled::Applied(saved), effects }));
+                        }
+                        Ok(Err(current)) => known = current,
+                        Err(error @ Error::TooLarge { .. }) if full.is_none() => {
+                            full = Some(error.to_string());
+                            known = Some(task);
+                        }
+                        Err(error) => return Err(error),
                     }
-                    Err(current) => known = current,
-                },
+                }
                 Verdict::Rearm { due, effects } => {
                     if due != task.due {
                         self.store.rearm(&task, due, token).await?;
@@ -620,7 +666,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         workflow: &Workflow,
     ) -> Result<Result<Arc<Task>, Option<Arc<Task>>>, Error> {
         next.stamp = self.stamp();
-        let saved = self.store.save(&next, seen.version).await;
+        let mut saved = self.store.save(&next, seen.version).await;
+        if let Err(Error::TooLarge { bytes, .. }) = &saved
+            && next.make_room(*bytes)
+        {
+            saved = self.store.save(&next, seen.version).await;
+        }
         let next = Arc::<Task>::from(next);
         match saved {
             Ok(Saved::Applied) => {

@@ -17,6 +17,10 @@ use serde_json::Value;
 /// Longest input an operator may put in place of the order's for one step, in bytes of JSON: it lives in the task's record.
 pub const MAX_INPUT: usize = 16 * 1024;
 
+/// Longest sum of the inputs that operators put in place of an order's, over its steps, in bytes of JSON: with the longest outputs
+/// of as many steps as there can be it still fits into the record.
+pub const MAX_INPUTS: usize = 64 * 1024;
+
 /// What a person does to one order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
@@ -115,6 +119,11 @@ pub enum Refusal {
     /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
     #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
     BadInput,
+    /// The inputs put in place of the order's are longer than [`MAX_INPUTS`] together.
+    #[error(
+        "the inputs of this order's steps would be longer than 65536 bytes together; give a reference in place of one"
+    )]
+    LongInputs,
 }
 
 /// What became of an act.
@@ -236,6 +245,13 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     };
     if input.is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT) {
         return Err(Refusal::BadInput);
+    }
+    if let (Some(target), Some(input)) = (target, input) {
+        let kept = |(n, step): (usize, &crate::step::Step)| step.input.as_ref().filter(|_| n != target).map(length);
+        let others: usize = task.steps.iter().enumerate().filter_map(kept).sum();
+        if others + length(input) > MAX_INPUTS {
+            return Err(Refusal::LongInputs);
+        }
     }
     let mut change = Change::begin(task, turn);
     let mut reason = act.reason.clone();

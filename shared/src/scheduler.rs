@@ -161,6 +161,29 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     }
 }
 
+/// The same where the record has no room for what [`schedule`] decided, as `why` says: the task stops in Error with an alert, so
+/// that it is never one that no write can move any more. `None` for what a person asked: they are answered that it does not fit.
+#[must_use]
+pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
+    let settled = match event {
+        Event::Act(_) | Event::Resubmit { .. } => return None,
+        Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
+        Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
+            let (direction, _) = task.holds(index, reply.attempt)?;
+            Some((index, direction))
+        }),
+    };
+    match schedule(task, event, turn) {
+        // An undo that is reported late is no loss: the task has stopped before.
+        Decision::Save { .. } => {
+            let mut change = Change::begin(task, turn);
+            change.stop_full(settled, &format!("the order's record is full: {why}"));
+            Some(change.save())
+        }
+        kept @ Decision::Keep { .. } => Some(kept),
+    }
+}
+
 /// For a message nobody waits for an answer to, why does not matter.
 fn not_allowed(decision: Decision) -> Decision {
     match decision {

@@ -8,7 +8,7 @@ use crate::change::{self, Change, Miss};
 use crate::message::Effect;
 use crate::retry::Late;
 use crate::scheduler::{Decision, Kept, Turn};
-use crate::step::Direction;
+use crate::step::{Direction, State};
 use crate::task::{Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
@@ -67,6 +67,28 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     match change.save() {
         Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: missed },
+        Decision::Keep { why, .. } => Verdict::Leave(why),
+    }
+}
+
+/// The verdict where the record has no room for what [`supervise`] decided, as `why` says: the task stops in Error with an alert.
+#[must_use]
+pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Verdict {
+    let mut change = Change::begin(task, turn);
+    change.task.lease_token = token;
+    change.use_up_due();
+    for step in &mut change.task.steps {
+        match step.claim() {
+            Some((Direction::Do, by)) if change::is_past(by, turn) => step.state = State::Pending { not_before: None },
+            Some((Direction::Undo, by)) if change::is_past(by, turn) => {
+                step.state = State::UndoPending { not_before: None };
+            }
+            Some(_) | None => {}
+        }
+    }
+    change.stop_full(None, &format!("the order's record is full: {why}"));
+    match change.save() {
+        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: 0 },
         Decision::Keep { why, .. } => Verdict::Leave(why),
     }
 }

@@ -252,6 +252,15 @@ pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 /// likely on its way, and would go out twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
+/// Longest record of a task, in bytes of JSON: DynamoDB's limit for an item is 400 KiB, and the columns take some of it.
+pub const MAX_RECORD: usize = 390 * 1024;
+/// What the record of a task in Error may have beyond that: a task that came to the limit can still be stopped and alerted.
+pub const ERROR_RECORD: usize = 8 * 1024;
+/// What is kept free when the history makes room, so that not each save has to make some.
+const SPARE_RECORD: usize = 8 * 1024;
+/// Entries of the history that stay, however little room there is.
+const KEPT_WHEN_FULL: usize = 10;
+
 impl Task {
     /// A new task: Pending, no LockedBy, FailureCount 0, version 0.
     #[must_use]
@@ -408,6 +417,26 @@ impl Task {
         // A claim that is possible at once is on its way by a Wake: look only if that was lost.
         let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
         [owed, expiry, next].into_iter().flatten().min()
+    }
+
+    /// Longest record of this task, in bytes of JSON.
+    #[must_use]
+    pub fn most_bytes(&self) -> usize {
+        match self.phase {
+            Phase::Error | Phase::UndoError => MAX_RECORD + ERROR_RECORD,
+            Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => MAX_RECORD,
+        }
+    }
+
+    /// Drops entries from the middle of the history until the record, now `bytes` long, fits with some room to spare. True if
+    /// it fits now: all else that grows has a bound of its own, and together these leave room for a short history.
+    pub fn make_room(&mut self, mut bytes: usize) -> bool {
+        let most = self.most_bytes();
+        while bytes > most - SPARE_RECORD && self.log.len() > KEPT_WHEN_FULL {
+            let entry = self.log.remove(self.log.len() / 2);
+            bytes -= serde_json::to_string(&entry).map_or(0, |json| json.len() + 1);
+        }
+        bytes <= most
     }
 
     /// The claim that holds step `index`, if it is in `direction`.

@@ -8,7 +8,7 @@ use serde_json::json;
 use shared::agents::Pause;
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
-use shared::operator::{Act, Refusal, What};
+use shared::operator::{Act, MAX_INPUT, Refusal, What};
 use shared::scheduler::{Event, Kept};
 use shared::task::{Phase, ProcessState};
 use shared::view;
@@ -521,6 +521,27 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
         .is("Pending a=Pending", "notice Received, wake")
         .wake(0)
         .is("Processing a=Processing#1", "do a#1");
+}
+
+// The sum over all steps has a bound, so that no number of resubmissions makes a record that cannot be written.
+#[test]
+fn the_inputs_of_resubmissions_are_bounded_together() {
+    let step = |n: usize| format!("[[step]]\nname = \"s{n}\"\nagent = \"x\"\ntimeout = \"10s\"\n");
+    let text = format!("name = \"wide\"\non_failure = \"error\"\n{}", (0..6).map(step).collect::<String>());
+    let mut bench = Bench::claimed(&text);
+    let long = json!({ "x": "x".repeat(MAX_INPUT - 8) });
+    let edited = |n: usize| What::Resubmit { step: Some(format!("s{n}")), input: Some(long.clone()) };
+    for n in 0..4 {
+        bench.failed(&format!("s{n}"));
+        bench.on(&act(edited(n))).wake(0);
+        assert_eq!(bench.task.steps[n].input.as_ref(), Some(&long));
+    }
+    bench.failed("s4");
+    refuses(&mut bench, edited(4), Refusal::LongInputs);
+    bench.on(&act(resubmit())).wake(0).failed("s0");
+    // In place of an earlier one there is room.
+    bench.on(&act(edited(0)));
+    assert_eq!((bench.kept, bench.task.process_state()), (None, ProcessState::Processing));
 }
 
 // B9: what is with the agent already is answered and recorded; only new claims are withheld.

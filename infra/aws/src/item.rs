@@ -30,13 +30,12 @@ pub const ATTENTION_PAUSED: &str = "Paused";
 /// The TASK item. `ttl` is set when the task has ended for good, owes nothing, and its id is [kept](used_id) elsewhere.
 ///
 /// # Errors
-/// [`Error::TooLarge`] beyond DynamoDB's 400 KB.
+/// [`Error::TooLarge`] beyond [`Task::most_bytes`].
 pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> {
-    /// DynamoDB's limit is 400 KB; the columns take the rest.
-    const LIMIT: usize = 390 * 1024;
     let json = serde_json::to_string(task).expect("a task has only string keys");
-    if json.len() > LIMIT {
-        return Err(Error::TooLarge { what: format!("task {}", task.id), bytes: json.len(), limit: LIMIT });
+    if json.len() > task.most_bytes() {
+        let what = format!("the record of order {}", task.id);
+        return Err(Error::TooLarge { what, bytes: json.len(), limit: task.most_bytes() });
     }
     let state = task.process_state();
     let mut item = Item::from([

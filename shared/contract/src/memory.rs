@@ -78,6 +78,11 @@ impl StateStore for MemoryStore {
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        let bytes = serde_json::to_string(task).expect("a task has only string keys").len();
+        if bytes > task.most_bytes() {
+            let (what, limit) = (format!("the record of order {}", task.id), task.most_bytes());
+            return Err(Error::TooLarge { what, bytes, limit });
+        }
         let mut tables = self.tables();
         match tables.tasks.get(&task.id) {
             Some(stored) if holds(stored, seen, task.lease_token) => {

@@ -1,0 +1,339 @@
+//! Goal: whatever happens to an order, its record stays one that can be written, and whatever part of a send fails is made up for.
+//! Method: random events from a seed over a store that has DynamoDB's limit, and a messenger that fails any part of a send.
+//! `SEED=n` plays one seed.
+
+mod support;
+
+use contract::memory::MemoryStore;
+use serde_json::{Value, json};
+use shared::engine::{Config, Engine, Handled};
+use shared::lease::Lease;
+use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
+use shared::operator::{Act, MAX_INPUT, What};
+use shared::order::Id;
+use shared::pools::Layout;
+use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::scheduler::Event;
+use shared::step::State;
+use shared::task::{MAX_RECORD, Phase, ProcessState, Task};
+use shared::workflow::Workflow;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use support::*;
+
+/// Random numbers from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).expect("less than a usize")
+    }
+}
+
+fn seeds(n: u64) -> Vec<u64> {
+    std::env::var("SEED").map_or_else(|_| (0..n).collect(), |seed| vec![seed.parse().expect("SEED is a number")])
+}
+
+/// What was sent; each effect fails by itself with a chance of `fails` in 100.
+struct Network {
+    dice: Mutex<Dice>,
+    fails: usize,
+    sent: Mutex<Vec<Effect>>,
+}
+
+impl Messenger for Network {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let mut dice = self.dice.lock().unwrap();
+        let send = |effect| {
+            if dice.below(100) < self.fails {
+                return Err(Error::Unavailable { what: "one entry".into(), source: "InternalError".into() });
+            }
+            self.sent.lock().unwrap().push(effect);
+            Ok(())
+        };
+        effects.into_iter().map(send).collect()
+    }
+}
+
+type Instance = Engine<Arc<MemoryStore>, Arc<Network>>;
+
+struct World {
+    store: Arc<MemoryStore>,
+    network: Arc<Network>,
+    now: Arc<AtomicI64>,
+    workflow: Workflow,
+}
+
+fn id() -> Id {
+    Id("ord_1".into())
+}
+
+impl World {
+    async fn new(text: &str, seed: u64, fails: usize) -> Self {
+        let network = Network { dice: Mutex::new(Dice(seed)), fails, sent: Mutex::default() };
+        let (workflow, network) = (workflow(text), Arc::new(network));
+        let world = Self { store: Arc::default(), network, now: Arc::default(), workflow };
+        let door = world.instance("door");
+        door.use_workflow(&world.workflow).await.unwrap();
+        let task = Task::new(submission("ord_1", true), &world.workflow, at(0));
+        assert_eq!(door.create(&order(&task.id, 1), &task).await.unwrap(), Created::New);
+        world
+    }
+
+    fn instance(&self, name: &str) -> Instance {
+        let now = Arc::clone(&self.now);
+        let config = Config {
+            instance: name.into(),
+            skew: SKEW,
+            cache: 10,
+            overload_age: secs(30),
+            clock: Arc::new(move || at(now.load(Ordering::Relaxed))),
+            observer: None,
+            pools: Layout::new(),
+            classes: false,
+        };
+        Engine::new(Arc::clone(&self.store), Arc::clone(&self.network), config)
+    }
+
+    fn task(&self) -> Task {
+        self.store.tables().tasks[&id()].clone()
+    }
+
+    fn sent(&self) -> Vec<Effect> {
+        std::mem::take(&mut self.network.sent.lock().unwrap())
+    }
+
+    fn pass(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    async fn sweep(&self, engine: &Instance) -> Result<(), Error> {
+        let lease = Lease { name: "sweep".into(), holder: "v".into(), token: 1, expires: at(i64::from(u32::MAX)) };
+        engine.recover(&[id()], &lease).await.pop().expect("one answer").map(drop)
+    }
+
+    fn reply(&self, step: usize, outcome: Outcome) -> Event {
+        let (step, attempt) = (self.workflow.steps[step].name.clone(), self.task().steps[step].attempt);
+        let (task_id, tenant) = (id(), String::new());
+        Event::Reply(Reply { task_id, step, attempt, tenant, queued_ms: None, traceparent: None, outcome })
+    }
+}
+
+fn bytes(task: &Task) -> usize {
+    serde_json::to_string(task).unwrap().len()
+}
+
+fn long(bytes: usize) -> Value {
+    json!({ "x": "x".repeat(bytes - 8) })
+}
+
+/// Fifty steps side by side, each with an undo.
+fn fifty(on_failure: &str) -> String {
+    let step = |n: usize| {
+        format!(
+            "[[step]]\nname = \"s{n}\"\nagent = \"x\"\ntimeout = \"10s\"\nretry = {{ max = 90, backoff = [\"1s\"] }}\n\
+             undo = {{ agent = \"x\", retry = {{ max = 2, backoff = [\"1s\"] }} }}\n"
+        )
+    };
+    format!("name = \"wide\"\non_failure = \"{on_failure}\"\n{}", (0..50).map(step).collect::<String>())
+}
+
+/// An event drawn at random, of those that make the record longer most of all.
+fn draw(world: &World, dice: &mut Dice) -> Event {
+    // The first steps are done; most of what happens goes on at the last ones.
+    let step = if dice.below(4) == 0 { dice.below(50) } else { 45 + dice.below(5) };
+    let name = || Some(format!("s{step}"));
+    // A control character takes six bytes in JSON.
+    let error = || "\u{1}".repeat(400);
+    let act = |what| Event::Act(Act { what, by: "ann".repeat(20), reason: "\u{2}".repeat(180), seen: None });
+    match dice.below(40) {
+        0..5 => world.reply(step, Outcome::Done { output: long(MAX_OUTPUT) }),
+        5..9 => world.reply(step, Outcome::Failed { error: error() }),
+        9..24 => world.reply(step, Outcome::Unavailable { error: error(), retry_after_ms: None }),
+        24 => world.reply(step, Outcome::Deferred { error: error(), retry_after_ms: 0 }),
+        25..30 => Event::Wake { seen: 0, hops: 0 },
+        30..34 => act(What::Resubmit { step: name(), input: Some(long(MAX_INPUT)) }),
+        34 => act(What::Resubmit { step: None, input: None }),
+        35 => act(What::MarkDone { step: name(), output: long(MAX_OUTPUT) }),
+        36 => act(What::RetryNow { step: None }),
+        37 => act(What::Pause),
+        38 => act(What::Resume),
+        _ if dice.below(40) == 0 => Event::Cancel { by: "ann".into(), reason: "\u{3}".repeat(300) },
+        _ => act(What::Skip { step: name() }),
+    }
+}
+
+// The record of an order stays writable, whatever is done to it, and no message about it is given back for its length.
+#[tokio::test]
+async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written() {
+    let mut longest = 0;
+    for seed in seeds(12) {
+        let mut dice = Dice(seed);
+        let policy = if seed % 3 == 0 { "undo" } else { "error" };
+        let world = World::new(&fifty(policy), seed, 0).await;
+        let engine = world.instance("s1");
+        engine.handle(vec![(id(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+        let done = |step| (id(), world.reply(step, Outcome::Done { output: long(MAX_OUTPUT) }));
+        engine.handle((0..45).map(done).collect()).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+        // As four resubmissions left it.
+        for step in 45..49 {
+            world.store.tables().tasks.get_mut(&id()).unwrap().steps[step].input = Some(long(MAX_INPUT));
+        }
+        let engine = world.instance("s2");
+        for round in 0..250 {
+            let events: Vec<_> = (0..=dice.below(10)).map(|_| (id(), draw(&world, &mut dice))).collect();
+            let answers = engine.handle(events.clone()).await;
+            for ((_, event), answer) in events.iter().zip(&answers) {
+                assert!(answer.is_ok(), "SEED={seed}, round {round}: {event:?}: {answer:?}");
+            }
+            world.pass(1500);
+            if dice.below(8) == 0 {
+                world.pass(i64::try_from(dice.below(12_000)).unwrap());
+                world.sweep(&engine).await.unwrap_or_else(|error| panic!("SEED={seed}, round {round}: {error}"));
+            }
+            let task = world.task();
+            longest = longest.max(bytes(&task));
+            assert!(bytes(&task) <= task.most_bytes(), "SEED={seed}, round {round}");
+            world.sent();
+        }
+    }
+    assert!(longest > MAX_RECORD - 8 * 1024, "the limit was reached: {longest}");
+}
+
+/// An order with a record that is nearly full, as versions before the bound on inputs could make it.
+async fn nearly_full(on_failure: &str, free: usize) -> World {
+    let world = World::new(&fifty(on_failure), 0, 0).await;
+    world.instance("s1").handle(vec![(id(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+    let mut tables = world.store.tables();
+    let task = tables.tasks.get_mut(&id()).unwrap();
+    task.log.clear();
+    for step in 0.. {
+        let left = MAX_RECORD - bytes(task) - free;
+        if left < 100 {
+            break;
+        }
+        task.steps[step].input = Some(long(left.min(MAX_INPUT + 5) - 5));
+    }
+    drop(tables);
+    world.sent();
+    world
+}
+
+// TooLarge becomes Error with an alert: before, no write went through any more, and the order was Processing for ever.
+#[tokio::test]
+async fn an_order_whose_record_is_full_stops_with_an_alert() {
+    let done = |world: &World| world.reply(0, Outcome::Done { output: long(MAX_OUTPUT) });
+    let wake = |world: &World| {
+        world.pass(60_000);
+        let mut tables = world.store.tables();
+        for step in &mut tables.tasks.get_mut(&id()).unwrap().steps {
+            step.state = State::Pending { not_before: None };
+        }
+        Event::Wake { seen: 0, hops: 0 }
+    };
+    let cancel = |_: &World| Event::Cancel { by: "ann".into(), reason: "r".repeat(300) };
+    let cases: [(&str, &dyn Fn(&World) -> Event); 3] = [("reply", &done), ("wake", &wake), ("cancel", &cancel)];
+    for (name, event) in cases {
+        let world = nearly_full("undo", 150).await;
+        let event = event(&world);
+        let engine = world.instance("s2");
+        let answer = engine.handle(vec![(id(), event)]).await.remove(0);
+        assert!(matches!(answer, Ok(Handled::Applied(_))), "{name}: {answer:?}");
+        let task = world.task();
+        assert_eq!(task.phase, Phase::Error, "{name}");
+        assert!(task.reason.as_deref().is_some_and(|why| why.contains("full") && why.contains("bytes")), "{task:?}");
+        let alerts = world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count();
+        assert_eq!((alerts, task.alert), (1, None), "{name}: it went out, and that is recorded");
+        assert!(world.store.load(&id()).await.unwrap().is_some_and(|task| bytes(&task) <= task.most_bytes()));
+    }
+}
+
+// The supervisor's side: what expires in a record that is full is not looked at for ever.
+#[tokio::test]
+async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_alert() {
+    let world = nearly_full("undo", 150).await;
+    let engine = world.instance("v");
+    world.pass(11_000);
+    world.sweep(&engine).await.unwrap();
+    let task = world.task();
+    assert_eq!((task.phase, task.complete_by(), &task.alert), (Phase::Error, None, &None));
+    assert_eq!(world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
+}
+
+// A person is told, and nothing changes.
+#[tokio::test]
+async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
+    let world = nearly_full("error", 150).await;
+    let engine = world.instance("s2");
+    engine.handle(vec![(id(), world.reply(0, failed()))]).await.remove(0).unwrap();
+    let before = world.task();
+    assert_eq!(before.phase, Phase::Error);
+    let what = What::MarkDone { step: Some("s0".into()), output: long(MAX_OUTPUT) };
+    let mut act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+    let mut refused = 0;
+    // The first may still find room in what the alert has left.
+    for _ in 0..3 {
+        refused += usize::from(matches!(engine.act(vec![(id(), act.clone())]).await[0], Err(Error::TooLarge { .. })));
+        act.what = What::Resubmit { step: None, input: None };
+    }
+    assert!(refused > 0, "{:?}", world.task());
+}
+
+/// Plays an order over a network of which any part of a send fails, until nothing is on its way: what failed comes again with its
+/// message.
+async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, Vec<Effect>) {
+    let mut dice = Dice(seed ^ 0xffff);
+    let world = World::new(text, seed, 35).await;
+    let instances = [world.instance("s1"), world.instance("s2")];
+    let mut open = vec![Event::Wake { seen: 0, hops: 0 }];
+    let mut all = Vec::new();
+    for _ in 0..2000 {
+        if open.is_empty() {
+            return (world, all);
+        }
+        let n = 1 + dice.below(open.len().min(10));
+        let batch: Vec<_> = (0..n).map(|_| (id(), open.swap_remove(dice.below(open.len())))).collect();
+        let answers = instances[dice.below(2)].handle(batch.clone()).await;
+        open.extend(batch.into_iter().zip(&answers).filter(|(_, answer)| answer.is_err()).map(|((_, event), _)| event));
+        for effect in world.sent() {
+            match &effect {
+                Effect::Wake(wake, _) => open.push(Event::from(wake)),
+                Effect::Request(request) => open.push(Event::Reply(Reply::to(request, outcome(&request.step)))),
+                Effect::Notice(_) | Effect::Alert(_) => {}
+                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => unreachable!("not of the engine"),
+            }
+            all.push(effect);
+        }
+    }
+    panic!("SEED={seed}: it does not end");
+}
+
+// A part of a batch of sends fails, of messages and of events, as SQS and EventBridge may do it.
+#[tokio::test]
+async fn whatever_part_of_a_send_fails_comes_with_the_message_that_caused_it() {
+    let notice = |all: &[Effect], kind| all.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == kind));
+    for seed in seeds(150) {
+        let strict = "strict_notices = true\n";
+        for text in [SIDE_BY_SIDE.to_owned(), format!("{strict}{CHAIN}"), fifty("undo")] {
+            let (world, all) = played(&text, seed, |step| done(json!({ "of": step }))).await;
+            let task = world.task();
+            assert_eq!(task.process_state(), ProcessState::Processed, "SEED={seed}");
+            assert!(task.steps.iter().all(|step| step.attempt == 1), "SEED={seed}: no attempt was lost: {task:?}");
+            assert!(notice(&all, NoticeKind::Completed), "SEED={seed}");
+            // What could not be sent last is owed.
+            assert_eq!(task.due.is_some(), task.notice_owed, "SEED={seed}");
+        }
+        let refuses = |step: &str| if step == "b" { failed() } else { done(json!(null)) };
+        let (world, all) = played(&on_failure_error(SIDE_BY_SIDE), seed, refuses).await;
+        let is_told = |all: &[Effect]| all.iter().any(|effect| matches!(effect, Effect::Alert(_)));
+        assert_eq!(world.task().process_state(), ProcessState::Error, "SEED={seed}");
+        assert!(is_told(&all) && notice(&all, NoticeKind::AttentionNeeded), "SEED={seed}");
+    }
+}
