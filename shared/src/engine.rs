@@ -5,7 +5,7 @@
 
 use crate::agents::Agents;
 use crate::lease::Lease;
-use crate::message::{Effect, NoticeKind};
+use crate::message::{AlertEvent, Effect, NoticeKind};
 use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
 use crate::overload::{self, Overload, Wait};
@@ -16,7 +16,7 @@ use crate::scheduler::{Decision, Event, Kept, Turn, schedule, schedule_full};
 use crate::strain;
 use crate::supervisor::{Verdict, supervise, supervise_full};
 use crate::task::{Priority, Task, grace};
-use crate::time::{SignedDuration, Timestamp};
+use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, MAX_STEPS, Workflow};
 use futures::future::join_all;
 use lru::LruCache;
@@ -38,6 +38,9 @@ pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 /// A Wake waits for the notice that belongs before it for so long; then the order goes on without, because a submitter's
 /// queue that is away must not hold up orders, and undos least of all.
 pub const NOTICE_FIRST_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// How long a record that cannot be read is left alone between two looks.
+pub const ASIDE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -369,6 +372,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let read = self.read(ids).await;
         let judge = |(id, read)| Box::pin(self.judge(id, read, lease.token, &agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
+        let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
+            Err(error @ Error::Corrupt { .. }) => Some((id, error.to_string())),
+            Ok(_) | Err(Error::Unavailable { .. } | Error::TooLarge { .. }) => None,
+        });
+        self.set_aside(unreadable.collect()).await;
         let (mut found, mut decided) = (Vec::new(), Vec::new());
         for verdict in verdicts {
             match verdict {
@@ -384,6 +392,29 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         let sent = self.send_all(decided).await;
         sent.into_iter().zip(found).map(|(sent, found)| sent.map(|_| found)).collect()
+    }
+
+    /// Puts off what cannot be read, so that it holds up nothing that is due behind it, and alerts an operator of each once. It stays
+    /// in the due index: another version of this program may be able to read it. What fails now is tried again when it is due.
+    async fn set_aside(&self, unreadable: Vec<(&Id, String)>) {
+        if unreadable.is_empty() {
+            return;
+        }
+        let due = plus(self.now(), ASIDE_FOR);
+        let told = join_all(unreadable.iter().map(|one| self.store.set_aside(one.0, &one.1, due, false))).await;
+        let untold: Vec<_> = unreadable
+            .into_iter()
+            .zip(told)
+            .filter(|(_, told)| matches!(told, Ok(false)))
+            .map(|(one, _)| one)
+            .collect();
+        if untold.is_empty() {
+            return;
+        }
+        let alerts = untold.iter().map(|(id, why)| Effect::Alert(Box::new(AlertEvent::unreadable(id, why)))).collect();
+        let sent = Box::pin(self.messenger.send(alerts)).await;
+        let sent = untold.iter().zip(sent).filter(|(_, sent)| sent.is_ok());
+        join_all(sent.map(|((id, why), _)| self.store.set_aside(id, why, due, true))).await;
     }
 
     /// The definition with this hash, from memory if it was read before.

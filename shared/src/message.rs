@@ -1,5 +1,6 @@
 //! What travels: to the scheduler's queue, to agents' queues, to the submitter's queue and to the event bus. All JSON.
 
+use crate::history::{MAX_TEXT, shorten};
 use crate::order::Id;
 use crate::retry::Calls;
 use crate::step::Direction;
@@ -315,6 +316,26 @@ pub struct AlertEvent {
     pub resubmit: String,
     /// Where the runbook for this alert is.
     pub runbook: String,
+}
+
+impl AlertEvent {
+    /// The alert about an order whose record cannot be read: all that is known of it is its id.
+    #[must_use]
+    pub fn unreadable(id: &Id, why: &str) -> Self {
+        Self {
+            order_id: id.clone(),
+            workflow: String::new(),
+            tenant: String::new(),
+            step: None,
+            attempts: 0,
+            reason: format!("nobody can move this order on: {}", shorten(why, MAX_TEXT)),
+            last_error: None,
+            version: 0,
+            // It goes on by itself as soon as it can be read; until then no act reaches it.
+            resubmit: format!("stepwarden get {id}"),
+            runbook: "docs/runbook.md#record-unreadable".into(),
+        }
+    }
 }
 
 /// An operator alert about an agent in trouble: the detail of an event on the bus.

@@ -128,6 +128,19 @@ pub trait StateStore: Send + Sync {
     /// Writes `due`, the [`moved`](crate::task::moved) shard and the supervisor's token only, under the condition that the
     /// version is still the task's. A lost race is no error: whoever won has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Sets `due` of a record that cannot be read, whatever else it holds, and notes `why` with it, so that it is found among what
+    /// waits for a person. `is_told` notes that an operator was alerted. True if that is noted already; the next save of the
+    /// task forgets all of it. Nothing is done where there is no such record, or where it is not in the due index.
+    /// A store whose records can always be read has nothing to do.
+    fn set_aside(
+        &self,
+        _id: &Id,
+        _why: &str,
+        _due: Timestamp,
+        _is_told: bool,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        async { Ok(false) }
+    }
     /// Up to `limit` tasks of `shard` with `due <= now`, from `cursor` on.
     fn due(
         &self,
@@ -206,6 +219,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
         (**self).rearm(task, due, token).await
+    }
+    async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
+        (**self).set_aside(id, why, due, is_told).await
     }
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         (**self).due(shard, now, limit, cursor).await

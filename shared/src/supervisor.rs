@@ -9,7 +9,7 @@ use crate::message::Effect;
 use crate::retry::Late;
 use crate::scheduler::{Decision, Kept, Turn};
 use crate::step::{Direction, State};
-use crate::task::{Phase, Task, grace};
+use crate::task::{MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
 /// What a supervisor does about one task.
@@ -102,6 +102,7 @@ fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Tur
 
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
+    let expiry = task.complete_by().map(|by| plus(by, turn.skew));
     if task.alert.is_some() || task.notice_owed {
         // Whoever saved it is most likely sending it now.
         if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
@@ -114,8 +115,13 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         // Who died before the alert went out died before the notice did.
         effects.extend(change::turn_notices(task, turn));
         effects.extend(change::alert(task, turn));
-        // What is owed stays due until it is out: the engine clears it after the send.
-        return Verdict::Rearm { due: task.due, effects };
+        // What is owed stays due until it is out: the engine clears it after the send. Meanwhile it makes way for what is due
+        // behind it, and the longer it is owed the longer.
+        let wait = task.updated_at.duration_until(turn.now).clamp(OWED_GRACE, MAX_OWED_WAIT);
+        return Verdict::Rearm {
+            due: Some(expiry.map_or(plus(turn.now, wait), |by| by.min(plus(turn.now, wait)))),
+            effects,
+        };
     }
     let Some(wanted) = task.wanted_due(turn.workflow, turn.skew) else {
         return match task.due {
@@ -128,13 +134,15 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
     };
     let age = task.updated_at.duration_until(turn.now);
-    if wanted <= turn.now && next.is_none() {
-        // All that could be claimed waits for a paused agent: nothing to send, and nothing to count.
-        let due = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
-        return Verdict::Rearm { due: Some(task.complete_by().map_or(due, |by| by.min(due))), effects };
-    }
     if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
-        let due = wanted.max(turn.now);
+        let due = if wanted > turn.now {
+            wanted
+        } else {
+            // What could be claimed at once waits for a paused agent: nothing to send, and nothing to count. It must not be looked
+            // at on each sweep either, whatever else of the task waits for its time.
+            let look = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
+            [next, expiry].into_iter().flatten().fold(look, Timestamp::min)
+        };
         return if task.due == Some(due) {
             Verdict::Leave(Kept::NothingReady)
         } else {

@@ -252,6 +252,10 @@ pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 /// likely on its way, and would go out twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
+/// Longest wait between two tries at sending what is owed. The longer it is owed the longer the wait, so that rows whose queue is
+/// gone for good cost little and stay out of the way; not longer, because alerts wait for it once the bus is back.
+pub const MAX_OWED_WAIT: SignedDuration = SignedDuration::from_mins(5);
+
 /// Longest record of a task, in bytes of JSON: DynamoDB's limit for an item is 400 KiB, and the columns take some of it.
 pub const MAX_RECORD: usize = 390 * 1024;
 /// What the record of a task in Error may have beyond that: a task that came to the limit can still be stopped and alerted.

@@ -434,9 +434,10 @@ fn an_alert_stays_due_until_it_is_out() {
     let mut bench = Bench::claimed(&on_failure_error(ONE));
     bench.at(3000).failed("a");
     assert_eq!(bench.task.due, Some(at(5000)));
-    bench.at(5000);
-    for _ in 0..3 {
-        bench.supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+    // The longer it is owed, the longer it makes way for what is due behind it.
+    for (now, due) in [(5000, 7000), (7000, 11_000), (11_000, 19_000), (19_000, 35_000), (900_000, 1_200_000)] {
+        bench.at(now).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+        assert_eq!(bench.task.due, Some(at(due)), "at {now}");
     }
     bench.on(&Event::AlertSent { version: 2 }).supervise().keeps(Kept::NothingReady, "");
     assert_eq!(bench.task.due, None);
@@ -459,6 +460,17 @@ fn an_owed_alert_never_goes_out_without_its_notice() {
     bench.failed("a").is("Error a=Failed#1 b=Processing#1 c=Pending", "notice AttentionNeeded, alert");
     bench.done("b").is("Error a=Failed#1 b=Processed#1 c=Pending", "notice StepCompleted");
     bench.at(2000).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+}
+
+// F3: an alert that cannot be sent must not hide the deadline of a sibling.
+#[test]
+fn an_alert_that_makes_way_leaves_the_deadline_of_a_running_sibling() {
+    let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
+    bench.at(1000).failed("a");
+    for (now, due) in [(3000, 5000), (5000, 9000), (9000, 11_000)] {
+        bench.at(now).supervise().keeps(Kept::NothingReady, "notice AttentionNeeded, alert");
+        assert_eq!(bench.task.due, Some(at(due)), "at {now}");
+    }
 }
 
 // F3: with a sibling still running the task stays in the index after its alert is out.

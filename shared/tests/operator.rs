@@ -523,6 +523,28 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
         .is("Processing a=Processing#1", "do a#1");
 }
 
+// E4: 59 looks wrote 59 times where one step waited for a paused agent and another one for its next attempt.
+#[test]
+fn a_step_that_waits_for_a_paused_agent_beside_one_that_waits_for_time_is_not_looked_at_on_each_sweep() {
+    const TWO: &str = "name = \"two\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n\
+        retry = { max = 3, backoff = [\"1m\"] }\n[[step]]\nname = \"b\"\nagent = \"y\"\ntimeout = \"10s\"\n";
+    let mut bench = Bench::new(TWO);
+    bench.agents.paused.insert("y".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
+    bench.wake(0).is("Processing a=Processing#1 b=Pending", "do a#1");
+    let event = bench.answer("a", unavailable(None));
+    bench.on(&event).is("Pending a=Pending+60000#1f1 b=Pending", "wake+60000");
+    let mut writes = 0;
+    for now in 1..60 {
+        let before = bench.at(now * 1000).task.due;
+        if before.is_some_and(|due| due <= at(now * 1000)) {
+            bench.supervise();
+            writes += usize::from(bench.task.due != before);
+        }
+    }
+    assert!(writes <= 4, "{writes} writes in 59 looks");
+    assert!(bench.task.due.is_some_and(|due| due <= at(60_000)), "and it is looked at when the wait is over");
+}
+
 // The sum over all steps has a bound, so that no number of resubmissions makes a record that cannot be written.
 #[test]
 fn the_inputs_of_resubmissions_are_bounded_together() {

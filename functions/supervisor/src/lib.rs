@@ -17,7 +17,7 @@ use shared::engine::Engine;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::task::{MOVED, Priority, URGENT};
 use shared::time::{Timestamp, plus};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces::Span;
@@ -25,8 +25,14 @@ use tokio::time::{Instant, sleep_until};
 
 /// Tasks looked at side by side, and the size of a page of the due index.
 const PAGE: u32 = 100;
-/// Most pages of each part in a sweep; the rest is left to the next sweep, so that one sweep always ends.
+/// Most pages of each part in a sweep; the next sweep goes on from there, so that one sweep always ends, and none of them
+/// is for ever busy with the same first rows.
 const MAX_PAGES: usize = 100;
+/// A sweep of a group begins no page after it: a queue that is slow to refuse must not hold up what has become due meanwhile.
+const MAX_SWEEP: Duration = Duration::from_secs(30);
+
+/// Where the next sweep goes on, in each part of the due index that the last one did not come to the end of.
+pub type Places = HashMap<u16, String>;
 
 /// How a supervisor sweeps.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +123,7 @@ pub struct Supervisor<'a, S, M> {
     first: usize,
     /// No page is begun after it.
     stop_at: Option<Instant>,
+    places: Places,
 }
 
 impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
@@ -134,7 +141,20 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
         // By the minute too: one that leads fewer groups than there are comes to each of them, though nobody else does.
         let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
-        Self { engine, settings, holds, held: BTreeMap::new(), alerts: strain::Alerts::default(), first, stop_at: None }
+        let (held, alerts) = (BTreeMap::new(), strain::Alerts::default());
+        Self { engine, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
+    }
+
+    /// Goes on where another supervisor of this process was cut short.
+    #[must_use]
+    pub fn going_on(self, places: Places) -> Self {
+        Self { places, ..self }
+    }
+
+    /// Where the next one has to go on.
+    #[must_use]
+    pub fn places(self) -> Places {
+        self.places
     }
 
     /// Begins no page of the due index after `stop_at`; what is left is the next sweep's. For a function that is killed at
@@ -181,24 +201,28 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
         // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
-        let until = self.engine.now();
+        let (until, began) = (self.engine.now(), Instant::now());
         let group_number = u16::try_from(group).expect("as many groups as shards at most");
         let shards = self.settings.shards_of(group_number, minute(until));
-        let part = |(shard, class)| Part { shard, class, until, cursor: None, pages: 0 };
+        let places = &mut self.places;
+        let part = |(shard, class)| Part { shard, class, until, cursor: places.remove(&shard), pages: 0 };
         let mut parts: VecDeque<Part> = shards.map(part).collect();
         // A page of each in turn: where a sweep is cut short no shard has waited behind the backlog of another one.
         while let Some(mut part) = parts.pop_front() {
             if self.sweep_page(&mut part, &lease, &mut sweep).await? {
                 parts.push_back(part);
+            } else {
+                self.places.extend(part.cursor.map(|cursor| (part.shard, cursor)));
             }
             match self.holds[group].lead(&self.engine.store).await? {
                 Some(still) if still.token == lease.token => lease = still,
                 Some(_) | None => break,
             }
-            if self.is_time_up() {
+            if self.is_time_up() || began.elapsed() >= MAX_SWEEP {
                 break;
             }
         }
+        self.places.extend(parts.into_iter().filter_map(|part| part.cursor.map(|cursor| (part.shard, cursor))));
         Ok(sweep)
     }
 
@@ -214,7 +238,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             let lag = self.engine.sweep_lag(class).await;
             if !lag.is_zero() {
                 part.until = plus(part.until, -lag);
-                page = store.due(part.shard, part.until, PAGE, None).await?;
+                page = store.due(part.shard, part.until, PAGE, part.cursor.as_deref()).await?;
             }
         }
         sweep.looked_at += page.ids.len();

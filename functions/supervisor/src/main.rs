@@ -1,11 +1,12 @@
 //! The supervisor as a Lambda function, started by an EventBridge schedule.
 
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use stepwarden_aws::config::number;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
-use supervisor::{Settings, Supervisor, Sweep, ages};
+use supervisor::{Places, Settings, Supervisor, Sweep, ages};
 use tokio::time::Instant;
 
 /// A supervisor that died is followed after this long; one that is slow renews it.
@@ -30,12 +31,18 @@ async fn main() -> Result<(), Error> {
     };
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
     let (engine, stack) = (&engine, config.stack());
+    // One invocation at a time, and the next one goes on where it was cut short.
+    let places = &Mutex::new(Places::new());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
         let deadline = event.context.deadline();
         let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
         let stop_at = Instant::now() + left.saturating_sub(LAST_PAGE);
         let until = stop_at.min(Instant::now() + sweep_for);
-        let swept = Box::pin(Supervisor::new(engine, settings).stopping_at(stop_at).patrol(every, until)).await;
+        let places_of = || places.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = std::mem::take(&mut *places_of());
+        let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
+        let swept = Box::pin(supervisor.patrol(every, until)).await;
+        *places_of() = supervisor.places();
         // Once is enough, and by whoever leads.
         if let Ok(Sweep { stood_by: false, .. }) = swept
             && let Err(error) = Box::pin(ages::measure(engine, settings.shards)).await

@@ -26,6 +26,12 @@ pub(crate) fn n(number: impl ToString) -> AttributeValue {
 pub const ATTENTION_ERROR: &str = "Error";
 /// Value of `attention` for tasks that an operator paused: they are in no other index.
 pub const ATTENTION_PAUSED: &str = "Paused";
+/// Value of `attention` for records that cannot be read and were in no index of what waits for a person.
+pub const ATTENTION_UNREADABLE: &str = "Unreadable";
+/// Attribute of a record that cannot be read: why. Like the one below it is gone with the next save, which writes the whole item.
+pub const ASIDE: &str = "aside";
+/// Attribute of such a record: whether an operator was alerted.
+pub const ASIDE_TOLD: &str = "aside_told";
 
 /// The TASK item. `ttl` is set when the task has ended for good, owes nothing, and its id is [kept](used_id) elsewhere.
 ///

@@ -8,7 +8,9 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem};
+use aws_sdk_dynamodb::types::{
+    AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+};
 use shared::agents::Agents;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
@@ -194,6 +196,38 @@ impl StateStore for DynamoStore {
                 Ok(())
             }
             Err(error) => Err(unavailable(&format!("due time of task {}", task.id), error)),
+        }
+    }
+
+    async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
+        let told = if is_told { ":told" } else { "if_not_exists(#told, :told)" };
+        let answer = self
+            .client
+            .update_item()
+            .table_name(&self.state_table)
+            .key("pk", s(&id.0))
+            .condition_expression("attribute_exists(due)")
+            .update_expression(format!(
+                "SET due = :due, #aside = :why, attention = if_not_exists(attention, :unreadable), #told = {told}"
+            ))
+            .expression_attribute_names("#aside", item::ASIDE)
+            .expression_attribute_names("#told", item::ASIDE_TOLD)
+            .expression_attribute_values(":due", n(due.as_millisecond()))
+            .expression_attribute_values(":why", s(why))
+            .expression_attribute_values(":unreadable", s(item::ATTENTION_UNREADABLE))
+            .expression_attribute_values(":told", AttributeValue::Bool(is_told))
+            .return_values(ReturnValue::UpdatedNew)
+            .send()
+            .await;
+        match answer {
+            Ok(answer) => {
+                let told = answer.attributes().and_then(|new| new.get(item::ASIDE_TOLD));
+                Ok(told == Some(&AttributeValue::Bool(true)))
+            }
+            Err(error) if error.as_service_error().is_some_and(|e| e.is_conditional_check_failed_exception()) => {
+                Ok(true)
+            }
+            Err(error) => Err(unavailable(&format!("setting aside task {id}"), error)),
         }
     }
 

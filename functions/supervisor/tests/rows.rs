@@ -1,0 +1,309 @@
+//! Goal: rows of the due index that cannot be brought on never starve those that can. Method: the real supervisor over a store in
+//! memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse on demand.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use contract::memory::MemoryStore;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use shared::engine::{self, ASIDE_FOR, Engine};
+use shared::lease::{Lease, LeaseStore};
+use shared::message::{AlertEvent, Effect};
+use shared::order::{Id, Order};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::scheduler::Event;
+use shared::task::{Phase, Priority, Submission, Task, moved};
+use shared::workflow::file::{Known, parse};
+use shared::workflow::{Hash, Workflow};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use stepwarden_aws::{Clients, Config, DynamoStore, schema};
+use stepwarden_embedded::Endpoints;
+use supervisor::{Places, Settings, Supervisor, Sweep};
+
+const LIFE: Duration = Duration::from_secs(60);
+const BEGIN: i64 = 1_800_000_000_000;
+/// More rows than one sweep reads of a part.
+const ROWS: usize = 10_050;
+const ONE: &str = r#"
+name = "one"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 3, backoff = ["1s"] }
+"#;
+
+fn workflow() -> Workflow {
+    parse("one.toml", ONE, Known { agents: &["x"], inputs: &[] }).unwrap()
+}
+
+fn task(id: &str, now: Timestamp) -> Task {
+    let submission = Submission {
+        id: Id(id.into()),
+        tenant: "acme".into(),
+        reference: None,
+        reply_queue: Some("gone".into()),
+        priority: Priority::Normal,
+        shard: 0,
+    };
+    Task::new(submission, &workflow(), now)
+}
+
+/// Queues of submitters, and a bus, that may be away.
+#[derive(Default)]
+struct Away {
+    notices: AtomicBool,
+    bus: AtomicBool,
+    refused: AtomicUsize,
+    alerts: Mutex<Vec<AlertEvent>>,
+}
+
+impl Messenger for Away {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let send = |effect| {
+            let is_away = match &effect {
+                Effect::Notice(_) => self.notices.load(Ordering::Relaxed),
+                Effect::Alert(_) => self.bus.load(Ordering::Relaxed),
+                _ => false,
+            };
+            if is_away {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(Error::Unavailable { what: "a queue".into(), source: "it does not exist".into() });
+            }
+            if let Effect::Alert(alert) = effect {
+                self.alerts.lock().unwrap().push(*alert);
+            }
+            Ok(())
+        };
+        effects.into_iter().map(send).collect()
+    }
+}
+
+fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine<S, Arc<Away>> {
+    let now = Arc::clone(now);
+    let clock: engine::Clock =
+        Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).expect("within the calendar"));
+    let config = engine::Config {
+        instance: "v".into(),
+        skew: SignedDuration::from_secs(1),
+        cache: 1,
+        overload_age: SignedDuration::ZERO,
+        clock,
+        observer: None,
+        pools: shared::pools::Layout::new(),
+        classes: false,
+    };
+    Engine::new(store, Arc::clone(queues), config)
+}
+
+/// Rows that owe a notice to a queue that is gone, and behind them an order whose attempt has expired.
+fn rows(store: &MemoryStore, now: Timestamp) {
+    let mut tables = store.tables();
+    tables.workflows.insert(workflow().hash(), workflow());
+    for n in 0..ROWS {
+        let mut owing = task(&format!("owes_{n:05}"), now);
+        (owing.phase, owing.version, owing.turned_at, owing.notice_owed) = (Phase::Processed, 4, 4, true);
+        (owing.shard, owing.steps[0].attempt) = (moved(0), 1);
+        tables.tasks.insert(owing.id.clone(), owing);
+    }
+}
+
+/// An order claimed at `now`, in the same part as the rows, that nobody answers.
+async fn claimed<S: StateStore>(engine: &Engine<S, Arc<Away>>, memory: &MemoryStore) -> Id {
+    let task = task("waits", engine.now());
+    let order = Order {
+        id: task.id.clone(),
+        tenant: "acme".into(),
+        idempotency_key: "k".into(),
+        hash: String::new(),
+        created_at: task.created_at,
+        input: json!({}),
+    };
+    engine.use_workflow(&workflow()).await.unwrap();
+    engine.create(&order, &task).await.unwrap();
+    engine.handle(vec![(task.id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+    memory.tables().tasks.get_mut(&task.id).expect("it was created").shard = moved(0);
+    task.id
+}
+
+// F1, F3: 10,050 rows owed what could not be sent and stood at the head of the index: an expired order behind them was not looked
+// at in twenty sweeps, nor ever, after 210,050 refused sends.
+#[tokio::test]
+async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
+    let (store, queues, now) =
+        (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
+    let engine = engine(Arc::clone(&store), &queues, &now);
+    rows(&store, engine.now());
+    now.fetch_add(1000, Ordering::Relaxed);
+    let id = claimed(&engine, &store).await;
+    queues.notices.store(true, Ordering::Relaxed);
+    now.fetch_add(3_600_000, Ordering::Relaxed);
+    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let mut expired = 0;
+    for _ in 0..20 {
+        expired += supervisor.sweep().await.unwrap().expired;
+        now.fetch_add(250, Ordering::Relaxed);
+    }
+    assert_eq!(expired, 1, "in twenty sweeps");
+    assert_eq!(store.tables().tasks[&id].failure_count(), 1);
+    let refused = queues.refused.load(Ordering::Relaxed);
+    assert_eq!(refused, ROWS, "each was tried once in the time of twenty sweeps");
+    // Nothing is lost: once the queue is there each of them goes out.
+    queues.notices.store(false, Ordering::Relaxed);
+    for _ in 0..3 {
+        now.fetch_add(300_000, Ordering::Relaxed);
+        supervisor.sweep().await.unwrap();
+    }
+    assert!(store.tables().tasks.values().all(|task| !task.notice_owed));
+}
+
+/// A store in which no row can be moved: what a partition at its limit looks like.
+struct Stuck {
+    memory: Arc<MemoryStore>,
+    looks: AtomicUsize,
+}
+
+impl StateStore for Stuck {
+    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        self.memory.create(order, task).await
+    }
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        self.memory.load(id).await
+    }
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        self.memory.save(task, seen).await
+    }
+    async fn rearm(&self, task: &Task, _: Option<Timestamp>, _: u64) -> Result<(), Error> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Unavailable { what: format!("task {}", task.id), source: "throttled".into() })
+    }
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.memory.due(shard, now, limit, cursor).await
+    }
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        self.memory.order(task).await
+    }
+    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
+        self.memory.put_workflow(workflow).await
+    }
+    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        self.memory.workflow(hash).await
+    }
+}
+
+impl LeaseStore for Stuck {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+        self.memory.read(name).await
+    }
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+        self.memory.replace(lease, seen).await
+    }
+}
+
+// Where even moving a row fails, the next sweep goes on where the last one ended, in this process or by what it left.
+#[tokio::test]
+async fn a_sweep_goes_on_where_the_one_before_it_was_cut_short() {
+    for is_new_each_time in [false, true] {
+        let memory = Arc::new(MemoryStore::default());
+        let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
+        let store = Arc::new(Stuck { memory: Arc::clone(&memory), looks: AtomicUsize::new(0) });
+        let engine = engine(Arc::clone(&store), &queues, &now);
+        rows(&memory, engine.now());
+        now.fetch_add(1000, Ordering::Relaxed);
+        let id = claimed(&engine, &memory).await;
+        now.fetch_add(3_600_000, Ordering::Relaxed);
+        let (mut places, mut expired) = (Places::new(), 0);
+        let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+        for _ in 0..2 {
+            if is_new_each_time {
+                supervisor.release().await;
+                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE)).going_on(std::mem::take(&mut places));
+            }
+            expired += supervisor.sweep().await.unwrap().expired;
+            if is_new_each_time {
+                supervisor.release().await;
+                places = supervisor.places();
+                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+            }
+        }
+        assert_eq!((expired, memory.tables().tasks[&id].failure_count()), (1, 1), "in two sweeps");
+        assert!(store.looks.load(Ordering::Relaxed) <= ROWS, "no row twice");
+    }
+}
+
+// A record that cannot be read holds up nothing behind it, is alerted once by name, stays in the index at long intervals, and goes on
+// by itself once it can be read.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
+    let endpoints = Endpoints::open(&Default::default()).unwrap();
+    let clients = Clients::embedded(endpoints.http_client());
+    let names =
+        [("ORDERS_TABLE", "orders"), ("STATE_TABLE", "state"), ("QUEUE_PREFIX", "q-"), ("EVENT_BUS", "default")];
+    let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+    let config = Config::from_lookup(lookup).unwrap();
+    schema::create(&clients, &config, "q-", 30).await.unwrap();
+    let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
+    let engine = engine(DynamoStore::new(clients.dynamodb.clone(), &config), &queues, &now);
+    engine.use_workflow(&workflow()).await.unwrap();
+    for name in ["damaged", "healthy"] {
+        let task = task(name, engine.now());
+        let order = Order {
+            id: task.id.clone(),
+            tenant: "acme".into(),
+            idempotency_key: name.into(),
+            hash: String::new(),
+            created_at: task.created_at,
+            input: json!({}),
+        };
+        engine.create(&order, &task).await.unwrap();
+        engine.handle(vec![(task.id, Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+    }
+    let damaged = Id("damaged".into());
+    let write = async |json: String| {
+        let update = clients.dynamodb.update_item().table_name("state").key("pk", AttributeValue::S("damaged".into()));
+        let update = update.update_expression("SET #task = :json").expression_attribute_names("#task", "task");
+        update.expression_attribute_values(":json", AttributeValue::S(json)).send().await.unwrap();
+    };
+    let item = async || {
+        let get = clients.dynamodb.get_item().table_name("state").key("pk", AttributeValue::S("damaged".into()));
+        get.send().await.unwrap().item.unwrap()
+    };
+    let good = match &item().await["task"] {
+        AttributeValue::S(json) => json.clone(),
+        other => panic!("{other:?}"),
+    };
+    write(format!("{}{}", "[".repeat(200), "]".repeat(200))).await;
+    let due_shards = Settings::new(config.shards, LIFE);
+    let sweep = async |after: i64| -> Sweep {
+        now.fetch_add(after, Ordering::Relaxed);
+        let mut supervisor = Supervisor::new(&engine, due_shards);
+        let swept = supervisor.sweep().await.unwrap();
+        supervisor.release().await;
+        swept
+    };
+    let alerts = || queues.alerts.lock().unwrap().clone();
+
+    queues.bus.store(true, Ordering::Relaxed);
+    let swept = sweep(12_000).await;
+    assert_eq!((swept.looked_at, swept.expired, swept.failed), (2, 1, 1), "its neighbour goes on");
+    assert!(matches!(&item().await["aside"], AttributeValue::S(why) if why.contains("damaged")));
+    for _ in 0..10 {
+        assert_eq!(sweep(1).await.looked_at, 0, "it is not at the head of the index");
+    }
+    queues.bus.store(false, Ordering::Relaxed);
+    let pause = i64::try_from(ASIDE_FOR.as_millis()).unwrap();
+    sweep(pause).await;
+    sweep(pause).await;
+    let alerts = alerts();
+    assert_eq!(alerts.len(), 1, "once, as soon as the bus takes it: {alerts:?}");
+    assert_eq!(alerts[0].order_id, damaged);
+    assert!(alerts[0].reason.contains("cannot be read"), "{alerts:?}");
+    assert!(alerts[0].runbook.contains("record-unreadable"));
+
+    write(good).await;
+    assert_eq!(sweep(pause).await.expired, 1, "it can be read again, and goes on");
+    assert_eq!(engine.store.load(&damaged).await.unwrap().unwrap().failure_count(), 1);
+    let item = item().await;
+    assert!(!item.contains_key("aside") && !item.contains_key("attention"), "{item:?}");
+}
