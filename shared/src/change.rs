@@ -33,14 +33,34 @@ pub(crate) struct Change<'a> {
     wake: bool,
     exact_due: bool,
     extended: bool,
+    /// The first version at which a person saw the task as it was before.
+    same_since: u64,
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn begin(task: &Task, turn: &'a Turn<'a>) -> Self {
+        let same_since = task.same_since();
         let mut task = task.clone();
         task.version += 1;
         task.updated_at = turn.now.max(task.updated_at);
-        Self { task, turn, requests: Vec::new(), notice: None, wake: false, exact_due: false, extended: false }
+        task.books = None;
+        Self {
+            task,
+            turn,
+            requests: Vec::new(),
+            notice: None,
+            wake: false,
+            exact_due: false,
+            extended: false,
+            same_since,
+        }
+    }
+
+    /// The same for what the system notes for itself: whoever saw the task before has seen it.
+    pub(crate) fn keep_books(task: &Task, turn: &'a Turn<'a>) -> Self {
+        let mut change = Self::begin(task, turn);
+        change.task.books = Some((change.same_since, change.task.version));
+        change
     }
 
     fn log(&mut self, kind: Kind, step: Option<usize>, text: Option<String>) {
@@ -54,6 +74,7 @@ impl<'a> Change<'a> {
     /// Records what a person did.
     pub(crate) fn note_act(&mut self, kind: Kind, step: Option<usize>, by: &str, reason: &str) {
         self.task.acted_at = self.task.version;
+        self.task.acted_on = if self.same_since + 1 < self.task.version { self.same_since } else { 0 };
         self.log(kind, step, Some(history::act_text(by, reason)));
     }
 
@@ -477,7 +498,7 @@ impl<'a> Change<'a> {
 
     /// The finished change, `due` settled, with everything that has to be sent once it is saved.
     pub(crate) fn save(self) -> Decision {
-        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended } = self;
+        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, same_since: _ } = self;
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         let before = task.due;
         task.due = match (task.due, wanted) {

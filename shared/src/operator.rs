@@ -1,7 +1,7 @@
 //! What a person may do to an order: pure decisions, each one a single conditional write like every other transition.
 //!
-//! An act names who, why and, if the person saw one, the version they looked at; another version means that the order has
-//! moved on and nothing is done. An act claims nothing: it changes the record, and a Wake (or the due row) brings the order
+//! An act names who, why and, if the person saw one, the version they looked at. If the order has changed since, nothing is
+//! done; that the system cleared an alert or a notice it had sent is no change ([`Task::is_as_seen`]). An act claims nothing: it changes the record, and a Wake (or the due row) brings the order
 //! on. That keeps the operator function without any right on agents' queues. An act that ends an order owes its notice
 //! like a strict one, because nobody delivers an act again.
 
@@ -148,10 +148,10 @@ pub enum Outcome {
 }
 
 pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
-    if let Some(version) = act.seen.filter(|version| *version != task.version) {
+    if let Some(version) = act.seen.filter(|version| !task.is_as_seen(*version)) {
         // The save may have gone through and its answer not: a person who asks again learns that it is done, not that somebody
         // was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
-        let is_done = version.checked_add(1) == Some(task.acted_at) && is_last_act(task, act, turn);
+        let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
         return if is_done { repeated(task, turn) } else { keep(Kept::Moved) };
     }
     let decided = match &act.what {

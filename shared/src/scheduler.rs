@@ -146,7 +146,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
                 return keep(Kept::Repeated);
             }
-            let mut change = Change::begin(task, turn);
+            let mut change = Change::keep_books(task, turn);
             change.alert_sent();
             change.save()
         }
@@ -154,7 +154,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             if !task.notice_owed || task.turned_at != *version {
                 return keep(Kept::Repeated);
             }
-            let mut change = Change::begin(task, turn);
+            let mut change = Change::keep_books(task, turn);
             change.notice_sent();
             change.save()
         }

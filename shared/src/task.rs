@@ -172,6 +172,9 @@ pub struct Task {
     /// Version of the last act of a person, 0 if there was none: a repeated act is known by it.
     #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
     pub acted_at: u64,
+    /// The first version of which that act's operator may have taken a look, where that is not the one before it; else 0.
+    #[serde(rename = "acon", default, skip_serializing_if = "is_zero")]
+    pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
     #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -185,6 +188,10 @@ pub struct Task {
     /// itself is what keeps a second order from its idempotency key, and stays.
     #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
     pub expires: bool,
+    /// Two versions between which the system only kept its own books ([`Task::is_as_seen`]). It counts while the second one is
+    /// the present version.
+    #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
+    pub books: Option<(u64, u64)>,
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
@@ -291,12 +298,48 @@ impl Task {
             forward_by: None,
             paused_at: None,
             acted_at: 0,
+            acted_on: 0,
             reason: None,
             alert: None,
             notice_owed: false,
             expires: false,
+            books: None,
             log: Vec::new(),
         }
+    }
+
+    /// Whether a person who looked at version `seen` saw the order as it is now. The system clearing an alert or a notice that
+    /// it has sent is its own bookkeeping: it makes a version, and no change that a person would call one. A re-arm makes none.
+    #[must_use]
+    pub fn is_as_seen(&self, seen: u64) -> bool {
+        (self.same_since()..=self.version).contains(&seen)
+    }
+
+    /// The first version at which a person saw the order as it is now.
+    pub(crate) fn same_since(&self) -> u64 {
+        self.books.filter(|(_, last)| *last == self.version).map_or(self.version, |(first, _)| first)
+    }
+
+    /// Whether the last act was on the order as a person saw it at version `seen`.
+    pub(crate) fn was_acted_on(&self, seen: u64) -> bool {
+        let since = if self.acted_on == 0 { self.acted_at.saturating_sub(1) } else { self.acted_on };
+        (since..self.acted_at).contains(&seen)
+    }
+
+    /// What last happened to step `index`, as far as the history keeps it.
+    #[must_use]
+    pub fn last_entry(&self, index: usize) -> Option<&history::Entry> {
+        self.log.iter().rev().find(|entry| entry.2.is_some_and(|step| usize::from(step) == index))
+    }
+
+    /// Step `index` waits because its agent's circuit breaker was open when it was last tried.
+    #[must_use]
+    pub fn is_held_back(&self, index: usize) -> bool {
+        let waits = matches!(
+            self.steps[index].state,
+            State::Pending { not_before: Some(_) } | State::UndoPending { not_before: Some(_) }
+        );
+        waits && self.last_entry(index).is_some_and(|entry| entry.1 == history::Kind::Deferred)
     }
 
     /// The pattern's ProcessState.

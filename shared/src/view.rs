@@ -3,7 +3,7 @@
 use crate::change;
 use crate::message::HistoryEntry;
 use crate::order::Id;
-use crate::step::{State, Step};
+use crate::step::State;
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
@@ -85,6 +85,12 @@ pub struct StepStatus {
     pub next_attempt_at: Option<Timestamp>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// An open circuit breaker put the last attempt off: no failure is counted, and `last_error` says what opened it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub held_back: bool,
+    /// When something last happened to it (UTC, milliseconds); absent before anything has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<Timestamp>,
     /// What the agent returned.
     pub output: Option<Value>,
 }
@@ -111,11 +117,12 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         failure_count: task.failure_count(),
         alert_owed: task.alert.is_some(),
         undo_from: task.waits_to_undo(workflow, skew),
-        steps: task.steps.iter().zip(&workflow.steps).map(|(step, spec)| step_status(step, spec, workflow)).collect(),
+        steps: (0..task.steps.len()).map(|index| step_status(task, index, workflow)).collect(),
     }
 }
 
-fn step_status(step: &Step, spec: &crate::workflow::Step, workflow: &Workflow) -> StepStatus {
+fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
+    let (step, spec) = (&task.steps[index], &workflow.steps[index]);
     StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
@@ -137,6 +144,8 @@ fn step_status(step: &Step, spec: &crate::workflow::Step, workflow: &Workflow) -
             | State::UndoFailed => None,
         },
         last_error: step.error.clone(),
+        held_back: task.is_held_back(index),
+        changed_at: task.last_entry(index).map(|entry| entry.at(task.created_at)),
         output: step.output.clone(),
     }
 }

@@ -118,7 +118,7 @@ fn an_order_that_is_live_again_cannot_be_resubmitted() {
     assert_eq!(bench.kept, None);
     refuses(&mut bench, resubmit(), Refusal::NotStopped);
     bench.on(&seen(resubmit(), version)).keeps(Kept::Repeated, "wake");
-    bench.on(&seen(resubmit(), version - 1)).keeps(Kept::Moved, "");
+    bench.on(&seen(resubmit(), version - 2)).keeps(Kept::Moved, "");
     bench.wake(5);
     refuses(&mut bench, resubmit(), Refusal::NotStopped);
     assert_eq!(bench.attempt("a"), 2, "one claim for one resubmission");
@@ -133,7 +133,7 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
             let mut bench = make();
             let before = bench.task.clone();
             for version in [0, before.version + 1, before.version.wrapping_sub(1)] {
-                if version != before.version {
+                if !before.is_as_seen(version) {
                     bench.on(&seen(what.clone(), version)).keeps(Kept::Moved, "");
                 }
             }
@@ -180,6 +180,81 @@ fn an_act_asked_for_again_at_its_version_is_done_already() {
     bench.on(&seen(What::Pause, version)).on(&seen(What::Pause, version)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Resume, version + 1)).on(&seen(What::Resume, version + 1)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Pause, version)).keeps(Kept::Moved, "");
+
+    // Whoever looked before the alert was out acted on the same order, and repeats the same act.
+    let mut bench = stopped();
+    let version = bench.task.version - 1;
+    bench.on(&seen(resubmit(), version)).on(&seen(resubmit(), version)).keeps(Kept::Repeated, "wake");
+    bench.on(&seen(resubmit(), version - 1)).keeps(Kept::Moved, "");
+    bench.on(&seen(resubmit(), version + 1)).keeps(Kept::Repeated, "wake");
+}
+
+/// Something that happens to `bench`, whose step `a` has failed while `b` was running.
+fn happens(what: &str, bench: &mut Bench) {
+    match what {
+        "alert out" => {
+            let version = bench.task.alert.as_ref().unwrap().version;
+            bench.on(&Event::AlertSent { version });
+            assert_eq!(bench.kept, None);
+        }
+        "notice out" => {
+            bench.on(&Event::NoticeSent { version: bench.task.turned_at });
+            assert_eq!(bench.kept, None);
+        }
+        "sweep" => _ = bench.at(2000).supervise(),
+        "b done" => _ = bench.done("b"),
+        "b ran out" => _ = bench.at(11_000).supervise(),
+        "b failed" => _ = bench.failed("b"),
+        "b skipped" => _ = bench.on(&act(skip("b"))),
+        "resubmitted" => _ = bench.resubmit(),
+        "a failed again" => _ = bench.wake(9).failed("a"),
+        other => panic!("{other}"),
+    }
+}
+
+// B9: between a look and an act the system may clear an alert, or a notice, that it has sent, and set another time to look
+// again. Nobody would call that a change.
+#[test]
+fn only_what_a_person_would_call_a_change_moves_an_order_on() {
+    let table: [(&[&str], bool); 13] = [
+        (&[], true),
+        (&["alert out"], true),
+        (&["notice out"], true),
+        (&["alert out", "notice out"], true),
+        (&["notice out", "alert out"], true),
+        (&["sweep"], true),
+        (&["sweep", "alert out"], true),
+        (&["b done"], false),
+        (&["alert out", "b done"], false),
+        (&["b done", "alert out"], false),
+        (&["b ran out"], false),
+        (&["b failed", "b skipped"], false),
+        (&["resubmitted", "a failed again"], false),
+    ];
+    for (between, is_as_seen) in table {
+        let mut bench = Bench::claimed(&format!("strict_notices = true\n{}", on_failure_error(SIDE_BY_SIDE)));
+        bench.failed("a");
+        let version = bench.task.version;
+        between.iter().for_each(|what| happens(what, &mut bench));
+        bench.on(&seen(resubmit(), version));
+        assert_eq!(bench.kept, (!is_as_seen).then_some(Kept::Moved), "{between:?}");
+    }
+}
+
+// An older program carries along what it does not know, or drops it: neither makes a later version look like an earlier one.
+#[test]
+fn what_was_noted_of_an_earlier_version_says_nothing_of_this_one() {
+    let mut bench = stopped();
+    let version = bench.task.version;
+    assert!(
+        bench.task.is_as_seen(version - 1)
+            && !bench.task.is_as_seen(version - 2)
+            && !bench.task.is_as_seen(version + 1)
+    );
+    bench.task.version += 1;
+    assert!(bench.task.is_as_seen(version + 1) && !bench.task.is_as_seen(version));
+    bench.task.books = None;
+    assert!(bench.task.is_as_seen(version + 1) && !bench.task.is_as_seen(version));
 }
 
 // ---------------------------------------------------------------- skip, mark done

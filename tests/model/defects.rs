@@ -65,10 +65,14 @@ pub enum Defect {
     WakeOvertakesNotice,
     /// The engine takes for sent what was sent after something that failed.
     ClearsAfterAFailure,
+    /// What was seen before any save counts after it.
+    EverySaveIsAsSeen,
+    /// An order has moved on because its alert was cleared.
+    BookkeepingIsAChange,
 }
 
 impl Defect {
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -103,6 +107,8 @@ impl Defect {
         Self::ResumeSendsNoNotice,
         Self::WakeOvertakesNotice,
         Self::ClearsAfterAFailure,
+        Self::EverySaveIsAsSeen,
+        Self::BookkeepingIsAChange,
     ];
 }
 
@@ -222,6 +228,10 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             effects.retain(|effect| !matches!(effect, Effect::Notice(_)));
         }
         (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,
+        (Decision::Save { task, .. }, Defect::EverySaveIsAsSeen, _) => {
+            task.books = Some((before.version, task.version));
+        }
+        (Decision::Save { task, .. }, Defect::BookkeepingIsAChange, Event::AlertSent { .. }) => task.books = None,
         (Decision::Save { task, .. }, Defect::AlertIsNotDue, _) if task.alert.is_some() => task.due = None,
         _ => {}
     }

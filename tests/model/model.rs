@@ -185,7 +185,10 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ExpireMakesPending => UNDO_RETRY,
         Defect::AdvanceLooksOnlyAtTheStep | Defect::CancelLosesItsWake => CANCEL_AND_CRASH,
         Defect::ResubmitResetsOne => Bounds { failed: 2, ..RESUBMIT },
-        Defect::ResubmitLeavesDueGone | Defect::ResubmitRestartsAttempts => RESUBMIT,
+        Defect::ResubmitLeavesDueGone
+        | Defect::ResubmitRestartsAttempts
+        | Defect::EverySaveIsAsSeen
+        | Defect::BookkeepingIsAChange => RESUBMIT,
         Defect::AlertDeliveredClearsAny | Defect::AlertIsNotDue | Defect::NoticeHasTodaysNumber => {
             Bounds { then: "error", failed: 2, resubmits: 1, ..TWO }
         }

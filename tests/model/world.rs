@@ -377,6 +377,9 @@ impl World {
         if !fits {
             return Some("I5: no turn back from undo, no way out of an end");
         }
+        if new.is_as_seen(old.version) && (old.phase, &old.steps) != (new.phase, &new.steps) {
+            return Some("an act counts on the order that its operator saw, and on no other");
+        }
         for (i, (was, is)) in old.steps.iter().zip(&new.steps).enumerate() {
             if is.attempt < was.attempt || is.attempt > was.attempt + 1 {
                 return Some("I1: attempts rise one by one and are never reset");
@@ -487,6 +490,10 @@ impl World {
                     && !state.alerts_out.contains(&alert.version)
                 {
                     next.broken = Some("an alert is cleared only after it went out");
+                }
+                if matches!(msg, Msg::AlertSent { .. } | Msg::NoticeSent { .. }) && !task.is_as_seen(state.task.version)
+                {
+                    next.broken = Some("the system's own bookkeeping is no change to who looked before");
                 }
                 self.save(&mut next, task);
                 self.check_turn(&mut next, &state.task, &effects);
@@ -814,6 +821,8 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     let earliest = now() - SignedDuration::from_secs(PAST);
     let shift = |t: &mut Timestamp| *t = (*t - by).max(earliest);
     task.log.clear();
+    // Every save is judged by it as it is made.
+    task.books = None;
     task.reason = None;
     task.created_at = earliest;
     shift(&mut task.updated_at);

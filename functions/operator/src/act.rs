@@ -35,7 +35,8 @@ pub struct Body {
     pub input: Option<Value>,
     /// For `mark-done`: what the agent would have returned.
     pub output: Option<Value>,
-    /// The version the person looked at.
+    /// The version the person looked at: the act is refused if the order has changed since. A version in which the system only
+    /// noted that it sent an alert or a notice is no change.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     #[serde(default, deserialize_with = "whole::optional")]
     pub if_version: Option<u64>,

@@ -1,6 +1,7 @@
 //! One act on many orders: by filter, at a bounded rate, with a result for each, and an end when too many fail.
 //!
-//! Each order is acted on at the version it was listed at, so one that has moved on meanwhile is left alone. A call ends
+//! Each order is acted on at the version it was listed at, so one that has changed meanwhile is left alone; that the system sent
+//! its alert meanwhile is no change. A call ends
 //! after [`MAX_TIME`] at the latest and says where to go on.
 
 use crate::Operator;

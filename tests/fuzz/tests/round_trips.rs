@@ -183,6 +183,7 @@ impl Draw {
             forward_by: self.maybe(Self::time),
             paused_at: self.maybe(Self::time),
             acted_at: self.number(),
+            acted_on: self.number(),
             reason: self.maybe(Self::text),
             traceparent: self.maybe(Self::text),
             alert: self.maybe(|draw| Alert {
@@ -192,6 +193,7 @@ impl Draw {
             }),
             notice_owed: self.0.bool(),
             expires: self.0.bool(),
+            books: self.maybe(|draw| (draw.number(), draw.number())),
             log: self.many(Self::entry),
         }
     }
