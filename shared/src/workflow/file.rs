@@ -126,17 +126,42 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
         line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
         message,
     };
-    let raw: RawWorkflow = toml::from_str(text)
-        .map_err(|e| fail(e.span().unwrap_or(0..0), with_advice(&e.message().replace('\n', "; "))))?;
+    let raw: RawWorkflow = toml::from_str(text).map_err(|e| {
+        let at = e.span().unwrap_or(0..0);
+        let written = text.get(at.clone()).unwrap_or_default();
+        let message = advice(e.message(), written).unwrap_or_else(|| e.message().replace('\n', "; "));
+        fail(at, message)
+    })?;
     build(&raw, known).map_err(|(at, message)| fail(at, message))
 }
 
-/// The reader of durations says what it did not find, but not what to write.
-fn with_advice(message: &str) -> String {
-    if message.contains("duration") {
-        return format!("{message}; write a duration with its unit, for instance \"30s\", \"5m\" or \"1h\"");
+/// The reader of TOML says what it expected, but not what to write: that depends on what is `written` there.
+fn advice(message: &str, written: &str) -> Option<String> {
+    if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
+        return Some(format!("{written} stands where a list belongs; write [{written}]"));
     }
-    message.to_owned()
+    if !message.contains("duration") {
+        return None;
+    }
+    let text = written.trim_matches(['"', '\'']);
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let hours = match unit.trim() {
+        "d" | "day" | "days" => 24,
+        "w" | "wk" | "wks" | "week" | "weeks" => 7 * 24,
+        _ => 0,
+    };
+    Some(match number.parse::<u64>().ok().filter(|n| *n <= 1_000_000) {
+        Some(n) if unit.is_empty() => {
+            format!("{written} is a duration without a unit; write for instance \"{n}s\", \"{n}m\" or \"{n}h\"")
+        }
+        Some(n) if hours > 0 => {
+            format!(
+                "{written} is a duration in days or weeks, which are not of one length everywhere; write \"{}h\"",
+                n * hours
+            )
+        }
+        _ => format!("{written} is no duration; write one with its unit, for instance \"30s\", \"5m\" or \"1h\""),
+    })
 }
 
 fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
@@ -218,15 +243,16 @@ fn build_step(
     for other in &raw.after {
         let Some(position) = names.iter().position(|n| n == other.get_ref()) else {
             let others: Vec<&str> = names.iter().copied().filter(|n| n != name).collect();
-            return Err((
-                other.span(),
-                format!(
-                    "step `{name}` waits for `{}`, which does not exist; write one of {}",
-                    other.get_ref(),
-                    list(&others)
-                ),
-            ));
+            let instead = match others.as_slice() {
+                [] => "it is the only step, so leave `after` out".to_owned(),
+                others => format!("write one of {}", list(others)),
+            };
+            let message = format!("step `{name}` waits for `{}`, which does not exist; {instead}", other.get_ref());
+            return Err((other.span(), message));
         };
+        if other.get_ref() == name {
+            return Err((other.span(), format!("step `{name}` waits for itself; take `{name}` out of its `after`")));
+        }
         if !after.contains(&position) {
             after.push(position);
         }
