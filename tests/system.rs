@@ -192,9 +192,14 @@ async fn an_outage_opens_the_breaker_and_waiting_counts_no_failure() {
         for id in &ids {
             tasks.push(whole.task(id).await);
         }
-        tasks.iter().any(|task| count(task, Kind::Deferred, CHARGE) > 0).then_some(())
+        tasks.iter().any(|task| count(task, Kind::Deferred, CHARGE) > 0).then_some(tasks)
     };
-    until("an open breaker", is_held_back).await;
+    let tasks = until("an open breaker", is_held_back).await;
+    // Whoever is held back is told what opened it, in the history as in the step, and not what the service said to others.
+    let of_charge = |entry: &&shared::history::Entry| entry.1 == Kind::Deferred && entry.2 == Some(CHARGE as u16);
+    let deferral = tasks.iter().flat_map(|task| &task.log).find(of_charge).expect("it was counted");
+    let why = deferral.4.as_deref().expect("a deferral says why");
+    assert!(why.contains("calls in a row failed, the last one: 503") && !why.contains("out of order"), "{why}");
     whole.fault(Service::Payment, none());
     for task in whole.all_end(&ids, ProcessState::Processed).await {
         let failures = count(&task, Kind::Expired, CHARGE) + count(&task, Kind::Unavailable, CHARGE);

@@ -1,5 +1,6 @@
 //! A circuit breaker: after failures in a row, a remote service is left alone for a while, then tried by one call.
 
+use shared::history::shorten;
 use shared::time::{SignedDuration, Timestamp, plus, until};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stepwarden_aws::metrics::{BREAKER_CLOSED, BREAKER_HALF_OPENED, BREAKER_OPENED};
@@ -37,34 +38,49 @@ enum State {
     },
 }
 
+/// Longest text of what opened a breaker, in bytes: with the words around it, it fits an entry of the history.
+const MAX_WHY: usize = 150;
+
+/// Why a call is not made now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Time until the next call may be made.
+    pub wait: SignedDuration,
+    /// What opened the breaker, in words.
+    pub why: String,
+}
+
 /// The breaker of one remote service in this process.
 #[derive(Debug)]
 pub struct Breaker {
     agent: String,
     settings: Settings,
-    state: Mutex<State>,
+    /// With what the last call that failed came to, for those that an open breaker holds back.
+    state: Mutex<(State, String)>,
 }
 
 impl Breaker {
     /// A closed breaker of the agent called `agent`.
     #[must_use]
     pub fn new(agent: &str, settings: Settings) -> Self {
-        Self { agent: agent.to_owned(), settings, state: Mutex::new(State::Closed { failures: 0 }) }
+        Self { agent: agent.to_owned(), settings, state: Mutex::new((State::Closed { failures: 0 }, String::new())) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, (State, String)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks to make a call.
     ///
     /// # Errors
-    /// The time to wait, while it is open or another call probes.
-    pub fn enter(&self, now: Timestamp) -> Result<(), SignedDuration> {
-        let mut state = self.state();
+    /// The time to wait, while it is open or another call probes, and what opened it.
+    pub fn enter(&self, now: Timestamp) -> Result<(), Held> {
+        let (state, why) = &mut *self.state();
         match *state {
             State::Closed { .. } => Ok(()),
-            State::Open { until: end, .. } | State::Probing { until: end, .. } if now < end => Err(until(now, end)),
+            State::Open { until: end, .. } | State::Probing { until: end, .. } if now < end => {
+                Err(Held { wait: until(now, end), why: why.clone() })
+            }
             State::Open { open_for, .. } | State::Probing { open_for, .. } => {
                 *state = State::Probing { until: plus(now, open_for), open_for };
                 BREAKER_HALF_OPENED.add(&self.agent);
@@ -75,16 +91,16 @@ impl Breaker {
 
     /// The remote service answered.
     pub fn succeeded(&self) {
-        let before = std::mem::replace(&mut *self.state(), State::Closed { failures: 0 });
+        let before = std::mem::replace(&mut self.state().0, State::Closed { failures: 0 });
         if !matches!(before, State::Closed { .. }) {
             BREAKER_CLOSED.add(&self.agent);
             tracing::info!(agent = self.agent, "a circuit breaker closed");
         }
     }
 
-    /// It did not answer, or said that it cannot.
-    pub fn failed(&self, now: Timestamp) {
-        let mut state = self.state();
+    /// It did not answer, or said that it cannot: `error`, which orders of every tenant may come to see.
+    pub fn failed(&self, now: Timestamp, error: &str) {
+        let (state, why) = &mut *self.state();
         let was_open = matches!(*state, State::Open { .. });
         *state = match *state {
             State::Closed { failures } if failures + 1 < self.settings.failures => {
@@ -102,6 +118,8 @@ impl Breaker {
             open @ State::Open { .. } => open,
         };
         if let (State::Open { open_for, .. }, false) = (*state, was_open) {
+            *why =
+                format!("{} calls in a row failed, the last one: {}", self.settings.failures, shorten(error, MAX_WHY));
             BREAKER_OPENED.add(&self.agent);
             tracing::warn!(agent = self.agent, open_ms = open_for.as_millis(), "a circuit breaker opened");
         }
@@ -109,7 +127,7 @@ impl Breaker {
 
     /// It was not called after all: a probe that never began leaves its turn to the next call.
     pub fn withdrawn(&self, now: Timestamp) {
-        let mut state = self.state();
+        let (state, _) = &mut *self.state();
         if let State::Probing { open_for, .. } = *state {
             *state = State::Open { until: now, open_for };
         }
@@ -118,7 +136,7 @@ impl Breaker {
     /// How long it still stays open, if it does.
     #[must_use]
     pub fn open_for(&self, now: Timestamp) -> Option<SignedDuration> {
-        match *self.state() {
+        match self.state().0 {
             State::Closed { .. } => None,
             State::Open { until: end, .. } | State::Probing { until: end, .. } => Some(until(now, end)),
         }
@@ -137,23 +155,42 @@ mod tests {
         SignedDuration::from_secs(s)
     }
 
+    fn held(breaker: &Breaker, now: Timestamp) -> Option<SignedDuration> {
+        breaker.enter(now).err().map(|held| held.wait)
+    }
+
+    // E4: whoever is held back is told what opened it; a call from before that fails later does not change that.
+    #[test]
+    fn an_open_breaker_says_what_opened_it() {
+        let breaker = Breaker::new("payment", Settings { failures: 2, open_for: secs(2), longest: secs(9) });
+        breaker.failed(at(0), "500");
+        breaker.failed(at(0), "503 Service Unavailable");
+        breaker.failed(at(0), "of a call that began before");
+        let held = breaker.enter(at(1)).unwrap_err();
+        assert_eq!(held.why, "2 calls in a row failed, the last one: 503 Service Unavailable");
+        assert_eq!(breaker.enter(at(2)), Ok(()), "the probe");
+        breaker.failed(at(2), &"x".repeat(1000));
+        let held = breaker.enter(at(3)).unwrap_err();
+        assert!(held.why.ends_with("xxx...") && held.why.len() < MAX_WHY + 50, "{}", held.why);
+    }
+
     // E4: opens after failures in a row, lets one probe through, doubles, closes on success.
     #[test]
     fn a_breaker_opens_probes_and_closes() {
         let breaker = Breaker::new("payment", Settings { failures: 3, open_for: secs(2), longest: secs(3) });
-        breaker.failed(at(0));
-        breaker.failed(at(0));
+        breaker.failed(at(0), "503");
+        breaker.failed(at(0), "503");
         breaker.succeeded();
         for _ in 0..3 {
             assert_eq!(breaker.enter(at(0)), Ok(()));
-            breaker.failed(at(0));
+            breaker.failed(at(0), "503");
         }
-        assert_eq!(breaker.enter(at(1)), Err(secs(1)));
+        assert_eq!(held(&breaker, at(1)), Some(secs(1)));
         assert_eq!(breaker.open_for(at(1)), Some(secs(1)));
         assert_eq!(breaker.enter(at(2)), Ok(()), "the probe");
-        assert_eq!(breaker.enter(at(2)), Err(secs(2)), "only one probe at a time");
-        breaker.failed(at(2));
-        assert_eq!(breaker.enter(at(4)), Err(secs(1)), "twice as long, at most three seconds");
+        assert_eq!(held(&breaker, at(2)), Some(secs(2)), "only one probe at a time");
+        breaker.failed(at(2), "503");
+        assert_eq!(held(&breaker, at(4)), Some(secs(1)), "twice as long, at most three seconds");
         assert_eq!(breaker.enter(at(5)), Ok(()));
         breaker.succeeded();
         assert_eq!(breaker.enter(at(5)), Ok(()));
@@ -164,28 +201,28 @@ mod tests {
     #[test]
     fn a_call_that_was_not_made_changes_nothing() {
         let breaker = Breaker::new("payment", Settings { failures: 2, open_for: secs(2), longest: secs(9) });
-        breaker.failed(at(0));
+        breaker.failed(at(0), "503");
         for _ in 0..3 {
             breaker.withdrawn(at(0));
         }
         assert_eq!(breaker.enter(at(0)), Ok(()), "it is no failure");
-        breaker.failed(at(0));
-        assert_eq!(breaker.enter(at(1)), Err(secs(1)), "nor is it an answer");
+        breaker.failed(at(0), "503");
+        assert_eq!(held(&breaker, at(1)), Some(secs(1)), "nor is it an answer");
         breaker.withdrawn(at(1));
-        assert_eq!(breaker.enter(at(1)), Err(secs(1)));
+        assert_eq!(held(&breaker, at(1)), Some(secs(1)));
         assert_eq!(breaker.enter(at(2)), Ok(()), "the probe");
         breaker.withdrawn(at(2));
         assert_eq!(breaker.enter(at(2)), Ok(()), "the next one probes");
-        assert_eq!(breaker.enter(at(2)), Err(secs(2)));
-        breaker.failed(at(2));
-        assert_eq!(breaker.enter(at(5)), Err(secs(1)), "doubled, as after any probe");
+        assert_eq!(held(&breaker, at(2)), Some(secs(2)));
+        breaker.failed(at(2), "503");
+        assert_eq!(held(&breaker, at(5)), Some(secs(1)), "doubled, as after any probe");
     }
 
     // E4: a probe that never comes back does not keep the breaker shut for ever.
     #[test]
     fn a_lost_probe_is_followed_by_another() {
         let breaker = Breaker::new("payment", Settings { failures: 1, open_for: secs(2), longest: secs(9) });
-        breaker.failed(at(0));
+        breaker.failed(at(0), "503");
         assert_eq!(breaker.enter(at(2)), Ok(()));
         assert_eq!(breaker.enter(at(4)), Ok(()));
     }

@@ -38,8 +38,10 @@ pub enum AgentError {
     /// It may succeed later.
     #[error("{error}")]
     Transient {
-        /// What happened, in words.
+        /// What happened, in words. It opens the breaker, so orders of every tenant may come to see it.
         error: String,
+        /// What the remote service said of it, for the order it was called for alone.
+        said: Option<String>,
         /// The remote service's own wish (`Retry-After`).
         retry_after: Option<SignedDuration>,
     },

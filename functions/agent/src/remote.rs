@@ -95,6 +95,9 @@ pub(crate) fn traced(answer: &Response) {
     traces::set("http.response.status_code", i64::from(answer.status().as_u16()));
 }
 
+/// Longest text of a remote service that is kept of an answer that refuses, in bytes.
+const MAX_SAID: usize = 200;
+
 /// The body of an answer that means that the call is done. What any other says is kept with the order, so it is masked.
 pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
@@ -102,22 +105,23 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
         if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(AgentError::Permanent { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
+            if meaning == Meaning::Done {
+                return Err(AgentError::Permanent { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
+            }
+            // Its status says what it means, and a part of it might end within a secret.
+            body.clear();
+            break;
         }
         body.extend_from_slice(&chunk);
     }
-    if meaning == Meaning::Done {
-        return Ok(body);
-    }
-    let detail = serde_json::from_slice::<Value>(&body).ok();
-    let detail = detail.as_ref().and_then(|v| v.get("detail").or(v.get("code"))).and_then(Value::as_str);
-    let error = match detail {
-        Some(detail) => format!("{} {}", status.as_u16(), shared::history::shorten(&mask.text(detail), 200)),
-        None => status.to_string(),
-    };
+    let error = status.to_string();
     match meaning {
-        Meaning::Transient => Err(AgentError::Transient { error, retry_after }),
-        Meaning::Done | Meaning::Permanent => Err(AgentError::Permanent { error }),
+        Meaning::Done => Ok(body),
+        Meaning::Transient => Err(AgentError::Transient { error, said: said(&body, mask), retry_after }),
+        Meaning::Permanent => {
+            let error = said(&body, mask).map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
+            Err(AgentError::Permanent { error })
+        }
     }
 }
 
@@ -135,8 +139,26 @@ pub(crate) fn output(body: &[u8], direction: Direction) -> Result<Value, AgentEr
     }
 }
 
+/// What a body says of a refusal, on one line: its `detail` or `code` (RFC 9457), or else its beginning. Masked before it is cut,
+/// and JSON before it is written, because a part of a secret, or an escaped one, would not be found.
+fn said(body: &[u8], mask: &Mask) -> Option<String> {
+    let text = match serde_json::from_slice::<Value>(body) {
+        Ok(json) => match json.get("detail").or(json.get("code")).and_then(Value::as_str) {
+            Some(text) => mask.text(text),
+            None => match mask.value(json) {
+                Value::String(text) => text,
+                other => other.to_string(),
+            },
+        },
+        Err(_) => mask.text(&String::from_utf8_lossy(body)),
+    };
+    let text = text.replace(char::is_control, " ");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(shared::history::shorten(&text, MAX_SAID)).filter(|text| !text.is_empty())
+}
+
 pub(crate) fn transient(error: String) -> AgentError {
-    AgentError::Transient { error, retry_after: None }
+    AgentError::Transient { error, said: None, retry_after: None }
 }
 
 pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
@@ -169,6 +191,36 @@ fn retry_after(value: Option<&str>) -> Option<SignedDuration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A refusal says why, whatever form its service gives that: a person reads it in the order.
+    #[test]
+    fn what_a_service_says_of_a_refusal_is_kept() {
+        let mask = Mask::new(["s3cr\"et".to_owned()]);
+        let long = "x".repeat(500);
+        let cut = format!("{}...", "x".repeat(MAX_SAID - 3));
+        let table = [
+            (r#"{"detail": "out of order", "code": "down"}"#, Some("out of order")),
+            (r#"{"code": "down"}"#, Some("down")),
+            (r#"{"error": {"message": "no such card"}}"#, Some(r#"{"error":{"message":"no such card"}}"#)),
+            (
+                r#"{"detail": [{"loc": ["body"], "msg": "field required"}]}"#,
+                Some(r#"{"detail":[{"loc":["body"],"msg":"field required"}]}"#),
+            ),
+            (r#"["a", 7]"#, Some(r#"["a",7]"#)),
+            (r#""maintenance until noon""#, Some("maintenance until noon")),
+            ("<html>\n  <h1>502\tBad Gateway</h1>\n", Some("<html> <h1>502 Bad Gateway</h1>")),
+            ("upstream \u{1b}[31mdied\u{7}", Some("upstream [31mdied")),
+            (&long, Some(&cut)),
+            (r#"{"error": "key s3cr\"et is revoked"}"#, Some(r#"{"error":"key *** is revoked"}"#)),
+            (r#"key s3cr"et is revoked"#, Some("key *** is revoked")),
+            ("", None),
+            (" \r\n", None),
+        ];
+        for (body, kept) in table {
+            assert_eq!(said(body.as_bytes(), &mask).as_deref(), kept, "{body}");
+        }
+        assert_eq!(said(&[0xff, b'a'], &mask).as_deref(), Some("\u{fffd}a"));
+    }
 
     // E3, A4: Retry-After in both of its forms.
     #[test]

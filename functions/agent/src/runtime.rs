@@ -1,6 +1,6 @@
 //! One attempt at one step: calls, waits and the deadline.
 
-use crate::breaker::{self, Breaker};
+use crate::breaker::{self, Breaker, Held};
 use crate::{Agent, AgentError, Call};
 use lru::LruCache;
 use serde_json::Value;
@@ -132,8 +132,9 @@ impl Runtime {
         let mut calls = 0;
         loop {
             let left = self.time_left(request)?;
-            if let Err(wait) = breaker.enter(self.now()) {
-                let error = format!("the circuit breaker of `{}` is open", remote.as_deref().unwrap_or(agent.name()));
+            if let Err(Held { wait, why }) = breaker.enter(self.now()) {
+                let name = remote.as_deref().unwrap_or(agent.name());
+                let error = format!("the circuit breaker of `{name}` is open: {why}");
                 // Spread out, or all that waited come back at the same moment.
                 let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
                 return Some(Outcome::Deferred { error, retry_after_ms });
@@ -150,7 +151,7 @@ impl Runtime {
                 Err(_) => span.fail("timeout"),
             }
             drop(span);
-            let (error, retry_after) = match answer {
+            let (error, said, retry_after) = match answer {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
                     return Some(match request.direction {
@@ -177,13 +178,14 @@ impl Runtime {
                         Outcome::Unavailable { error, retry_after_ms: None }
                     });
                 }
-                Ok(Err(AgentError::Transient { error, retry_after })) => (error, retry_after),
+                Ok(Err(AgentError::Transient { error, said, retry_after })) => (error, said, retry_after),
                 Err(_) => {
-                    breaker.failed(self.now());
+                    breaker.failed(self.now(), "no answer in time");
                     return None;
                 }
             };
-            breaker.failed(self.now());
+            breaker.failed(self.now(), &error);
+            let error = said.map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
             let jitter = request.calls.wait(calls, fastrand::f64());
             let wait = jitter.max(retry_after.unwrap_or_default());
             let left = self.time_left(request)?;

@@ -170,14 +170,19 @@ async fn answers_are_told_apart() {
         ("/status/503", json!({"permanent": ["5xx"]}), "503"),
         ("/broken/1", json!({}), "is not"),
         ("/long/70000", json!({}), "longer than 65536"),
+        ("/page/100", json!({"permanent": [200]}), "200 OK: x"),
     ] {
         let result = ask(path, more).await;
         let Err(AgentError::Permanent { error }) = &result else { panic!("{path}: {result:?}") };
         assert!(error.contains(word), "{path}: {error}");
     }
-    for (path, more) in
-        [("/status/503", json!({})), ("/status/429", json!({})), ("/status/404", json!({"transient": [404]}))]
-    {
+    for (path, more) in [
+        ("/status/503", json!({})),
+        ("/status/429", json!({})),
+        ("/status/404", json!({"transient": [404]})),
+        // A refusal means what its status says, however long the page is that comes with it.
+        ("/long/70000", json!({"transient": [200]})),
+    ] {
         assert!(is_transient(&ask(path, more).await), "{path}");
     }
     let later = ask("/later/7", json!({})).await;

@@ -73,6 +73,9 @@ pub struct Trouble {
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// An open circuit breaker put the last attempt off: no failure is counted, and `error` says what opened it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub held_back: bool,
 }
 
 /// A page of a list.
@@ -193,7 +196,7 @@ pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
 
 /// The same, with the steps whose next attempt is under way: a service that hangs keeps its orders there most of the time.
 pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
-    let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
+    let one = |(index, (step, spec)): (usize, (&shared::step::Step, &shared::workflow::Step))| {
         let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
         let direction = match step.state {
             State::Failed => Direction::Do,
@@ -212,9 +215,10 @@ pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec
         };
         let agent = spec.work(direction)?.agent.to_owned();
         let undo = direction == Direction::Undo;
-        Some(Trouble { step: spec.name.clone(), agent, undo, error: step.error.clone() })
+        let held_back = task.is_held_back(index);
+        Some(Trouble { step: spec.name.clone(), agent, undo, error: step.error.clone(), held_back })
     };
-    task.steps.iter().zip(&workflow.steps).filter_map(one).collect()
+    task.steps.iter().zip(&workflow.steps).enumerate().filter_map(one).collect()
 }
 
 impl Operator {
@@ -286,6 +290,7 @@ pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared::history::{Entry, Kind};
     use shared::order;
     use shared::task::{Priority, Submission};
     use shared::workflow::file::{Known, parse};
@@ -314,6 +319,11 @@ mod tests {
             task.steps[0].state = state;
             let found = trouble(&task, &workflow);
             assert_eq!(found.iter().map(|one| (one.step.as_str(), one.undo)).collect::<Vec<_>>(), [("a", undo)]);
+            assert!(!found[0].held_back, "nothing says that it was put off");
+            task.log.push(Entry(1, Kind::Deferred, Some(0), 1, None));
+            assert!(trouble(&task, &workflow)[0].held_back);
+            task.log.push(Entry(2, Kind::RetriedNow, Some(0), 1, None));
+            assert!(!trouble(&task, &workflow)[0].held_back, "a person ended the wait");
         }
     }
 }

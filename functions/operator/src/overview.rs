@@ -22,6 +22,8 @@ use stepwarden_aws::problem::Problem;
 const MAX_COUNTED: u32 = 500;
 /// Open orders looked at, of all parts together.
 const LOOKED_AT: usize = 100;
+/// Most reasons in a group.
+const MAX_REASONS: usize = 20;
 
 /// How the system stands.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -44,6 +46,23 @@ pub struct Overview {
     pub paused_agents: BTreeMap<String, Paused>,
     /// Agents that hold up a large part of the work.
     pub strained_agents: BTreeMap<String, Strained>,
+    /// Open circuit breakers that hold orders back, by agent; among the orders looked at. They are in the memory of the agents'
+    /// processes, so this is what the orders say of them.
+    pub breakers: BTreeMap<String, Breaker>,
+}
+
+/// A circuit breaker that holds orders back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Breaker {
+    /// How many of them.
+    pub count: usize,
+    /// What opened it, as the order that changed last says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The order that changed last.
+    pub order_id: Id,
+    /// When the first of them last changed (UTC, milliseconds).
+    pub since: Timestamp,
 }
 
 /// A number of orders.
@@ -61,7 +80,7 @@ pub struct Group {
     /// How many.
     #[serde(flatten)]
     pub count: Count,
-    /// The reasons, the most frequent first.
+    /// The reasons, the most frequent first; at most 20 of them.
     pub why: Vec<Why>,
 }
 
@@ -101,6 +120,9 @@ pub struct Oldest {
     pub is_exact: bool,
 }
 
+/// How many orders are open, the oldest, those that are being retried, open breakers, and what cannot be read.
+type Open = (Count, Option<Oldest>, Group, BTreeMap<String, Breaker>, Vec<Unreadable>);
+
 impl Operator {
     /// How the system stands.
     ///
@@ -120,12 +142,12 @@ impl Operator {
         let paused_agents = paused_agents.into_iter().map(|(name, pause)| (name, pause.into())).collect();
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
-        let ((waiting, one), (paused, two), (open, oldest, retrying, three)) = (waiting, paused, open);
+        let ((waiting, one), (paused, two), (open, oldest, retrying, breakers, three)) = (waiting, paused, open);
         let mut unreadable: Vec<Unreadable> = [one, two, three].into_iter().flatten().collect();
         // One that waits for a person may owe an alert, and then it is in both indexes.
         unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
         unreadable.dedup_by(|a, b| a.order_id == b.order_id);
-        Ok(Overview { waiting, paused, retrying, open, oldest, unreadable, paused_agents, strained_agents })
+        Ok(Overview { waiting, paused, retrying, open, oldest, unreadable, paused_agents, strained_agents, breakers })
     }
 
     async fn group(&self, filter: &Filter) -> Result<(Group, Vec<Unreadable>), Error> {
@@ -146,7 +168,7 @@ impl Operator {
 
     /// Open orders: how many, the oldest, and those that are being retried. Whatever failed has been moved to the last parts
     /// of the due index, so these are looked at first; in the others the first order is the oldest one.
-    async fn open(&self) -> Result<(Count, Option<Oldest>, Group, Vec<Unreadable>), Error> {
+    async fn open(&self) -> Result<Open, Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
         let parts: Vec<_> = parts.collect();
         let count = |(part, shard): (u16, u16)| async move {
@@ -178,7 +200,7 @@ impl Operator {
         let oldest = oldest.map(|row| Oldest { order_id: row.order_id.clone(), created_at: row.created_at, is_exact });
         rows.retain(|row| !row.trouble.is_empty());
         let count = Count { count: rows.len(), more: !is_exact };
-        Ok((open, oldest, Group { count, why: why(&rows) }, unreadable))
+        Ok((open, oldest, Group { count, why: why(&rows) }, breakers(&rows), unreadable))
     }
 }
 
@@ -188,37 +210,127 @@ fn looked_at<T>(moved: Vec<T>, first: Vec<T>) -> (Vec<T>, bool) {
     (moved.into_iter().chain(first).take(LOOKED_AT).collect(), are_all)
 }
 
-/// The rows by what is wrong with them.
+/// The rows by what is wrong with them: where, and with which error.
 fn why(rows: &[Row]) -> Vec<Why> {
-    let mut all: Vec<Why> = Vec::new();
-    let mut newest: Vec<Timestamp> = Vec::new();
+    let mut all: Vec<(Why, String, Timestamp)> = Vec::new();
     for row in rows {
         let trouble = row.trouble.first();
         let (step, agent) = (trouble.map(|t| t.step.clone()), trouble.map(|t| t.agent.clone()));
         let undo = trouble.is_some_and(|t| t.undo);
         let error = trouble.and_then(|t| t.error.clone()).or_else(|| row.reason.clone());
-        let found = all.iter().position(|w| w.workflow == row.workflow && w.step == step && w.undo == undo);
-        let Some(n) = found else {
+        let kind = error.as_deref().map(kind).unwrap_or_default();
+        let is_same = |(why, known, _): &&mut (Why, String, Timestamp)| {
+            why.workflow == row.workflow && why.step == step && why.undo == undo && *known == kind
+        };
+        let Some((why, _, newest)) = all.iter_mut().find(is_same) else {
             let (workflow, order_id, since) = (row.workflow.clone(), row.order_id.clone(), row.updated_at);
-            all.push(Why { workflow, step, agent, undo, count: 1, error, order_id, since });
-            newest.push(row.updated_at);
+            all.push((Why { workflow, step, agent, undo, count: 1, error, order_id, since }, kind, row.updated_at));
             continue;
         };
-        all[n].count += 1;
-        all[n].since = all[n].since.min(row.updated_at);
-        if row.updated_at > newest[n] {
-            newest[n] = row.updated_at;
-            all[n].error = error;
-            all[n].order_id = row.order_id.clone();
+        why.count += 1;
+        why.since = why.since.min(row.updated_at);
+        if row.updated_at > *newest {
+            *newest = row.updated_at;
+            why.error = error;
+            why.order_id = row.order_id.clone();
         }
     }
-    all.sort_by_key(|why| std::cmp::Reverse(why.count));
-    all
+    all.sort_by_key(|(why, ..)| std::cmp::Reverse(why.count));
+    all.into_iter().map(|(why, ..)| why).take(MAX_REASONS).collect()
+}
+
+/// An error without what names one order in it: of two that differ in a number or an id alone, a person would say that they are
+/// the same. What has up to three characters stays: a status of HTTP says what is wrong. How often it was tried, in parentheses at
+/// the end, does not count either.
+fn kind(error: &str) -> String {
+    let error = error.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map_or(error, |(text, _)| text);
+    let is_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let mut kind = String::new();
+    let mut rest = error;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c| is_name(c) != is_name(first)).unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        let names_one = is_name(first) && part.chars().count() > 3 && part.contains(|c: char| c.is_ascii_digit());
+        kind.push_str(if names_one { "#" } else { part });
+        rest = after;
+    }
+    kind
+}
+
+/// The open breakers, as the orders that they hold back say.
+fn breakers(rows: &[Row]) -> BTreeMap<String, Breaker> {
+    let mut all: BTreeMap<String, (Breaker, Timestamp)> = BTreeMap::new();
+    for row in rows {
+        for trouble in row.trouble.iter().filter(|trouble| trouble.held_back) {
+            let new = || Breaker { count: 0, error: None, order_id: row.order_id.clone(), since: row.updated_at };
+            let (breaker, newest) = all.entry(trouble.agent.clone()).or_insert_with(|| (new(), Timestamp::MIN));
+            breaker.count += 1;
+            breaker.since = breaker.since.min(row.updated_at);
+            if row.updated_at > *newest {
+                *newest = row.updated_at;
+                (breaker.error, breaker.order_id) = (trouble.error.clone(), row.order_id.clone());
+            }
+        }
+    }
+    all.into_iter().map(|(agent, (breaker, _))| (agent, breaker)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::list::Trouble;
+
+    fn row(n: i64, error: &str, held_back: bool) -> Row {
+        let at = Timestamp::from_second(n).unwrap();
+        let (step, agent) = ("charge".to_owned(), "payment".to_owned());
+        Row {
+            order_id: Id(format!("ord_{n}")),
+            workflow: "order".into(),
+            state: ProcessState::Error,
+            paused_at: None,
+            reason: None,
+            tenant: "acme".into(),
+            reference: None,
+            version: 1,
+            failure_count: 0,
+            created_at: at,
+            updated_at: at,
+            trouble: vec![Trouble { step, agent, undo: false, error: Some(error.to_owned()), held_back }],
+        }
+    }
+
+    // What differs by a number or an id alone is one cause, and another error is another.
+    #[test]
+    fn causes_are_grouped_by_their_error() {
+        let table = [
+            ("402 card 4242-4242 of order NW-10250 refused", "402 card 9999-1111 of order NW-10251 refused", true),
+            ("402 the card has expired", "402 the card is stolen", false),
+            ("503 out of order", "500 out of order", false),
+            ("503 out of order (4 calls)", "503 out of order (1 call)", true),
+            ("", "", true),
+            ("é1234", "é5678", true),
+        ];
+        for (one, other, is_same) in table {
+            let all = why(&[row(1, one, false), row(3, other, false), row(2, one, false)]);
+            assert_eq!(all.len(), if is_same { 1 } else { 2 }, "{one} | {other}: {all:?}");
+            assert_eq!(all.iter().map(|why| why.count).sum::<usize>(), 3);
+            let newest = all.iter().find(|why| why.order_id.0 == "ord_3").expect("the order that changed last");
+            assert_eq!(newest.error.as_deref(), Some(other));
+        }
+        let many: Vec<Row> = (0..90).map(|n| row(n, &"x".repeat(n as usize), false)).collect();
+        assert_eq!(why(&many).len(), MAX_REASONS);
+    }
+
+    #[test]
+    fn a_breaker_is_told_by_the_orders_that_it_holds_back() {
+        let open = |why: &str| format!("the circuit breaker of `payment` is open: {why}");
+        let rows = [row(2, &open("old"), true), row(5, &open("new"), true), row(3, "503 out of order", false)];
+        let all = breakers(&rows);
+        let breaker = &all["payment"];
+        assert_eq!((all.len(), breaker.count, breaker.order_id.0.as_str()), (1, 2, "ord_5"));
+        assert_eq!((breaker.error.clone(), breaker.since), (Some(open("new")), Timestamp::from_second(2).unwrap()));
+        assert!(breakers(&rows[2..]).is_empty());
+    }
 
     // However many shards there are, orders in trouble are not pushed out by those that only wait their turn.
     #[test]

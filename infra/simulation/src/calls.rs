@@ -82,14 +82,16 @@ impl SimulatedAgent {
         tokio::spawn(async move {
             wait_ms(out).await;
             let result = match fails {
-                Some(retry_after) => Err(AgentError::Transient { error: "503".into(), retry_after }),
+                Some(retry_after) => Err(AgentError::Transient { error: "503".into(), said: None, retry_after }),
                 None => {
                     let answer = network.serve(&request, refuses);
                     network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
                     match answer {
-                        _ if lies => {
-                            Err(AgentError::Transient { error: "500 after it was done".into(), retry_after: None })
-                        }
+                        _ if lies => Err(AgentError::Transient {
+                            error: "500 after it was done".into(),
+                            said: None,
+                            retry_after: None,
+                        }),
                         Answer::Done(output) => Ok(output),
                         Answer::Refused(error) => Err(AgentError::Permanent { error }),
                     }
@@ -101,7 +103,9 @@ impl SimulatedAgent {
             wait_ms(back).await;
             let _ = answer.send(result);
         });
-        answered.await.unwrap_or_else(|_| Err(AgentError::Transient { error: "cut off".into(), retry_after: None }))
+        answered
+            .await
+            .unwrap_or_else(|_| Err(AgentError::Transient { error: "cut off".into(), said: None, retry_after: None }))
     }
 }
 
