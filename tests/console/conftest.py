@@ -43,7 +43,8 @@ class System:
             told += self.process.stdout.readline()
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
         self.token = re.search(r"token +(\S+)", told)[1]
-        self.console = re.search(r"console +(\S+)", told)[1] + f"#token={self.token}"
+        self.console = re.search(r"console +(\S+)", told)[1]
+        assert self.console.endswith(f"/console#token={self.token}"), "the link signs in"
         self.aws = re.search(r"AWS endpoints +(\S+)", told)[1]
         self.remotes = re.search(r"remote services +(\S+)", told)[1]
         lines = (ROOT / "tests/data/northwind-orders.jsonl").read_text().splitlines()

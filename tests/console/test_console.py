@@ -140,6 +140,94 @@ def test_what_is_stuck_and_paused_is_shown_with_its_next_attempt(system, window)
     expect(page.locator(".title .state")).to_have_text("✓Processed")
 
 
+# Many at once, by keyboard alone: first what would be done, then it is done.
+def test_many_orders_are_acted_on_at_once(system, window):
+    broken = in_error(system, 3)  # more would open the breaker
+    page = window("#/orders?state=Error&workflow=parcel").page
+    expect(rows(page)).to_have_count(3)
+    page.keyboard.press("b")
+    dialog = page.get_by_role("dialog", name="Act on all these orders?")
+    expect(dialog).to_contain_text("All orders in state Error of workflow parcel")
+    page.keyboard.type("the bank is back")
+    for _ in range(4):  # the act, how many, the folded output
+        page.keyboard.press("Tab")
+    page.keyboard.type("ann")
+    page.keyboard.press("Enter")
+    act = dialog.get_by_role("button", name="Resubmit: 3 orders")
+    expect(act).to_be_focused()
+    expect(dialog).to_contain_text("Resubmit would be done to 3 orders.")
+    assert {system.state(order) for order in broken} == {"Error"}, "nothing is done yet"
+
+    # Another question is another look.
+    page.select_option("#f-action", "skip")
+    expect(act).to_have_count(0)
+    page.select_option("#f-action", "retry-now")
+    page.click("dialog button[type=submit]")
+    expect(dialog).to_contain_text("Retry now would be done to 0 orders, and not to 3:")
+    expect(dialog.locator(".left li")).to_contain_text("3: the order is in Error")
+    expect(dialog.locator("button[type=submit]")).to_have_text("Show what it would do")
+    page.select_option("#f-action", "resubmit")
+    page.fill("#f-limit", "2")
+    page.click("dialog button[type=submit]")
+    page.click("dialog button:has-text('Resubmit: 2 orders')")
+    expect(page.locator(".toast")).to_have_text("Resubmit: accepted for 2 orders.")
+    expect(rows(page)).to_have_count(1)
+    [last] = on_page(page)
+    for order in set(broken) - {last}:
+        system.until(order, "Processed")
+
+    # One that fails on the way stays in the dialog, with why.
+    page.keyboard.press("b")
+    page.fill("#f-reason", "the last one")
+    page.click("dialog button[type=submit]")
+    expect(dialog.locator("button[type=submit]")).to_have_text("Resubmit: 1 order")
+    page.route("**/bulk", lambda route: route.fulfill(json={"dry_run": False, "good": 0, "failed": 1, "aborted": False, "results": [{"order_id": last, "outcome": "moved", "why": "the order has moved on since it was looked at"}]}))
+    page.click("dialog button[type=submit]")
+    expect(dialog).to_contain_text("accepted for 0 orders, not for 1:")
+    expect(dialog.locator(".left a")).to_have_attribute("href", f"#/orders/{last}")
+    page.unroute("**/bulk")
+    page.keyboard.press("Escape")
+    system.call("POST", f"/orders/{last}/actions/resubmit", {"by": "ann", "reason": "over"})
+    system.until(last, "Processed")
+
+
+# What "resubmit" does to an order that is being undone is another thing, and said.
+def test_a_failed_undo_is_tried_again_and_the_page_says_so(system, window):
+    order = system.submit("parcel", "returned")
+    system.until(order, "Processed")
+    system.faults("payment", undo_fails=1.0)
+    assert system.call("POST", f"/orders/{order}/actions/undo", {"by": "ann", "reason": "sent back"})[0] == 200
+    system.until(order, "Error")
+    system.faults("payment")
+    page = window(f"#/orders/{order}").page
+    page.click("#act-skip")
+    expect(page.get_by_role("dialog", name="Skip the undo of charge?")).to_contain_text("what the step did stays as it is")
+    page.keyboard.press("Escape")
+    page.keyboard.press("r")
+    dialog = page.get_by_role("dialog", name="Resubmit the undo of charge?")
+    expect(dialog).to_contain_text("It does not go forward.")
+    expect(dialog.locator("#f-input")).to_have_count(0)
+    page.keyboard.type("the bank is back")
+    page.fill("#f-by", "ann")
+    page.keyboard.press("Enter")
+    system.until(order, "Undone")
+
+
+def test_the_axis_of_a_timeline_has_elapsed_time_and_times_of_day(system, window):
+    order = system.submit("order", "timed")
+    system.until(order, "Processed")
+    page = window(f"#/orders/{order}").page
+    axis = page.locator(".timeline .tick")
+    expect(axis.filter(has_text=re.compile("^elapsed$"))).to_have_count(1)
+    expect(axis.filter(has_text=re.compile(r"^\+[\d.]+ m?s$")).first).to_be_visible()
+    clocks = page.locator(".timeline .clock")
+    accepted = page.locator(".log time").last.text_content().split(".")[0]
+    expect(clocks.first).to_have_text(accepted)
+    boxes = [clocks.nth(n).bounding_box() for n in range(clocks.count())]
+    drawn = page.locator(".timeline").bounding_box()
+    assert len(boxes) >= 2 and all(box["x"] >= drawn["x"] and box["x"] + box["width"] <= drawn["x"] + drawn["width"] + 1 for box in boxes), boxes
+
+
 def test_text_of_an_order_never_becomes_code(system, window):
     customer = {"id": HOSTILE, "company": HOSTILE, "contact": HOSTILE, "phone": HOSTILE}
     ship_to = {name: HOSTILE for name in ("name", "address", "city", "region", "postal_code", "country")}
@@ -335,6 +423,27 @@ def test_a_token_in_the_address_is_taken_and_removed_at_once(system, window):
     assert one.page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 1, ""]
 
 
+# A person with the sign-in page before them pastes the link that `up` printed: nothing is loaded anew.
+def test_a_link_with_a_token_signs_in_within_an_open_tab(system, window):
+    one = window(signed_in=False, expected=[401])
+    page = one.page
+    sent = guarded(system, one, "right")
+    dialog = page.get_by_role("dialog", name="Sign in")
+    expect(dialog).to_be_visible()
+    page.evaluate("window.isThePage = true")
+    base = page.url.split("#")[0]
+    page.goto(f"{base}#token=wrong")
+    until(lambda: page.wait_for_timeout(100) or "Bearer wrong" in sent, "the first token is tried")
+    expect(dialog).to_contain_text("does not take this token")
+    # The one before was refused, so nothing is asked.
+    page.goto(f"{base}#token=right&/system")
+    expect(dialog).to_have_count(0)
+    expect(page.locator("#top .pill")).to_have_text("Live")
+    expect(page.locator("section[aria-label=Agents] th[scope=row]").first).to_be_visible()
+    assert page.url == f"{base}#/system"
+    assert page.evaluate("window.isThePage") is True
+
+
 def test_keys_are_explained_and_everything_is_reached_by_tab(system, window):
     page = window().page
     is_settled(page)
@@ -424,3 +533,26 @@ def test_files_are_asked_for_again_and_answered_by_304(system, window):
     page.goto(page.url.split("#")[0].rstrip("/") + "/")
     is_settled(page)
     assert page.url.split("#")[0].endswith("/console")
+
+
+# Last, because it leaves a breaker open for a while: what opened it is said in the order, on the first view and under System.
+def test_what_opened_a_breaker_is_said_wherever_it_holds_an_order_back(system, window):
+    system.faults("payment", outage=True)
+    orders = [system.submit("order", f"held-{n}", number=n) for n in range(4)]
+    held = lambda: system.call("GET", "/overview")[1]["breakers"].get("payment")
+    until(held, "the breaker is open")
+    one = window()
+    page = one.page
+    expect(page.locator(".brief")).to_contain_text("A breaker of payment is open")
+    expect(page.locator(".brief")).to_contain_text("calls in a row failed, the last one: 503")
+    page.goto(page.url.split("#")[0] + "#/system")
+    expect(page.locator(".brief")).to_contain_text("calls in a row failed, the last one: 503")
+    expect(page.locator("section[aria-label=Agents] tr", has_text="payment").first).to_contain_text("Breaker open")
+    one.shot("breaker-system", full_page=True)
+    until(lambda: held() and page.goto(page.url.split("#")[0] + f"#/orders/{held()['order_id']}") is None and page.locator(".sentence", has_text="charge is held back").count(), "the order says so")
+    expect(page.locator(".log")).to_contain_text("the circuit breaker of payment is open: 10 calls in a row failed, the last one: 503")
+    one.shot("breaker-order", full_page=True)
+    system.faults("payment")
+    for order in orders:
+        system.call("POST", f"/orders/{order}/actions/cancel", {"by": "ann", "reason": "the test is over"})
+        until(lambda: system.state(order) in ("Processed", "Undone"), f"{order} has ended")

@@ -8,6 +8,9 @@ const PATIENCE_MS = 20_000;
 /** Set by the page: called when the API asks for a token. */
 export const on = { unauthorized() {}, contact() {} };
 
+/** The token that the API refused last. */
+let refused = null;
+
 /** Milliseconds that the server's clock is ahead of this one, to within a second. */
 let ahead = 0;
 /** The server's time, in milliseconds since 1970. */
@@ -25,22 +28,26 @@ export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (text) => sessionStorage.setItem(TOKEN, text),
   drop: () => sessionStorage.removeItem(TOKEN),
-  /** Takes a token out of the address, so that it is in no bookmark and no history. One in use stays, unless the person says so. */
+  /**
+   * Takes a token out of the address, so that it is in no bookmark and no history: whether there was one that is in use now. One
+   * that the API takes stays, unless the person says so.
+   */
   fromAddress() {
     const match = /^#token=([^&]*)&?(.*)$/.exec(location.hash);
-    if (!match) return;
+    if (!match) return false;
     history.replaceState(null, "", location.pathname + location.search + (match[2] ? `#${match[2]}` : ""));
     let given;
     try {
       given = decodeURIComponent(match[1]).trim();
     } catch {
       // A cut or mistyped address brings none; the page asks for one if it has none.
-      return;
+      return false;
     }
     const used = token.get();
-    if (!given || given === used) return;
-    if (used && !confirm("This address brings another token than the one you are signed in with. Take it? From then on you act as whoever it names.")) return;
+    if (!given) return false;
+    if (used && used !== given && used !== refused && !confirm("This address brings another token than the one you are signed in with. Take it? From then on you act as whoever it names.")) return false;
     token.set(given);
+    return true;
   },
 };
 
@@ -63,7 +70,10 @@ async function ask(path, options, signal) {
   const date = Date.parse(answer.headers.get("date"));
   // The header has whole seconds; half a second is its middle.
   if (date) ahead = Math.abs(date + 500 - (sent + Date.now()) / 2) > 1500 ? date + 500 - (sent + Date.now()) / 2 : 0;
-  if (answer.status === 401) on.unauthorized();
+  if (answer.status === 401) {
+    refused = token.get();
+    on.unauthorized();
+  }
   return answer;
 }
 

@@ -12,7 +12,7 @@ const TICK_MS = 1000;
 const STALE_MS = 15_000;
 const KEYS = [
   ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open the row"], ["Esc", "back to the orders; leave a dialog"],
-  ["n  p", "older, newer page"], ["f", "filters"], ["r", "resubmit the order"], ["g o", "orders"], ["g s", "system"],
+  ["n  p", "older, newer page"], ["f", "filters"], ["b", "act on all orders that the filters show"], ["r", "resubmit the order"], ["g o", "orders"], ["g s", "system"],
   ["u", "update now"], ["?", "these keys"],
 ];
 
@@ -116,7 +116,7 @@ function signIn(why) {
       },
     },
     h("p", { class: "lead" }, why),
-    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints it. It is kept in this tab until you close it.")),
+    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints it, and a link that signs in. It is kept in this tab until you close it.")),
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
   );
   const dialog = openDialog("Sign in", form, { class: "sign-in" });
@@ -144,9 +144,18 @@ document.addEventListener("keydown", (event) => {
   act();
 });
 
-// A link within the page is a way to another view.
-window.addEventListener("hashchange", () => location.hash === "#main" || (token.fromAddress(), route()));
-window.addEventListener("popstate", route);
+/** A link within the page is a way to another view; one that brings a token signs in, whether or not the page asks for one. */
+function arrive() {
+  if (location.hash === "#main") return;
+  if (token.fromAddress()) {
+    document.querySelector("dialog.sign-in")?.close();
+    app.refresh();
+  }
+  route();
+}
+
+window.addEventListener("hashchange", arrive);
+window.addEventListener("popstate", arrive);
 
 app.overview = new Poll(4000, (signal) => get("/overview", signal), render);
 app.queues = new Poll(15_000, async (signal) => (await get("/queues", signal)).queues, render);

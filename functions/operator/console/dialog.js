@@ -35,7 +35,7 @@ export function open(title, kids, props = {}) {
 function control(field) {
   const id = `f-${field.name}`;
   const props = { id, name: field.name, required: field.required, maxlength: field.most, "aria-describedby": field.help ? `${id}-help` : null };
-  const pick = (option) => h("option", { value: option, selected: option === field.value }, option);
+  const pick = (option) => h("option", { value: option, selected: option === field.value }, field.names?.[option] ?? option);
   let input;
   if (field.kind === "select") input = h("select", props, field.options.map(pick));
   else if (field.kind === "json") input = h("textarea", { ...props, rows: field.rows ?? 8, spellcheck: "false", class: "mono" });
@@ -68,10 +68,12 @@ function values(form, fields) {
 }
 
 /**
- * Asks for a reason and a name beside `fields`, and does `send(values)` once confirmed. `send` answers what to say.
- * Fields: `{ name, label, kind: "text" | "select" | "json", value, options, required, help, folded }`.
+ * Asks for a reason and a name beside `fields`, and does `send(values, { tell, signal })` once confirmed. `send` answers what to
+ * say, or `{ stay }`, what to show in the dialog. `tell` shows how far it is; `signal` is aborted when the dialog is closed. With
+ * `look(values)`, which answers `{ told, verb }`, the first confirmation only shows what would be done; `verb` null: nothing.
+ * Fields: `{ name, label, kind: "text" | "select" | "json", value, options, names, required, help, folded }`.
  */
-export function ask({ title, lead, fields = [], verb, danger, send, done }) {
+export function ask({ title, lead, fields = [], verb, danger, look, send, done }) {
   const all = [
     { name: "reason", label: "Reason", required: true, most: MOST_REASON, help: "It stays in the record." },
     ...fields,
@@ -79,6 +81,9 @@ export function ask({ title, lead, fields = [], verb, danger, send, done }) {
   ];
   const wrong = h("p", { class: "wrong", role: "alert" });
   const confirm = h("button", { type: "submit", class: danger ? "danger" : "primary" }, verb);
+  const told = h("div", { class: "told", role: "status" });
+  const closed = new AbortController();
+  let isLooked = !look;
   const form = h(
     "form",
     {
@@ -94,18 +99,40 @@ export function ask({ title, lead, fields = [], verb, danger, send, done }) {
         }
         localStorage.setItem(BY, given.by);
         confirm.disabled = true;
+        const wasLooked = isLooked;
         try {
-          const told = await send(given);
-          dialog.close();
-          say(told);
+          if (!isLooked) {
+            const seen = await look(given);
+            show(told, seen.told);
+            isLooked = seen.verb !== null;
+            if (isLooked) confirm.textContent = seen.verb;
+            return;
+          }
+          const end = await send(given, { tell: (...kids) => show(told, kids), signal: closed.signal });
+          if (typeof end === "string") {
+            dialog.close();
+            say(end);
+          } else {
+            show(told, end.stay);
+            confirm.remove();
+          }
         } catch (error) {
           if (!(error instanceof Refused)) throw error;
           const unsure = error.status === 0 || error.status >= 500;
           show(wrong, `${error.message}${unsure ? " It may be done all the same: look before you repeat it." : ""}`);
         } finally {
           confirm.disabled = false;
-          done?.();
+          // The button that was pressed, with what it does now.
+          if (!wasLooked) confirm.focus();
+          if (wasLooked) done?.();
         }
+      },
+      // What was looked at is not what would be done now.
+      oninput() {
+        if (!look || !isLooked || confirm.disabled) return;
+        isLooked = false;
+        confirm.textContent = verb;
+        show(told);
       },
       onkeydown(event) {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
@@ -113,10 +140,12 @@ export function ask({ title, lead, fields = [], verb, danger, send, done }) {
     },
     lead && h("div", { class: "lead" }, lead),
     all.map(control),
+    told,
     wrong,
     h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close"), confirm),
   );
   const dialog = open(title, form);
+  dialog.addEventListener("close", () => closed.abort());
   form.elements.reason.focus();
   return dialog;
 }

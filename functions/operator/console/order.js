@@ -27,6 +27,10 @@ function words({ order, history, plan }) {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
       const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is under way." : "";
+      if (step.held_back) {
+        lines.push(["warn", `${step.name} is held back`, `${step.last_error}.${next} No failure is counted.`]);
+        continue;
+      }
       lines.push(["warn", `${step.name} failed ${step.undo_failures || step.failures}${step.undo_failures ? "" : ` of ${most}`} times`, `${step.last_error}.${next}`]);
     }
   }

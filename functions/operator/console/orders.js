@@ -4,12 +4,14 @@ import { h, show } from "./dom.js";
 import { get, path, Poll } from "./api.js";
 import { ago, age, label, look, many, prose, short } from "./words.js";
 import { troubles } from "./system.js";
+import { bulk } from "./bulk.js";
 
 const STATES = ["Pending", "Processing", "Error", "Undoing", "Undone", "Processed", "Paused"];
 const FILTERS = ["state", "workflow", "tenant", "reference", "step", "from"];
 const PAGE = 50;
 // A page looks at 500 orders at most; so many pages are looked at before a person is asked whether to go on.
 const PAGES = 4;
+const MOST_REASONS = 6;
 const ID = /^ord_[0-9a-z]{26}$/i;
 
 const link = (parameters) => path("#/orders", parameters);
@@ -30,11 +32,11 @@ async function load(parameters, signal) {
 
 /** Why some orders are where they are, a line each. */
 function reasons(group, looks, state) {
-  const line = (why) => {
+  const line = (why, n) => {
     const to = why.count === 1 ? `#/orders/${why.order_id}` : link({ state, workflow: why.workflow, step: why.step });
     return h(
       "li",
-      { "data-key": `${looks}-${why.workflow}-${why.step}-${why.undo}` },
+      { "data-key": `${looks}-${why.workflow}-${why.step}-${why.undo}-${n}` },
       h("a", { href: to, class: `why ${looks}` },
         h("b", { class: "n" }, `${why.count}${group.more ? "+" : ""}`),
         h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
@@ -42,7 +44,8 @@ function reasons(group, looks, state) {
         h("span", { class: "since" }, "since ", age(why.since))),
     );
   };
-  return h("ul", { class: "reasons" }, group.why.slice(0, 6).map(line));
+  const rest = group.why.length - MOST_REASONS;
+  return h("ul", { class: "reasons" }, group.why.slice(0, MOST_REASONS).map(line), rest > 0 && h("li", { class: "small" }, `and ${many(rest, "other cause")}`));
 }
 
 function brief(app) {
@@ -93,6 +96,7 @@ export function orders(app, parameters) {
       n: () => document.getElementById("older")?.click(),
       p: () => document.getElementById("newer")?.click(),
       f: () => document.getElementById("f-state").focus(),
+      b: () => document.getElementById("bulk")?.click(),
     },
   };
 
@@ -148,6 +152,7 @@ export function orders(app, parameters) {
       h("label", { class: "filter" }, h("span", {}, "Accepted since"),
         h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
       h("button", { type: "button", class: "quiet", disabled: !any, onclick: () => go(Object.fromEntries(FILTERS.map((name) => [name, undefined]))) }, "Clear"),
+      any && h("button", { type: "button", id: "bulk", onclick: () => bulk(parameters, app.refresh) }, "Act on all…"),
     );
   }
 

@@ -17,6 +17,7 @@ export function troubles(app) {
   for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-offs are ${strain.stretch} times as long` });
   const unreadable = all?.unreadable ?? [];
   if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `nothing more happens to ${unreadable.length === 1 ? "it" : "them"}: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
+  for (const [name, breaker] of Object.entries(all?.breakers ?? {})) found.push({ looks: "warn", what: `A breaker of ${name} is open`, why: prose(`${breaker.error}. It holds ${many(breaker.count, "order")} back.`) });
   const dead = queues.filter((queue) => queue.dead_letters);
   for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
   const unknown = queues.filter((queue) => queue.why);
@@ -90,8 +91,10 @@ function queuesTable(queues, app) {
 }
 
 function agentsTable(agents, app) {
+  const breakers = app.overview.last?.breakers ?? {};
   const row = (agent) => {
     const state = agent.paused ? [h("strong", { class: "pause" }, "Paused"), ` by ${agent.paused.by}, ${age(new Date(agent.paused.since).toISOString())} ago: ${agent.paused.reason}`]
+      : breakers[agent.name] ? [h("strong", { class: "warn" }, "Breaker open"), `: holds ${many(breakers[agent.name].count, "order")} back, such as `, h("a", { href: `#/orders/${breakers[agent.name].order_id}` }, "this one")]
       : agent.strained ? [h("strong", { class: "warn" }, "Strained"), `: back-offs are ${agent.strained.stretch} times as long`]
       : h("span", { class: "good" }, "Takes work");
     const waits = (pool) => (pool.queues.some((queue) => queue.waiting === undefined) ? "unknown" : pool.queues.reduce((sum, queue) => sum + queue.waiting, 0));
@@ -130,7 +133,7 @@ export function system(app) {
           wrong.length ? h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("span", { class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why)))))
             : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no message set aside, every agent takes work." : "Loading…"),
           all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", of those looked at"] : "")),
-        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. An open one shows in an order's history: «put off: the agent's circuit breaker is open».")]),
+        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. An open one shows here, and in the order, while it holds an order back, with what opened it.")]),
         block("Queues", app.queues, (list) => queuesTable(list, app)),
         block("Leader", leases, leasesTable),
       );

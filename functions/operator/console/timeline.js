@@ -6,7 +6,9 @@ import { clock, event, span } from "./words.js";
 
 const ROW = 26;
 const BAR = 12;
-const AXIS = 22;
+const AXIS = 40;
+// Least distance of two labels under the drawing, in pixels.
+const APART = [60, 96];
 const RIGHT = 14;
 const LEAST_BAR = 4;
 // A time in which nothing ran is cut short when it is longer than both: so many ms, and this part of all the rest.
@@ -94,13 +96,32 @@ function ticks(start, { at, pieces }, width) {
   const shown = pieces.filter((piece) => !piece.cut).reduce((sum, piece) => sum + piece.to - piece.from, 0);
   const every = STEPS.find((one) => (one / (shown || 1)) * width >= 72) ?? STEPS.at(-1);
   const all = [{ x: 0, text: "0" }];
-  for (const piece of pieces.filter((one) => !one.cut)) {
-    for (let n = Math.ceil((piece.from - start) / every); n * every <= piece.to - start && all.length < 60; n += 1) {
-      const x = at(start + n * every);
-      if (n > 0 && x - all.at(-1).x >= 60 && x < width - 8) all.push({ x, text: `+${span(n * every)}` });
+  const add = (x, time) => {
+    if (x - all.at(-1).x >= APART[0] && x < width - 8) all.push({ x, text: `+${span(time)}` });
+  };
+  for (const piece of pieces) {
+    if (piece.cut) {
+      // Where the time goes on.
+      add(piece.end, piece.to - start);
+      continue;
     }
+    for (let n = Math.max(1, Math.ceil((piece.from - start) / every)); n * every <= piece.to - start && all.length < 60; n += 1) add(at(start + n * every), n * every);
   }
   return all;
+}
+
+/** Times of day under the drawing: the first and the last, now, and where a part is cut out; as many as there is room for. */
+function clocks(start, end, time, { at, pieces }, width) {
+  const all = [];
+  const add = (when, text, anchor = "middle") => {
+    const x = at(when);
+    if (all.every((one) => Math.abs(one.x - x) >= APART[1])) all.push({ x, text, anchor });
+  };
+  add(start, clock(start), "start");
+  add(end, clock(end), "end");
+  if (time > start && time < end) add(time, `now, ${clock(time)}`);
+  for (const piece of pieces.filter((one) => one.cut)) add(piece.to, clock(piece.to));
+  return all.filter((one) => one.anchor !== "middle" || (one.x > APART[1] / 2 && one.x < width - APART[1] / 2));
 }
 
 export function timeline(details, room) {
@@ -140,7 +161,9 @@ export function timeline(details, room) {
   return h("div", { class: "time" },
     s("svg", { class: "timeline", width: left + width + RIGHT, height, role: "img", "aria-label": `${told || "no attempt yet"}. The history below has the same in words.` },
       names.map((name, n) => s("g", {}, n % 2 === 0 && s("rect", { class: "stripe", x: 0, y: n * ROW, width: left + width + RIGHT, height: ROW }), s("text", { class: n ? "row-name" : "row-name order", x: 8, y: n * ROW + ROW / 2 + 4 }, cut(name), title(name)))),
-      ticks(start, drawn, width).map((tick) => s("g", {}, s("line", { class: "grid", x1: left + tick.x, x2: left + tick.x, y1: 0, y2: names.length * ROW }), s("text", { class: "tick", x: left + tick.x, y: height - 7, "text-anchor": tick.x ? "middle" : "start" }, tick.text))),
+      [["elapsed", 24], ["time of day", 7]].map(([name, up]) => s("text", { class: "tick", x: 8, y: height - up }, name)),
+      clocks(start, end, ended ? end : time, drawn, width).map((one) => s("text", { class: "tick clock", x: left + one.x, y: height - 7, "text-anchor": one.anchor }, one.text)),
+      ticks(start, drawn, width).map((tick) => s("g", {}, s("line", { class: "grid", x1: left + tick.x, x2: left + tick.x, y1: 0, y2: names.length * ROW }), s("text", { class: "tick", x: left + tick.x, y: height - 24, "text-anchor": tick.x ? "middle" : "start" }, tick.text))),
       drawn.pieces.filter((piece) => piece.cut).map((piece) => s("g", { class: "cut" }, s("rect", { x: left + piece.x, y: 0, width: piece.end - piece.x, height: names.length * ROW }, title(`${span(piece.to - piece.from)} in which nothing ran`)), s("text", { class: "tick", x: left + (piece.x + piece.end) / 2, y: ROW / 2 + 4, "text-anchor": "middle" }, piece.end - piece.x > 40 ? span(piece.to - piece.from) : "⋯"))),
       !ended && s("line", { class: "now", x1: x(time), x2: x(time), y1: 0, y2: names.length * ROW }, title("now")),
       bars.map(bar),

@@ -29,6 +29,7 @@ const FILES: &[File] = files! {
     "words.js": SCRIPT,
     "dialog.js": SCRIPT,
     "acts.js": SCRIPT,
+    "bulk.js": SCRIPT,
     "orders.js": SCRIPT,
     "order.js": SCRIPT,
     "timeline.js": SCRIPT,
