@@ -3,6 +3,7 @@
 use crate::Submit;
 use crate::input;
 use crate::problem::{self, Problem};
+use crate::workflows;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -39,10 +40,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
-    /// Name of the workflow.
-    #[serde(default = "order")]
+    /// Name of the workflow; without one it is the only workflow, or `order` if there are several.
+    #[serde(default)]
     #[schemars(length(max = MAX_NAME))]
-    pub workflow: String,
+    pub workflow: Option<String>,
     /// Its input.
     pub input: Value,
     /// The submitter's own reference, sent back in every notice.
@@ -59,10 +60,6 @@ pub struct Submission {
     /// The W3C trace context of the request or message: it makes no other submission.
     #[serde(skip)]
     pub traceparent: Option<String>,
-}
-
-fn order() -> String {
-    "order".into()
 }
 
 /// The submission in `body`.
@@ -159,7 +156,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     }
 
     async fn accept_in_time(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
-        if let Some(workflow) = self.workflows.get(&submission.workflow) {
+        if let Ok(workflow) = self.workflow(submission.workflow.as_deref()) {
             let patience = Instant::now() + PATIENCE;
             while Instant::now() < patience
                 && self.engine.overload(workflow, tenant, submission.priority).await.is_some()
@@ -172,12 +169,21 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.store(workflow, order, task).await
     }
 
+    /// The workflow called `name`; without a name the only one, or the usual one if there are several.
+    fn workflow(&self, name: Option<&str>) -> Result<&Workflow, Problem> {
+        workflows::pick(&self.workflows, name).ok_or_else(|| {
+            let all = names(self.workflows.keys());
+            let detail = match name {
+                Some(name) => format!("`{name}` is not one of {all}"),
+                None => format!("there are several; name one of {all}"),
+            };
+            problem::unknown_workflow("workflow", detail)
+        })
+    }
+
     /// What is to be stored for a submission, if it is as it should be.
     fn check(&self, tenant: &str, key: &str, submission: Submission) -> Result<(&Workflow, Order, Task), Problem> {
-        let workflow = self.workflows.get(&submission.workflow).ok_or_else(|| {
-            let detail = format!("`{}` is not one of {}", submission.workflow, names(self.workflows.keys()));
-            problem::unknown_workflow("workflow", detail)
-        })?;
+        let workflow = self.workflow(submission.workflow.as_deref())?;
         if let Some(queue) = &submission.reply_queue
             && !self.reply_queues.allow(queue, tenant)
         {
@@ -195,7 +201,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
         let id = Id::derive(tenant, key);
         let hash = canonical_hash(&json!([
-            submission.workflow,
+            workflow.name,
             submission.input,
             submission.reference,
             submission.reply_queue,

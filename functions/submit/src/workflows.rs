@@ -12,6 +12,19 @@ pub type Workflows = BTreeMap<String, Workflow>;
 /// Name and text of every file in the repository's `workflows/`.
 pub const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/workflows.rs"));
 
+/// Taken where a submission names no workflow and there are several.
+const DEFAULT: &str = "order";
+
+/// The workflow called `name`; without a name the only one, or `order` if there are several.
+#[must_use]
+pub fn pick<'a>(workflows: &'a Workflows, name: Option<&str>) -> Option<&'a Workflow> {
+    let only = workflows.values().next().filter(|_| workflows.len() == 1);
+    match name {
+        Some(name) => workflows.get(name),
+        None => only.or_else(|| workflows.get(DEFAULT)),
+    }
+}
+
 /// The workflows built into this program.
 ///
 /// # Errors
@@ -104,6 +117,26 @@ mod tests {
         let undo = can_start(&file("3s", "500ms"), skew).unwrap_err().to_string();
         assert!(undo.contains("the undo of step `a` has a timeout of 500 ms"), "{undo}");
         assert_eq!(can_start(&built_in(&AGENTS).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
+    }
+
+    // A newcomer's own workflow, alone, needs no name; of several the usual one is taken, and no other is guessed.
+    #[test]
+    fn the_only_workflow_is_the_default() {
+        let order = &built_in(&AGENTS).unwrap()["order"];
+        let table: [(&[&str], Option<&str>, Option<&str>); 7] = [
+            (&["parcel"], None, Some("parcel")),
+            (&["order"], None, Some("order")),
+            (&["order", "parcel"], None, Some("order")),
+            (&["parcel", "return"], None, None),
+            (&[], None, None),
+            (&["parcel"], Some("order"), None),
+            (&["order", "parcel"], Some("parcel"), Some("parcel")),
+        ];
+        for (all, asked, picked) in table {
+            let named = |name: &&str| ((*name).to_owned(), Workflow { name: (*name).to_owned(), ..order.clone() });
+            let workflows: Workflows = all.iter().map(named).collect();
+            assert_eq!(pick(&workflows, asked).map(|workflow| workflow.name.as_str()), picked, "{all:?} {asked:?}");
+        }
     }
 
     #[test]

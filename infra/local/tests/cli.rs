@@ -8,7 +8,7 @@ use common::{NORTHWIND, QUICK, Up, http, program, run};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use stepwarden::cli::args::Cli;
 
@@ -149,6 +149,51 @@ fn an_order_is_submitted_followed_and_shown() {
     assert_eq!(case.json(0, &[&["resume-agent", "payment"], &why[..]].concat())["paused"], false);
 }
 
+// A newcomer's second terminal, as in the README: no URL, no token, no USER; and the only workflow needs no name.
+#[test]
+fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("flows")).unwrap();
+    let quick = QUICK.replacen("name = \"order\"", "name = \"parcel\"", 1);
+    std::fs::write(dir.path().join("flows/parcel.toml"), quick).unwrap();
+    std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
+    let plain = |args: &[&str]| {
+        let mut command = program(dir.path(), args);
+        for name in ["STEPWARDEN_TOKEN", "STEPWARDEN_URL", "USER", "LOGNAME"] {
+            command.env_remove(name);
+        }
+        command
+    };
+    let says = |args: &[&str]| {
+        let output = plain(args).output().unwrap();
+        let (text, error) = texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {text}{error}");
+        text
+    };
+    let up = ["up", "--memory", "--port", "0", "--workflows", "flows", "--pools", "payment=payment,payment-b"];
+    let mut system = Up::of(plain(&up));
+    let kept = |name: &str| std::fs::read_to_string(dir.path().join(".stepwarden").join(name)).unwrap_or_default();
+    assert_eq!(kept("url").trim(), system.url);
+    let link = format!("{}/console#token={}", system.url, kept("token").trim());
+    assert!(system.lines.iter().any(|line| line.contains(&link)), "{:?}", system.lines);
+
+    assert!(says(&["agents"]).contains("payment-b"));
+    let id = says(&["submit", "order.json", "--reference", "R-4711"]).trim().to_owned();
+    assert!(says(&["watch", &id]).contains("Processed"));
+    assert!(says(&["list", "--reference", "R-47"]).contains("R-4711"));
+    assert!(says(&["undo", &id, "--reason", "a test"]).contains("accepted"));
+    let who = Command::new("id").arg("-un").output().unwrap().stdout;
+    let who = String::from_utf8(who).unwrap();
+    assert!(says(&["history", &id]).contains(&format!("{}: a test", who.trim())));
+
+    // Another port, another time: what was kept is not believed for ever.
+    let pid = system.process.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(system.process.0.wait().unwrap().success());
+    assert_eq!(kept("url"), "");
+    assert!(!dir.path().join(".stepwarden/tables.db").exists(), "no data is kept");
+}
+
 // The codes 3, 4 and 5 of `watch`, and the acts that mend an order.
 #[test]
 fn watch_ends_with_a_code_for_each_end() {
@@ -183,7 +228,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
-    assert!(text.contains("applied") && text.contains("1 done, 0 not\n"), "{text}");
+    assert!(text.contains("applied") && text.contains("1 accepted, 0 not\n"), "{text}");
     // Two orders a call at this rate, so in more than one.
     let rest = case.json(0, &bulk(&["--rate", "1"]));
     assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
@@ -192,6 +237,18 @@ fn watch_ends_with_a_code_for_each_end() {
     }
     assert_eq!(act("undo")["outcome"], "applied");
     case.says(3, &["watch", &open]);
+    // Accepted is not done: with --wait the verb says what came of it.
+    case.faults("payment", json!({"permanent": 1.0}));
+    let stopped = case.submit("strict");
+    case.says(4, &["watch", &stopped]);
+    let why = ["--by", "ann", "--reason", "a test"];
+    let text = case.says(4, &[&["resubmit", &stopped, "--wait", "--timeout", "60s"], &why[..]].concat());
+    assert!(text.starts_with("resubmit: accepted, version") && text.contains("Error"), "{text}");
+    case.faults("payment", json!({}));
+    let text = case.says(0, &[&["resubmit", &stopped], &why[..]].concat());
+    assert!(text.contains("accepted") && text.contains(&format!("stepwarden watch {stopped}")), "{text}");
+    let line = case.says(3, &[&["undo", &stopped, "--wait", "--json"], &why[..]].concat());
+    assert_eq!(serde_json::from_str::<Value>(line.lines().last().unwrap()).unwrap()["state"], "Undone");
     // Not as wanted: the order has ended.
     let error = case.fails(1, &["resubmit", &open, "--by", "ann", "--reason", "too late"]);
     assert!(

@@ -110,18 +110,28 @@ struct Scene {
     orders: [String; 2],
 }
 
-const STOP: &str =
-    "name = \"stop\"\non_failure = \"error\"\n[[step]]\nname = \"charge\"\nagent = \"payment\"\ntimeout = \"2s\"\n";
+/// It stops where the service is away, so that a resubmission mends it: what a service has declined stays declined.
+const STOP: &str = r#"
+name = "stop"
+on_failure = "error"
+[[step]]
+name = "charge"
+agent = "payment"
+timeout = "2s"
+retry = { max = 1 }
+calls = { attempts = 1 }
+"#;
 
 impl Scene {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["tests/data", "workflows", "my-workflows", "all", ".stepwarden", "bin"] {
+        for name in ["tests/data", "workflows", "my-workflows", "all", ".stepwarden", "bin", "examples/stop"] {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
         }
         let copy = |name: &str| std::fs::copy(format!("{ROOT}/{name}"), dir.path().join(name)).unwrap();
         copy("tests/data/northwind-orders.jsonl");
         copy("workflows/order.toml");
+        copy("examples/stop/order.toml");
         let agents = std::fs::read_to_string(format!("{ROOT}/docs/agents.md")).unwrap();
         let gift = agents.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         std::fs::copy(dir.path().join("workflows/order.toml"), dir.path().join("all/order.toml")).unwrap();
@@ -135,7 +145,7 @@ impl Scene {
             Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "all", "--external-agent", "gift-wrap"]);
         let mut scene = Self { dir, up, orders: Default::default() };
         scene.orders[0] = scene.order("order", "Processed", json!({})).await;
-        scene.orders[1] = scene.order("stop", "Error", json!({"permanent": 1.0})).await;
+        scene.orders[1] = scene.order("stop", "Error", json!({"outage": true})).await;
         scene
     }
 

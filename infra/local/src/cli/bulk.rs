@@ -2,7 +2,7 @@
 
 use super::args::Bulk;
 use super::show::{self, items, painted, text};
-use super::speak::api;
+use super::speak::{api, who};
 use crate::say;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,7 +20,7 @@ const MOST: u64 = 1000;
 pub async fn run(wanted: Bulk) -> Result<ExitCode> {
     let api = api(&wanted.at)?;
     let body = json!({
-        "action": wanted.action, "filter": filter(&wanted)?, "by": wanted.by, "reason": wanted.reason,
+        "action": wanted.action, "filter": filter(&wanted)?, "by": who(wanted.by.clone()), "reason": wanted.reason,
         "input": wanted.input, "output": wanted.output, "dry_run": wanted.dry_run, "rate_per_s": wanted.rate,
     });
     // Some two seconds' worth a call, so that a person sees it move.
@@ -45,7 +45,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
                 bar.finish_and_clear();
                 let Some(cursor) = cursor.filter(|_| good + failed > 0) else { bail!(error) };
                 return Err(error)
-                    .with_context(|| format!("after {good} done and {failed} not, go on with --cursor {cursor}"));
+                    .with_context(|| format!("after {good} accepted and {failed} not, go on with --cursor {cursor}"));
             }
         };
         good += report["good"].as_u64().unwrap_or_default();
@@ -82,7 +82,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         if wanted.dry_run {
             crate::say!("{good} would be done, {failed} would not{end}; nothing was changed");
         } else {
-            crate::say!("{good} done, {failed} not{end}");
+            crate::say!("{good} accepted, {failed} not{end}");
         }
         say::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
         if let Some(cursor) = cursor {

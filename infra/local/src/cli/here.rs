@@ -80,7 +80,9 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         Backend::Deployed => "on AWS".into(),
     };
     let given = std::env::var("STEPWARDEN_TOKEN").ok().filter(|token| !token.is_empty());
-    let folder = (!up.memory).then_some(up.data);
+    // Also where the data is in memory: the verbs look there. Where nothing can be kept, a system in memory does without.
+    let is_kept = !up.memory || stepwarden_guard::folder::create(&up.data).is_ok();
+    let folder = is_kept.then_some(up.data);
     let told = match (&given, &folder) {
         (Some(_), _) => "as in STEPWARDEN_TOKEN".to_owned(),
         (None, Some(folder)) => format!("in {}", folder.join(access::FILE).display()),
@@ -99,9 +101,10 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         external_agents: up.setup.external_agents,
     };
     let system = System::start(options).await?;
+    let _kept = folder.map(|folder| access::keep_url(&folder, &system.url));
     tell(&system.url);
     tell(&format!("  token             {}  ({told})", system.token));
-    tell(&format!("  console           {}/console", system.url));
+    tell(&format!("  console           {}/console#token={}  (signs in)", system.url, system.token));
     tell(&format!("  data              {kept}"));
     tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {

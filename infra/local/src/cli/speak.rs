@@ -41,14 +41,14 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Dlq(Dlq { letters: Some(Letters::Redrive(redrive)), .. }) => self::redrive(redrive).await?,
         Command::PauseAgent(act) => set_agent("pause", act).await?,
         Command::ResumeAgent(act) => set_agent("resume", act).await?,
-        Command::Resubmit(act) => self::act("resubmit", act).await?,
-        Command::Skip(act) => self::act("skip", act).await?,
-        Command::MarkDone(act) => self::act("mark-done", act).await?,
-        Command::RetryNow(act) => self::act("retry-now", act).await?,
-        Command::Cancel(act) => self::act("cancel", act).await?,
-        Command::Undo(act) => self::act("undo", act).await?,
-        Command::Pause(act) => self::act("pause", act).await?,
-        Command::Resume(act) => self::act("resume", act).await?,
+        Command::Resubmit(act) => return self::act("resubmit", act).await,
+        Command::Skip(act) => return self::act("skip", act).await,
+        Command::MarkDone(act) => return self::act("mark-done", act).await,
+        Command::RetryNow(act) => return self::act("retry-now", act).await,
+        Command::Cancel(act) => return self::act("cancel", act).await,
+        Command::Undo(act) => return self::act("undo", act).await,
+        Command::Pause(act) => return self::act("pause", act).await,
+        Command::Resume(act) => return self::act("resume", act).await,
         Command::Up(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -66,7 +66,8 @@ pub async fn run(command: Command) -> Result<ExitCode> {
 /// # Errors
 /// The HTTP client cannot be made.
 pub(super) fn api(at: &At) -> Result<Api> {
-    Api::new(&at.url, at.token.clone(), Path::new(DATA))
+    let data = Path::new(DATA);
+    Api::new(&at.url(data), at.token.clone(), data)
 }
 
 /// The answer as it came for programs, else what `people` makes of it.
@@ -83,17 +84,29 @@ async fn ask(at: &At, path: &str, people: impl FnOnce(&Value) -> String) -> Resu
     print(at, &api(at)?.read(path).await?, people)
 }
 
-async fn submit(Submit { file, workflow, key, reply_queue, priority, wait, until, at }: Submit) -> Result<ExitCode> {
+/// Who acts: as given, or whoever the system says this is. USER is missing in containers and under cron.
+pub(super) fn who(by: Option<String>) -> Option<String> {
+    let named = |name: &str| std::env::var(name).ok();
+    let is_name = |text: &String| !text.trim().is_empty();
+    let asked = || {
+        let said = std::process::Command::new("id").arg("-un").output().ok().filter(|said| said.status.success())?;
+        Some(String::from_utf8(said.stdout).ok()?.trim().to_owned())
+    };
+    by.or_else(|| named("USER").filter(is_name)).or_else(|| named("LOGNAME").filter(is_name)).or_else(asked)
+}
+
+async fn submit(submit: Submit) -> Result<ExitCode> {
+    let Submit { file, workflow, reference, key, reply_queue, priority, wait, until, at } = submit;
     let wrong =
         |why: String| Error::File(format!("{}: {why}; give a file with the order as one JSON object", file.display()));
     let input = read(&file).map_err(|e| wrong(e.to_string()))?;
     // What the parser would change in silence is no more refused by the API: it sees what was parsed.
     json::check(input.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
     let input: Value = serde_json::from_str(&input).map_err(|e| wrong(format!("not JSON: {e}")))?;
-    let mut body = json!({"workflow": workflow, "input": input, "priority": priority});
-    if let Some(queue) = reply_queue {
-        body["reply_queue"] = json!(queue);
-    }
+    let mut body =
+        json!({"workflow": workflow, "reference": reference, "reply_queue": reply_queue, "priority": priority});
+    body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+    body["input"] = input;
     let own = format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id());
     let api = api(&at)?;
     let request = api.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(own)).json(&body);
@@ -215,6 +228,11 @@ fn overview(answer: &Value) -> String {
     for (name, strain) in agents("strained_agents") {
         let _ = writeln!(out, "\nagent {name}: strained since {}", when(strain, "since", now));
     }
+    for (name, breaker) in agents("breakers") {
+        let (count, since) = (text(breaker, "count"), when(breaker, "since", now));
+        let _ =
+            writeln!(out, "\nagent {name}: a breaker holds {count} back, since {since}: {}", text(breaker, "error"));
+    }
     out
 }
 
@@ -290,7 +308,7 @@ async fn dead_letters(at: &At) -> Result<()> {
 }
 
 async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: Redrive) -> Result<()> {
-    let mut body = json!({"by": by, "reason": reason, "dry_run": dry_run, "all": all});
+    let mut body = json!({"by": who(by), "reason": reason, "dry_run": dry_run, "all": all});
     if !all {
         body["limit"] = json!(limit);
     }
@@ -312,21 +330,31 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
 }
 
 async fn set_agent(verb: &str, AgentAct { agent, by, reason, at }: AgentAct) -> Result<()> {
-    let body = json!({"by": by, "reason": reason});
+    let body = json!({"by": who(by), "reason": reason});
     let answer = api(&at)?.post(&format!("/agents/{}/{verb}", segment(&agent)?), &body).await?;
     print(&at, &answer, |a| format!("{verb}: done, within {} s\n", text(a, "within_s")))
 }
 
-async fn act(name: &str, act: Act) -> Result<()> {
-    let Act { id, by, reason, step, input, output, if_version, at } = act;
-    let mut body = json!({"by": by, "reason": reason, "step": step, "input": input, "output": output});
+async fn act(name: &str, act: Act) -> Result<ExitCode> {
+    let Act { id, by, reason, step, input, output, if_version, wait, until, at } = act;
+    let mut body = json!({"by": who(by), "reason": reason, "step": step, "input": input, "output": output});
     body["if_version"] = json!(if_version);
     // `null` is an output like any other, so what was not given is left out.
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-    let answer = api(&at)?.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
-    print(&at, &answer, |a| match a["version"].as_u64() {
-        Some(version) if a["outcome"] == "repeated" => format!("{name}: done before, version {version}\n"),
-        Some(version) => format!("{name}: done, version {version}\n"),
-        None => format!("{name}: done\n"),
-    })
+    let api = api(&at)?;
+    let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
+    let said = |a: &Value| {
+        let was = if a["outcome"] == "repeated" { "accepted before" } else { "accepted" };
+        let version = a["version"].as_u64().map(|version| format!(", version {version}")).unwrap_or_default();
+        // What is accepted is kept; what becomes of the order is another matter.
+        let more = if wait { String::new() } else { format!("; to see what comes of it: stepwarden watch {id}") };
+        format!("{name}: {was}{version}{more}\n")
+    };
+    if !wait || !at.json {
+        print(&at, &answer, said)?;
+    }
+    if !wait {
+        return Ok(ExitCode::SUCCESS);
+    }
+    watch::run(&api, &id, until.timeout, at.json).await
 }

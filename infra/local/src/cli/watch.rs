@@ -81,14 +81,21 @@ fn print(order: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Lines for what differs from `seen`.
+/// When something happened: the time of day, with the date before it if that was another day.
+fn clock(value: &Value, name: &str, now: Timestamp) -> String {
+    let at: Timestamp = value[name].as_str().and_then(|text| text.parse().ok()).unwrap_or(now);
+    let [day, today] = [at, now].map(|time| time.strftime("%Y-%m-%d").to_string());
+    let time = at.strftime("%H:%M:%S");
+    if day == today { time.to_string() } else { format!("{day} {time}") }
+}
+
+/// Lines for what differs from `seen`, each with the time at which it happened.
 fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
     let now = Timestamp::now();
     let mut is_new = |name: String, line: String| {
         let before = seen.insert(name, line.clone());
         (before.as_ref() != Some(&line)).then_some(line)
     };
-    let at = now.strftime("%H:%M:%S");
     let width = items(order, "steps").map(|s| text(s, "name").chars().count()).max().unwrap_or_default().max(5);
     for one in items(order, "steps") {
         let name = text(one, "name");
@@ -97,6 +104,7 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
         if key.starts_with("Pending 0 ") || is_new(format!("step {name}"), key).is_none() {
             continue;
         }
+        let at = clock(one, "changed_at", now);
         say::styled(&format!("{at}  {name:<width$}  {}\n", step(one, now)))?;
     }
     let state = text(order, "state");
@@ -108,11 +116,29 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
     if is_new("undo".into(), wait).is_some()
         && let Some(wait) = undo_wait(order, now)
     {
+        let at = clock(order, "updated_at", now);
         say::styled(&format!("{at}  {:<width$}  {wait}\n", "undo"))?;
     }
     if is_new("order".into(), format!("{kind}{paused}{reason}")).is_some() {
+        let at = clock(order, "updated_at", now);
         let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(&state, 0));
         say::styled(&format!("{}\n", line.trim_end()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    // Whoever begins to watch late sees when things happened, not when they looked.
+    #[test]
+    fn a_line_has_the_time_of_what_happened() {
+        let now = "2026-11-21T12:00:00Z".parse().unwrap();
+        let at = |text: Option<&str>| clock(&json!({"at": text}), "at", now);
+        assert_eq!(at(Some("2026-11-21T09:30:07.500Z")), "09:30:07");
+        assert_eq!(at(Some("2026-11-20T23:59:59Z")), "2026-11-20 23:59:59");
+        assert_eq!(at(None), "12:00:00", "an older system does not say");
+    }
 }

@@ -3,7 +3,7 @@
 mod aws;
 mod http;
 
-use crate::cli::args::{DEFAULT_URL, Doctor};
+use crate::cli::args::Doctor;
 use crate::cli::here::read_workflows;
 use crate::cli::show::painted;
 use crate::client::{Api, is_here};
@@ -78,8 +78,9 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     };
     let emulator = std::env::var("AWS_ENDPOINT_URL").ok().filter(|url| !url.is_empty() && !options.aws);
     add(files(&options, folder, emulator.is_some()).await)?;
-    let api = Api::new(&options.at.url, options.at.token.clone(), &options.data)?;
-    if options.aws && options.at.url == DEFAULT_URL {
+    let url = options.at.url(&options.data);
+    let api = Api::new(&url, options.at.token.clone(), &options.data)?;
+    if options.aws && options.at.url.is_none() {
         let hint = "give it with --url or STEPWARDEN_URL: the output ApiUrl of the stack";
         add(vec![warn("API", "not looked at: its address is not known", hint)])?;
     } else {
@@ -109,7 +110,7 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
         if let Err(why) = apart(config.pools.clone(), &config.agents) {
             add(vec![fail("settings", why, "mend --pools or AGENT_POOLS")])?;
         }
-        match (emulator, after(&options.at.url)) {
+        match (emulator, after(&url)) {
             (Some(url), _) => {
                 let kind = aws::Kind::Emulator { url };
                 add(at(&Place { clients: Clients::from_env().await, config, kind }).await)?;

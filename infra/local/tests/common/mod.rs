@@ -153,6 +153,8 @@ pub struct Up {
     pub remotes_url: String,
     /// Its own endpoints, or those that it was told to use.
     pub aws_url: String,
+    /// What it printed until it was up.
+    pub lines: Vec<String>,
 }
 
 impl Up {
@@ -165,7 +167,8 @@ impl Up {
     pub fn of(command: Command) -> Self {
         let (process, lines) = Running::start(command, "AWS endpoints");
         let url = |of: &str| url_in(lines.iter().find(|line| line.contains(of)).expect(of));
-        Self { process, url: lines[0].clone(), remotes_url: url("remote services"), aws_url: url("AWS endpoints") }
+        let [remotes_url, aws_url] = ["remote services", "AWS endpoints"].map(url);
+        Self { process, url: lines[0].clone(), remotes_url, aws_url, lines }
     }
 
     /// One more instance of all functions, on the tables and queues of another one.
@@ -177,7 +180,8 @@ impl Up {
         // Its errors while the other one is dead are no news.
         command.stderr(Stdio::null());
         let (process, lines) = Running::start(command, "remote services");
-        Self { process, url: lines[0].clone(), remotes_url: url_in(lines.last().unwrap()), aws_url: aws_url.to_owned() }
+        let (url, remotes_url) = (lines[0].clone(), url_in(lines.last().unwrap()));
+        Self { process, url, remotes_url, aws_url: aws_url.to_owned(), lines }
     }
 
     /// SIGKILL.

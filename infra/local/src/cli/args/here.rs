@@ -23,7 +23,7 @@ pub struct Up {
     /// Where the data is kept
     #[arg(long, default_value = DATA, value_name = "DIR")]
     pub data: PathBuf,
-    /// Keep everything in memory
+    /// Keep the data in memory. Token and URL are kept in .stepwarden, so that the other verbs find them
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
     /// Start although data files are damaged or missing, with what is left of them; a copy of each is kept

@@ -55,7 +55,7 @@ pub enum Command {
     ///
     /// Callers need the token that it prints; STEPWARDEN_TOKEN sets another one.
     #[command(
-        after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     on any free port; the first line of the output is the URL\n  stepwarden up --memory     keep nothing"
+        after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     on any free port; the first line of the output is the URL\n  stepwarden up --memory     keep no data"
     )]
     Up(Up),
     /// Run many orders with faults through a fresh system, then check every effect
@@ -143,8 +143,12 @@ pub enum Command {
     )]
     Bulk(Box<Bulk>),
     /// Continue an order in Error from its failed steps
+    ///
+    /// Every failed step gets all its attempts again; what is done stays done. Where it was an undo that failed, that undo is tried
+    /// again and the order goes on being undone: resubmit never turns it forward. The answer says that the act is accepted;
+    /// --wait shows what comes of it.
     #[command(
-        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
+        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
     )]
     Resubmit(Act),
     /// Leave a failed step, or a failed undo, out

@@ -1,9 +1,10 @@
 //! Arguments of the verbs that speak to a system.
 
+use crate::access;
 use jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where the API of a local system is.
@@ -12,9 +13,9 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The system to speak to.
 #[derive(clap::Args, Clone)]
 pub struct At {
-    /// Where its API is
-    #[arg(long, env = "STEPWARDEN_URL", default_value = DEFAULT_URL)]
-    pub url: String,
+    /// Where its API is [default: what `stepwarden up` keeps in .stepwarden/url here while it runs, else http://127.0.0.1:8080]
+    #[arg(long, env = "STEPWARDEN_URL")]
+    pub url: Option<String>,
     /// Its token [default: the one that `stepwarden up` keeps in .stepwarden/token here, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -23,14 +24,26 @@ pub struct At {
     pub json: bool,
 }
 
+impl At {
+    /// Where the API is: as given, or as the system that keeps its data in `data` noted, or the usual place.
+    #[must_use]
+    pub fn url(&self, data: &Path) -> String {
+        let given = self.url.clone().filter(|url| !url.is_empty());
+        given.or_else(|| access::kept_url(data)).unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+}
+
 /// An order to submit.
 #[derive(clap::Args)]
 pub struct Submit {
     /// The workflow's input, one JSON object
     pub file: PathBuf,
-    /// Name of the workflow
-    #[arg(long, default_value = "order")]
-    pub workflow: String,
+    /// Name of the workflow [default: the only one, or `order` if there are several]
+    #[arg(long)]
+    pub workflow: Option<String>,
+    /// Your own reference, which lists show and searches find
+    #[arg(long, value_name = "TEXT")]
+    pub reference: Option<String>,
     /// Idempotency key: the same key and the same order give the same answer [default: a new one]
     #[arg(long)]
     pub key: Option<String>,
@@ -133,8 +146,8 @@ pub struct Bulk {
     /// Only orders with a step of this agent in trouble
     #[arg(long)]
     pub agent: Option<String>,
-    /// Who does it; a token with a name of its own goes before this
-    #[arg(long, env = "USER")]
+    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    #[arg(long)]
     pub by: Option<String>,
     /// Why; it stays in the history of each order
     #[arg(long)]
@@ -190,8 +203,8 @@ pub enum Letters {
 pub struct Redrive {
     /// The queue they died in, as `dlq` lists it, or set-aside
     pub queue: String,
-    /// Who does it; a token with a name of its own goes before this
-    #[arg(long, env = "USER")]
+    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    #[arg(long)]
     pub by: Option<String>,
     /// Why
     #[arg(long)]
@@ -232,8 +245,8 @@ pub struct List {
 pub struct Act {
     /// The order's id
     pub id: String,
-    /// Who does it; a token with a name of its own goes before this
-    #[arg(long, env = "USER")]
+    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    #[arg(long)]
     pub by: Option<String>,
     /// Why; it stays in the order's history
     #[arg(long)]
@@ -250,6 +263,11 @@ pub struct Act {
     /// Act only if the order is still at this version
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
+    /// Follow the order until it ends, as `watch` does
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub until: Wait,
     #[command(flatten)]
     pub at: At,
 }
@@ -259,8 +277,8 @@ pub struct Act {
 pub struct AgentAct {
     /// The agent's name
     pub agent: String,
-    /// Who does it; a token with a name of its own goes before this
-    #[arg(long, env = "USER")]
+    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    #[arg(long)]
     pub by: Option<String>,
     /// Why
     #[arg(long)]
