@@ -543,7 +543,7 @@ def test_what_opened_a_breaker_is_said_wherever_it_holds_an_order_back(system, w
     until(held, "the breaker is open")
     one = window()
     page = one.page
-    expect(page.locator(".brief")).to_contain_text("A breaker of payment is open")
+    expect(page.locator(".brief")).to_contain_text("payment: breaker open")
     expect(page.locator(".brief")).to_contain_text("calls in a row failed, the last one: 503")
     page.goto(page.url.split("#")[0] + "#/system")
     expect(page.locator(".brief")).to_contain_text("calls in a row failed, the last one: 503")

@@ -17,7 +17,7 @@ export function troubles(app) {
   for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-offs are ${strain.stretch} times as long` });
   const unreadable = all?.unreadable ?? [];
   if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `nothing more happens to ${unreadable.length === 1 ? "it" : "them"}: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
-  for (const [name, breaker] of Object.entries(all?.breakers ?? {})) found.push({ looks: "warn", what: `A breaker of ${name} is open`, why: prose(`${breaker.error}. It holds ${many(breaker.count, "order")} back.`) });
+  for (const [name, breaker] of Object.entries(all?.breakers ?? {})) found.push({ looks: "warn", what: `${name}: breaker open`, why: prose(`${breaker.error}. It holds ${many(breaker.count, "order")} back.`) });
   const dead = queues.filter((queue) => queue.dead_letters);
   for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
   const unknown = queues.filter((queue) => queue.why);
