@@ -4,6 +4,7 @@
 //! again and the decision re-sends what may not have gone out. A version conflict means: decide again on what is there.
 
 use crate::agents::Agents;
+use crate::history::{MAX_TEXT, shorten};
 use crate::lease::Lease;
 use crate::message::{AlertEvent, Effect, NoticeKind};
 use crate::operator::{Act, Outcome};
@@ -373,7 +374,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let judge = |(id, read)| Box::pin(self.judge(id, read, lease.token, &agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
-            Err(error @ Error::Corrupt { .. }) => Some((id, error.to_string())),
+            // Bounded: a parser quotes what it cannot read, and the record has no room for that twice.
+            Err(error @ Error::Corrupt { .. }) => Some((id, shorten(&error.to_string(), MAX_TEXT))),
             Ok(_) | Err(Error::Unavailable { .. } | Error::TooLarge { .. }) => None,
         });
         self.set_aside(unreadable.collect()).await;

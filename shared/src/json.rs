@@ -109,6 +109,24 @@ pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error>
     })
 }
 
+/// Why a record is refused that holds what this version does not know. It comes first, because texts are cut at their end.
+pub const NEWER: &str = "a newer version wrote it; deploy that one again (docs/deploy.md#roll-back)";
+/// Why a record is refused that no version wrote.
+pub const DAMAGED: &str = "it is damaged (docs/runbook.md#record-unreadable)";
+
+/// Why a record of this program could not be read, and what follows: an unknown name is a newer version's, because fields and
+/// names are only ever added; anything else is damage. `place` says where in the record.
+#[must_use]
+pub fn why_unread(error: &serde_json::Error, place: &str) -> String {
+    let text = error.to_string();
+    // The names that would have been known are no help.
+    let unknown = text.strip_prefix("unknown ").and_then(|rest| rest.split(", expected").next());
+    match unknown.filter(|_| error.is_data()) {
+        Some(name) => format!("{NEWER}: {place}: unknown {name}"),
+        None => format!("{DAMAGED}: {place}: {text}"),
+    }
+}
+
 /// `message` as JSON that SQS takes. SQS takes the characters of XML 1.0 (AWS, "SendMessage"); serde_json escapes control
 /// characters, and of what is left XML has neither U+FFFE nor U+FFFF.
 ///

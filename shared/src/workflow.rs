@@ -6,6 +6,7 @@
 pub mod file;
 pub mod http;
 
+use crate::json::{DAMAGED, NEWER, why_unread};
 use crate::retry::{Calls, Ladder, Late, Then};
 use crate::step::Direction;
 use crate::time::SignedDuration;
@@ -140,19 +141,15 @@ impl Workflow {
     /// It is not JSON of one, or holds something that this version does not know or that was not there when it was stored: a task
     /// must not run by less than it was submitted under.
     pub fn recorded(json: &str, hash: &Hash) -> Result<Self, String> {
-        const ADVICE: &str =
-            "tasks of this workflow stand still until that version is deployed again (docs/deploy.md#roll-back)";
-        let workflow: Self = serde_json::from_str(json).map_err(|e| {
-            if e.is_data() { format!("{e}: a newer version wrote it; {ADVICE}") } else { e.to_string() }
-        })?;
+        let workflow: Self = serde_json::from_str(json).map_err(|e| why_unread(&e, "the definition"))?;
         // A field that is read past leaves the hash of what was read as it would be without it.
         if workflow.hash() == *hash && serde_json::to_string(&workflow).is_ok_and(|text| text == json) {
             return Ok(workflow);
         }
         let after = serde_json::to_value(&workflow).expect("a workflow has only string keys");
         Err(match serde_json::from_str(json).ok().and_then(|before| lost(&before, &after)) {
-            Some(field) => format!("this version does not know `{field}`: a newer version wrote it; {ADVICE}"),
-            None => "its content does not have this hash: it was changed or damaged after it was stored".to_owned(),
+            Some(field) => format!("{NEWER}: the definition: unknown field `{field}`"),
+            None => format!("{DAMAGED}: the definition: its content does not have this hash"),
         })
     }
 

@@ -136,14 +136,14 @@ impl Operator {
         let in_error = Filter { state: Some(ProcessState::Error), ..Filter::default() };
         let paused = Filter { paused: true, ..Filter::default() };
         let agents = self.engine.store.read_agents();
-        let (waiting, paused, open, agents) =
-            futures::try_join!(self.group(&in_error), self.group(&paused), self.open(), agents)?;
+        let (waiting, paused, open, aside, agents) =
+            futures::try_join!(self.group(&in_error), self.group(&paused), self.open(), self.aside(), agents)?;
         let Agents { paused: paused_agents, mut strained, .. } = agents;
         let paused_agents = paused_agents.into_iter().map(|(name, pause)| (name, pause.into())).collect();
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
         let ((waiting, one), (paused, two), (open, oldest, retrying, breakers, three)) = (waiting, paused, open);
-        let mut unreadable: Vec<Unreadable> = [one, two, three].into_iter().flatten().collect();
+        let mut unreadable: Vec<Unreadable> = [one, two, three, aside].into_iter().flatten().collect();
         // One that waits for a person may owe an alert, and then it is in both indexes.
         unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
         unreadable.dedup_by(|a, b| a.order_id == b.order_id);
@@ -155,6 +155,13 @@ impl Operator {
         let (rows, damaged) = self.rows(page.tasks, false).await?;
         let unreadable = page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect();
         Ok((Group { count: Count { count: rows.len(), more: page.next.is_some() }, why: why(&rows) }, unreadable))
+    }
+
+    /// What sweeps set aside. They put it off, so that it is not among the first open orders any more.
+    async fn aside(&self) -> Result<Vec<Unreadable>, Error> {
+        let page = self.engine.store.list_aside().await?;
+        let (_, damaged) = self.with_workflows(page.tasks).await?;
+        Ok(page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect())
     }
 
     async fn rows(&self, tasks: Vec<Task>, under_way: bool) -> Result<(Vec<Row>, Vec<Unreadable>), Error> {

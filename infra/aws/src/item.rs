@@ -28,6 +28,8 @@ pub const ATTENTION_ERROR: &str = "Error";
 pub const ATTENTION_PAUSED: &str = "Paused";
 /// Value of `attention` for records that cannot be read and were in no index of what waits for a person.
 pub const ATTENTION_UNREADABLE: &str = "Unreadable";
+/// Key of the item that is there once a retention was ever set: from then on each submission writes a [`used_id`].
+pub const KEEPS_IDS: &str = "control#used-ids";
 /// Attribute of a record that cannot be read: why. Like the one below it is gone with the next save, which writes the whole item.
 pub const ASIDE: &str = "aside";
 /// Attribute of such a record: whether an operator was alerted.
@@ -89,8 +91,9 @@ pub fn shard(number: u16) -> String {
     format!("{number:03}")
 }
 
-/// The attributes that [`from_task`] writes: an item is written whole, so any other one would be lost.
-const COLUMNS: [&str; 15] = [
+/// The attributes that [`from_task`] writes, and those of a record that was set aside: an item is written whole, so any other one
+/// would be lost.
+const COLUMNS: [&str; 17] = [
     "pk",
     "version",
     "stamp",
@@ -106,9 +109,9 @@ const COLUMNS: [&str; 15] = [
     "due",
     "ttl",
     "attention",
+    ASIDE,
+    ASIDE_TOLD,
 ];
-const NEWER: &str =
-    "a newer version wrote it, or it is damaged; this version leaves it as it is (docs/deploy.md#roll-back)";
 
 /// The TASK in an item.
 ///
@@ -118,27 +121,32 @@ pub fn to_task(item: &Item) -> Result<Task, Error> {
     let id = Id(text(item, "pk", "task")?.to_owned());
     let what = format!("task {id}");
     let record = text(item, "task", &what)?;
-    let mut task: Task = json::read_own(record).map_err(|e| {
-        let why =
-            if e.is_data() { format!("attribute `task`: {e}; {NEWER}") } else { format!("attribute `task`: {e}") };
-        corrupt(&what, why)
-    })?;
+    let mut task: Task =
+        json::read_own(record).map_err(|e| corrupt(&what, json::why_unread(&e, "attribute `task`")))?;
     // Replication of the first kind adds attributes of AWS's own, which it keeps itself.
     if let Some(name) = item.keys().find(|name| !COLUMNS.contains(&name.as_str()) && !name.starts_with("aws:")) {
-        return Err(corrupt(&what, format!("attribute `{name}` is not known; {NEWER}")));
+        return Err(corrupt(&what, format!("{}: unknown attribute `{name}`", json::NEWER)));
     }
     task.id = id;
-    task.version = number(item, "version", &what)?;
-    task.stamp = text(item, "stamp", &what)?.to_owned();
-    task.created_at = time(item, "created_at", &what)?;
-    task.updated_at = time(item, "updated_at", &what)?;
-    task.lease_token = if item.contains_key("lease_token") { number(item, "lease_token", &what)? } else { 0 };
-    if item.contains_key("due") {
-        task.due = Some(time(item, "due", &what)?);
-        task.shard =
-            text(item, "shard", &what)?.parse().map_err(|e| corrupt(&what, format!("attribute `shard`: {e}")))?;
-    }
+    read_columns(&mut task, item, &what).map_err(|error| match error {
+        Error::Corrupt { what, why } => corrupt(&what, format!("{}: {why}", json::DAMAGED)),
+        error @ (Error::Unavailable { .. } | Error::TooLarge { .. }) => error,
+    })?;
     Ok(task)
+}
+
+fn read_columns(task: &mut Task, item: &Item, what: &str) -> Result<(), Error> {
+    task.version = number(item, "version", what)?;
+    task.stamp = text(item, "stamp", what)?.to_owned();
+    task.created_at = time(item, "created_at", what)?;
+    task.updated_at = time(item, "updated_at", what)?;
+    task.lease_token = if item.contains_key("lease_token") { number(item, "lease_token", what)? } else { 0 };
+    if item.contains_key("due") {
+        task.due = Some(time(item, "due", what)?);
+        task.shard =
+            text(item, "shard", what)?.parse().map_err(|e| corrupt(what, format!("attribute `shard`: {e}")))?;
+    }
+    Ok(())
 }
 
 /// Partition of the order table: month and a spread number, so that no index is needed to list orders by time.

@@ -2,7 +2,7 @@
 //! and, for what waits for a person, by the sparse index. Every page is bounded, and a page may be empty and still have a
 //! next one: then nothing among what was looked at matched.
 
-use crate::item::{self, ATTENTION_ERROR, ATTENTION_PAUSED, Item, corrupt, n, s};
+use crate::item::{self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, n, s};
 use crate::state_store::{ATTENTION_INDEX, DynamoStore, from_cursor, to_cursor, unavailable};
 use futures::future::try_join_all;
 use shared::order::Id;
@@ -102,6 +102,15 @@ impl DynamoStore {
             Some(value) => self.list_attention(filter, value, limit, cursor).await,
             None => self.list_by_time(filter, now, limit, cursor).await,
         }
+    }
+
+    /// The first page of what a sweep set aside, which is in no other index of what waits for a person: records that still cannot
+    /// be read, and tasks whose records can.
+    ///
+    /// # Errors
+    /// The tables'.
+    pub async fn list_aside(&self) -> Result<Page, Error> {
+        self.list_attention(&Filter::default(), ATTENTION_UNREADABLE, MAX_PAGE, None).await
     }
 
     /// The cursor of a page that begins after `task`, which was on a page of this filter.
