@@ -100,10 +100,10 @@ pub struct DuePage {
 
 /// Where orders, tasks and workflows are kept.
 pub trait StateStore: Send + Sync {
-    /// Whether the records of tasks that ended well are removed after a time. Such a task is created with
+    /// Whether the records of tasks that ended well are removed after a time, or ever were. A task is then created with
     /// [`Task::expires`].
-    fn expires(&self) -> bool {
-        false
+    fn expires(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        async { Ok(false) }
     }
     /// Writes both records or neither, and for a task that expires also that its id was used, which is kept for ever: an id that
     /// was used once is [`Created::Exists`] even when its record is gone. A crash after it leaves an accepted order that the due
@@ -199,8 +199,8 @@ pub trait Messenger: Send + Sync {
 }
 
 impl<T: StateStore> StateStore for std::sync::Arc<T> {
-    fn expires(&self) -> bool {
-        (**self).expires()
+    async fn expires(&self) -> Result<bool, Error> {
+        (**self).expires().await
     }
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         (**self).create(order, task).await

@@ -249,7 +249,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
         };
         let stored = self.engine.store.order(&task).await.map_err(|e| unavailable(&e))?;
-        if stored.is_none_or(|stored| stored.hash != order.hash) {
+        let Some(stored) = stored else {
+            let (what, why) = (format!("order {}", order.id), "it is missing from the order table".into());
+            return Err(unavailable(&Error::Corrupt { what, why }));
+        };
+        if stored.hash != order.hash {
             let detail = format!("order {} was submitted under this key with another content; use a new key", order.id);
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }

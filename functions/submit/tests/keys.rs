@@ -129,6 +129,51 @@ async fn a_key_outlives_the_record_of_its_order() {
     assert_eq!(world.items("orders").await.len(), 1, "one order");
 }
 
+// Time to live may be days late: until then the order is found as ever.
+#[tokio::test]
+async fn a_record_whose_time_is_over_and_that_is_still_there_is_found() {
+    let mut world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    world.process(&id).await;
+    let mut item = world.items("state").await.into_iter().find(|item| item["pk"].as_s() == Ok(&id.0)).unwrap();
+    assert!(item.insert("ttl".into(), AttributeValue::N("1".into())).is_some());
+    world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
+    world.submit = World::submit(&world.clients, "90", false).await;
+    assert_eq!(world.accept(1).await.unwrap(), id);
+    assert_eq!(world.accept(2).await.unwrap_err().1, "idempotency_key_reused");
+}
+
+// With no retention again nothing is removed any more; what was removed before stays used, also at new instances.
+#[tokio::test]
+async fn a_retention_that_is_taken_back_frees_no_key() {
+    let mut world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    world.process(&id).await;
+    assert_eq!(world.expire().await, 1);
+    world.submit = World::submit(&world.clients, "0", false).await;
+    for n in [1, 2] {
+        assert_eq!(world.accept(n).await.unwrap_err().1, "idempotency_key_spent");
+    }
+    assert_eq!(world.items("orders").await.len(), 1, "one order");
+    // Without a retention nothing of what is submitted now expires.
+    let body = json!({"workflow": "one", "input": {}}).to_string();
+    let second = world.submit.accept("acme", "key-2", submission::parse(body.as_bytes()).unwrap()).await.unwrap();
+    world.process(&second).await;
+    assert_eq!(world.expire().await, 0);
+}
+
+// What was submitted is missing beside its record, as after a restore of one table alone: nobody can say whether it is the same.
+#[tokio::test]
+async fn a_record_without_its_order_is_no_other_order() {
+    let world = World::new("0").await;
+    let id = world.accept(1).await.unwrap();
+    let item = world.items("orders").await.remove(0);
+    let delete = world.clients.dynamodb.delete_item().table_name("orders");
+    delete.key("bucket", item["bucket"].clone()).key("sort", item["sort"].clone()).send().await.unwrap();
+    assert_eq!(world.accept(1).await.unwrap_err().1, "unreadable", "{id}");
+    assert!(world.items("orders").await.is_empty());
+}
+
 // Without a retention nothing is removed, nothing more is written, and the key finds its order for ever.
 #[tokio::test]
 async fn without_a_retention_the_record_itself_keeps_the_key() {

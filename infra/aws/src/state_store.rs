@@ -19,7 +19,9 @@ use shared::strain::Strain;
 use shared::task::{Task, moved};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
 /// Name of the due index.
 pub const DUE_INDEX: &str = "due";
@@ -39,6 +41,8 @@ pub struct DynamoStore {
     pub(crate) order_buckets: u16,
     pub(crate) retention: SignedDuration,
     pub(crate) leases: DynamoLeases,
+    /// Whether ids are kept apart, once it is known.
+    keeps_ids: Arc<OnceCell<bool>>,
 }
 
 impl DynamoStore {
@@ -52,6 +56,7 @@ impl DynamoStore {
             state_table: config.state_table.clone(),
             order_buckets: config.order_buckets,
             retention: config.retention,
+            keeps_ids: Arc::default(),
         }
     }
 
@@ -64,6 +69,18 @@ impl DynamoStore {
     fn order_key(&self, task: &Task, buckets: u16) -> Item {
         let (bucket, sort) = item::order_key(&task.id, task.created_at, buckets);
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
+    }
+
+    /// Where records were removed once, their ids are asked for ever, whatever the retention is now: with no retention again, an
+    /// id without a record would look like one that was never used.
+    async fn learn_keeps_ids(&self) -> Result<bool, Error> {
+        let (what, key) = ("whether ids are kept apart", Item::from([("pk".into(), s(item::KEEPS_IDS))]));
+        if self.retention.is_zero() {
+            return Ok(self.get(Source::consistent(&self.state_table), key, what).await?.is_some());
+        }
+        let put = self.client.put_item().table_name(&self.state_table).set_item(Some(key));
+        put.send().await.map_err(|e| unavailable(what, e))?;
+        Ok(true)
     }
 
     /// The order of a task that was made while there were fewer partitions.
@@ -81,8 +98,8 @@ impl DynamoStore {
 }
 
 impl StateStore for DynamoStore {
-    fn expires(&self) -> bool {
-        !self.retention.is_zero()
+    async fn expires(&self) -> Result<bool, Error> {
+        self.keeps_ids.get_or_try_init(|| self.learn_keeps_ids()).await.copied()
     }
 
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
