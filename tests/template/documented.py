@@ -6,12 +6,13 @@ Where AWS's pages disagree, the row says so and takes the form that all of them 
 
 import json
 import re
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 
 import source
 from checks import FUNCTIONS, check, documents, queue_names, rights, sources
-from template import FILE, ROOT, target
+from template import FILE, ROOT, read, target
 
 # The longest name of a stack that docs/deploy.md allows.
 LONGEST_STACK = 50
@@ -268,11 +269,30 @@ def an_index_is_read_as_it_is(stack):
 @check
 def a_protected_table_is_made_unprotected_first(stack):
     """DynamoDB deletes no protected table, not for a rollback either: RetainExceptOnCreate alone would not help."""
-    deploy = source.document("docs/deploy.md").split("\n## Deploy it\n")[1].split("\n## ")[0]
-    commands = re.findall(r"```sh\n(.*?)```", deploy, flags=re.DOTALL)
-    steps = [found[1] for command in commands if (found := re.search(r"DeletionProtection=(\w+)", command))]
-    if steps != ["false", "true"]:
-        yield f"docs/deploy.md: sets DeletionProtection to {steps}, and not to false, then true once the stack stands"
+    for page in ("README.md", "docs/deploy.md"):
+        lines = source.document(page).replace("\\\n", " ").splitlines()
+        deploys = [line for line in lines if "sam deploy --template-file template.yaml --stack-name shop " in line]
+        steps = [("InventoryUrl=" in line, re.findall(r"DeletionProtection=(\w+)", line)) for line in deploys]
+        # `sam deploy` keeps what is not named: a later command with false would take the protection away.
+        if steps[:2] != [(True, ["false"]), (False, ["true"])] or any(is_first or "false" in to for is_first, to in steps[2:]):
+            yield f"{page}: DeletionProtection is not false in the first deployment, true in the second and never false again: {steps}"
+
+
+@check
+def tables_that_stayed_can_be_adopted(stack):
+    """An import wants names without functions, and tables that are not deleted if the rest of the stack cannot be created."""
+    adopt = source.document("docs/deploy.md").split("\n### Adopt tables that stayed\n")[1].split("\n## ")[0]
+    found = re.search(r"^sed '(.+)' template.yaml > (\S+)$", adopt, flags=re.MULTILINE)
+    if not found or f"sam package --template-file {found[2]} " not in adopt or "--import-existing-resources" not in adopt:
+        yield "docs/deploy.md: does not adopt tables by a template with their names in full"
+        return
+    adopted = subprocess.run(["sed", found[1]], input=FILE.read_text(), capture_output=True, text=True, check=True).stdout
+    for name, resource in read(adopted)["Resources"].items():
+        if resource["Type"] == "AWS::DynamoDB::Table":
+            if resource["Properties"]["TableName"] != stack.properties(name)["TableName"]:
+                yield f"{name}: is adopted as {resource['Properties']['TableName']}"
+            if resource["DeletionPolicy"] != "Retain":
+                yield f"{name}: may be deleted if its adoption fails"
 
 
 # ------------------------------------------------------------------ EventBridge, SNS
@@ -514,7 +534,7 @@ def counts_in_documents_are_those_of_the_template(stack):
 
 @check
 def a_small_account_has_parameters_that_fit(stack):
-    """Ten concurrent executions are what a new account may have."""
+    """Ten concurrent executions are what many new accounts have."""
     text = source.document("docs/deploy.md").split("\n### An account with 10 concurrent executions\n")
     found = dict(re.findall(r"\b([A-Z]\w+)=(\d+)", text[1].split("\n## ")[0].split("\n### ")[0])) if len(text) == 2 else {}
     if not found:
@@ -534,6 +554,7 @@ TABLE = [
     Row("CloudFormation", "500 resources, 200 outputs, parameters and mappings, a template of 1 MB, descriptions of 1,024 bytes and 4,000 characters", "AWSCloudFormation/latest/UserGuide/cloudformation-limits.html", "the_stack_stays_within_cloudformations_quotas"),
     Row("CloudFormation", "Ref of a parameter is text, whatever the parameter's type; RouteSettings has the type Json", "AWSCloudFormation/latest/UserGuide/parameters-section-structure.html", "long_polls_leave_room_for_the_rest"),
     Row("CloudFormation", "with Retain what a failed creation made stays; with RetainExceptOnCreate it is deleted", "AWSCloudFormation/latest/UserGuide/aws-attribute-deletionpolicy.html", "tables_are_safe"),
+    Row("CloudFormation", "an import takes resources with static names, no functions in them, and with the policy Retain or RetainExceptOnCreate", "AWSCloudFormation/latest/UserGuide/import-resources-automatically.html", "tables_that_stayed_can_be_adopted"),
     Row("DynamoDB", "a table with deletion protection is deleted by nobody", "amazondynamodb/latest/developerguide/WorkingWithTables.Basics.html", "a_protected_table_is_made_unprotected_first"),
     Row("DynamoDB", "573 words are reserved in expressions; an expression has 4 KB", "amazondynamodb/latest/developerguide/ReservedWords.html", "no_expression_names_a_reserved_word"),
     Row("DynamoDB", "AttributeDefinitions holds the keys and nothing else", "amazondynamodb/latest/APIReference/API_CreateTable.html", "every_attribute_defined_is_a_key"),
@@ -548,6 +569,7 @@ TABLE = [
     Row("SQS", "ten messages and 1 MiB in a request, attributes included. Older pages say 256 KiB, which no order with a full input would fit; the quota was raised in August 2025", "AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html", "infra/aws/src/messenger.rs::batches_hold_one_queue_ten_entries_and_one_mebibyte"),
     Row("SQS", "DelaySeconds are whole, and 900 at most", "AWSSimpleQueueService/latest/APIReference/API_SendMessage.html", "infra/aws/src/messenger.rs::a_delay_is_rounded_up_to_whole_seconds"),
     Row("SQS", "a move of dead letters needs rights at both ends, and has at most 500 messages a second", "AWSSimpleQueueService/latest/APIReference/API_StartMessageMoveTask.html", "dead_letters_can_be_moved_back"),
+    Row("SQS", "a body has none of U+0000 to U+001F but tab and line ends, no U+FFFE and no U+FFFF: some pages say that they are replaced by U+FFFD, others that the message is refused", "AWSSimpleQueueService/latest/APIReference/API_SendMessage.html", "tests/json.rs::every_character_travels_through_every_message"),
     Row("SQS", "a message group has 1 to 128 letters, digits and marks", "AWSSimpleQueueService/latest/APIReference/API_SendMessage.html", "infra/aws/src/messenger.rs::a_group_has_only_what_sqs_takes"),
     Row("SQS", "a receive waits up to 20 s, so its answer comes later than that of any other call", "AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-short-and-long-polling.html", "infra/aws/src/clients.rs::a_long_poll_outlives_the_longest_wait_of_sqs"),
     Row("SQS and Lambda", "the visibility timeout is 6 x the function's and the batch window; five receives at least before a dead letter", "lambda/latest/dg/services-sqs-configure.html", "visibility_is_six_times_the_timeout"),
@@ -579,5 +601,5 @@ TABLE = [
     Row("EventBridge Scheduler", "a trust policy names a group of schedules, not one", "scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html", "the_schedules_role_trusts_a_group"),
     Row("API Gateway", "HTTP APIs: 30 s, 300 routes, ten scopes with a JWT authorizer, access logs of 3 KB with a request id, 10,000 requests a second and 5,000 at once in an account", "apigateway/latest/developerguide/http-api-quotas.html", "the_api_stays_within_the_limits_of_api_gateway"),
     Row("API Gateway", "a stage has settings only for routes that are there", "apigateway/latest/developerguide/http-api-throttling.html", "long_polls_leave_room_for_the_rest"),
-    Row("Service Quotas", "a new account may have 10 concurrent executions", "lambda/latest/dg/gettingstarted-limits.html", "a_small_account_has_parameters_that_fit"),
+    Row("Service Quotas", "a new account has less concurrency and memory than others, and AWS raises both with use. The page names no number; 10 is what people are given", "lambda/latest/dg/gettingstarted-limits.html", "a_small_account_has_parameters_that_fit"),
 ]
