@@ -83,6 +83,8 @@ pub enum Owed {
 pub enum Action {
     /// A scheduler handles it; the sends whose bit is set in `lost` die with the process.
     Schedule { msg: Msg, lost: u8 },
+    /// A scheduler handles two messages as one save, and the sends of both that are lost die with it.
+    ScheduleBoth { first: Msg, second: Msg, lost: u8 },
     /// A scheduler that lost the race for the save acts as if it had won (only with the defect that does so).
     LoseTheRace { msg: Msg },
     /// An agent does it and answers so.
@@ -143,6 +145,8 @@ pub struct Bounds {
     pub pauses: u8,
     /// Steps that a person skips or marks done, and undos that one asks for.
     pub acts: u8,
+    /// Whether a batch may hold two messages about the task.
+    pub folds: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -345,7 +349,7 @@ impl World {
 
     fn save(&self, state: &mut State, next: Box<Task>) {
         if next.version != state.task.version + 1 {
-            state.broken = Some("every save is one version");
+            state.broken = Some("every change is one version");
         }
         if let Some(rule) = self.broken_by(&state.task, &next) {
             state.broken = Some(rule);
@@ -505,6 +509,32 @@ impl World {
             && let Some(Decision::Save { .. }) = self.decide_truly(&next.task, msg)
         {
             next.broken = Some("a Wake leaves nothing that can be claimed at once");
+        }
+        self.prune(&mut next);
+        Some(next)
+    }
+
+    /// Two decisions, the second on what the first leaves, as one save: what two saves with nobody between them come to. The
+    /// sends come after both.
+    fn handle_both(&self, state: &State, first: Msg, second: Msg, lost: u8) -> Option<State> {
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        let mut all = Vec::new();
+        for msg in [first, second] {
+            let effects = match self.decide(&next.task, msg)? {
+                Decision::Save { task, effects } => {
+                    self.check_reply(&mut next, msg);
+                    self.save(&mut next, task);
+                    effects
+                }
+                Decision::Keep { effects, .. } => effects,
+            };
+            all.push((msg, effects));
+        }
+        let mut lost = lost;
+        for (msg, effects) in all {
+            self.send(&mut next, Some(msg), &effects, lost);
+            lost = lost.checked_shr(u32::try_from(effects.len()).expect("a few")).unwrap_or(0);
         }
         self.prune(&mut next);
         Some(next)
@@ -930,6 +960,14 @@ impl Model for World {
             if state.before.is_some() {
                 actions.push(Action::LoseTheRace { msg });
             }
+            if self.bounds.folds && !again {
+                let others = state.net.iter().filter(|other| matches!(other, Msg::Reply { .. } | Msg::Wake { .. }));
+                // Lost: nothing, the first three sends one way or another, or all of them.
+                let lost = (0..if state.crashes > 0 { 8 } else { 1 }).chain((state.crashes > 0).then_some(u8::MAX));
+                actions.extend(others.filter(|other| **other != msg).flat_map(|&second| {
+                    lost.clone().map(move |lost| Action::ScheduleBoth { first: msg, second, lost })
+                }));
+            }
         }
         if state.task.due.is_some_and(|due| due <= now()) {
             for token in 1..=self.bounds.leaders {
@@ -962,6 +1000,7 @@ impl Model for World {
                 }
                 next
             }
+            Action::ScheduleBoth { first, second, lost } => self.handle_both(state, first, second, lost)?,
             Action::LoseTheRace { msg } => {
                 let mut next = state.clone();
                 if let Some(Decision::Save { effects, .. }) = self.decide(state.before.as_ref()?, msg) {
