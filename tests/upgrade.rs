@@ -358,8 +358,10 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// What it does not know and drops with its next save, and why that does no harm. A field that cannot be given a reason here has
 /// to wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 2] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 4] = [
+    ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
+    ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     (
         "task",
         "xp",
@@ -408,10 +410,12 @@ fn with_everything() -> Task {
         forward_by: time,
         paused_at: time,
         acted_at: 2,
+        acted_on: 1,
         reason: Some("w".into()),
         alert: Some(Alert { version: 1, step: Some(0), reason: "r".into() }),
         notice_owed: true,
         expires: true,
+        books: Some((2, 3)),
         log: claimed.log,
     }
 }
