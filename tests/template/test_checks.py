@@ -22,6 +22,7 @@ SETTINGS = {
     **{f"status-{n}": {"StatusRateLimit": n} for n in read()["Parameters"]["StatusRateLimit"]["AllowedValues"]},
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
+    "retention": {"RetentionDays": "30"},
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},
     **{f"every-{m}-min": {"SupervisorRateMinutes": m} for m in read()["Parameters"]["SupervisorRateMinutes"]["AllowedValues"]},
 }

@@ -123,6 +123,8 @@ DEFECTS = [
     ("tables_agree_with_the_code", resource("State", P, "AttributeDefinitions", 2, "AttributeType", "S"), {}),
     ("tables_agree_with_the_code", resource("Orders", P, "KeySchema", 1, "AttributeName", "created_at"), {}),
     ("tables_agree_with_the_code", resource("State", P, "TimeToLiveSpecification", "AttributeName", "expires"), {}),
+    ("tables_agree_with_the_code", resource("State", P, "TimeToLiveSpecification", "Enabled", True), {}),
+    ("tables_agree_with_the_code", resource("State", P, "TimeToLiveSpecification", "Enabled", False), {"RetentionDays": "30"}),
     ("tables_agree_with_the_code", resource("State", P, "GlobalSecondaryIndexes", 1, "Projection", "ProjectionType", "ALL"), {}),
     ("tables_are_safe", resource("Orders", "DeletionPolicy", "Delete"), {}),
     ("tables_are_safe", resource("State", P, "PointInTimeRecoverySpecification", PASS), {}),
