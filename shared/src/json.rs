@@ -17,6 +17,9 @@ pub const MAX_DEPTH: usize = 50;
 /// Most levels of what this program reads of its own: versions before [`MAX_DEPTH`] took whatever serde_json read, and put
 /// it deeper.
 const MAX_OWN_DEPTH: usize = 200;
+/// How the keys begin that serde_json takes for marks of its own (its features `raw_value` and `arbitrary_precision`, of which
+/// any crate in the build can switch on either).
+const RESERVED: &str = "$serde_json::private::";
 
 /// Why a text is not taken. `Display` is a sentence for its sender, without the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +36,13 @@ pub enum Fault {
     /// A whole number beyond 64 bits would lose its last digits.
     #[error("is {0}, a whole number beyond 64 bits; send it as a string")]
     Number(String),
+    /// No double is as large as that.
+    #[error("is a number beyond what a double holds; send it as a string")]
+    Range,
+    /// A key that serde_json takes for a mark of its own: it reads another value than the one that was sent, or cannot read
+    /// again what it wrote.
+    #[error("is a name that the JSON parser keeps for itself; choose another one")]
+    Reserved,
 }
 
 /// A [`Fault`] and where it is.
@@ -144,12 +154,20 @@ pub fn write(message: &impl Serialize) -> String {
 }
 
 fn syntax(error: &serde_json::Error) -> Fault {
-    if is_limit(error) { Fault::Deep } else { Fault::Syntax(error.to_string()) }
+    match error {
+        _ if is_limit(error) => Fault::Deep,
+        _ if is_said(error, "number out of range") => Fault::Range,
+        _ => Fault::Syntax(error.to_string()),
+    }
 }
 
-/// serde_json has no other way to tell; a test holds its words.
 fn is_limit(error: &serde_json::Error) -> bool {
-    error.is_syntax() && error.to_string().starts_with("recursion limit exceeded")
+    is_said(error, "recursion limit exceeded")
+}
+
+/// serde_json has no other way to tell; tests hold its words.
+fn is_said(error: &serde_json::Error, words: &str) -> bool {
+    error.is_syntax() && error.to_string().starts_with(words)
 }
 
 /// Walks over a value and keeps nothing of it.
@@ -254,6 +272,11 @@ impl<'de> Visitor<'de> for Walk<'_, 'de> {
         let found = self.0;
         let first = found.keys.len();
         while let Some(key) = all.next_key_seed(Key)? {
+            if key.starts_with(RESERVED) {
+                found.at.push(Part::Key(key.into_owned()));
+                found.fault = Some(Fault::Reserved);
+                return Err(A::Error::custom("a reserved key"));
+            }
             found.keys.push(key);
             let own = found.keys.len() - 1;
             if let Err(error) = all.next_value_seed(Walk(found)) {
@@ -394,7 +417,14 @@ mod tests {
             (r#"{"a\": 99999999999999999999": 1e20}"#, None),
             ("{\"a\": 1} 2", Some("trailing characters at line 1 column 10")),
             ("", Some("EOF while parsing a value at line 1 column 0")),
-            ("[1e999]", Some("number out of range at line 1 column 6")),
+            (r#"{"a": [0e999, 1e999]}"#, Some("`a[1]` is a number beyond what a double holds; send it as a string")),
+            (
+                r#"{"a": {"b": 1, "$serde_json::private::RawValue": "x"}}"#,
+                Some(
+                    "`a.$serde_json::private::RawValue` is a name that the JSON parser keeps for itself; choose another one",
+                ),
+            ),
+            (r#"{"$serde_json::private": ["$serde_json::private::RawValue"]}"#, None),
             ("\"\\ud800\"", Some("unexpected end of hex escape at line 1 column 8")),
         ] {
             assert_eq!(check(text.as_bytes()).err().map(|e| e.to_string()).as_deref(), wanted, "{text}");

@@ -7,6 +7,7 @@
 pub mod agents;
 pub mod breaker;
 mod mask;
+mod part;
 pub mod remote;
 mod runtime;
 pub mod secrets;

@@ -1,7 +1,7 @@
 //! Calls to a remote service over HTTP, and what its answers mean.
 
 use crate::mask::Mask;
-use crate::{AgentError, Call};
+use crate::{AgentError, Call, part};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
 use shared::json::{self, Fault};
@@ -83,7 +83,7 @@ impl Remote {
         traced(&answer);
         let meaning = usual("POST", answer.status().as_u16());
         let body = read(answer, meaning, &Mask::default()).await?;
-        output(&body, request.direction)
+        output(&body, "", request.direction, &Mask::default())
     }
 }
 
@@ -125,14 +125,25 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     }
 }
 
-/// What is kept of the body of an answer that means done. Of an undo that is nothing, so it may be anything.
-pub(crate) fn output(body: &[u8], direction: Direction) -> Result<Value, AgentError> {
-    match direction {
-        Direction::Undo => Ok(Value::Null),
-        Direction::Do => json::read_value(body).map_err(|refused| {
+/// What is kept of the body of an answer that means done: what `pointer` names, null if that is not there. Of an undo it is nothing,
+/// so the body may be anything.
+pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Mask) -> Result<Value, AgentError> {
+    if direction == Direction::Undo {
+        return Ok(Value::Null);
+    }
+    let part = match pointer {
+        "" => Some(body),
+        _ => part::at(body, pointer).map_err(|fault| AgentError::Permanent { error: mask.text(&fault.to_string()) })?,
+    };
+    match part {
+        None => Ok(Value::Null),
+        Some(part) => json::read_value(part).map_err(|refused| {
             let error = match &refused.fault {
                 Fault::Syntax(why) => format!("the answer is not JSON: {why}"),
-                Fault::Deep | Fault::Twice | Fault::Number(_) => format!("the answer cannot be kept: {refused}"),
+                Fault::Deep | Fault::Twice | Fault::Number(_) | Fault::Range | Fault::Reserved => {
+                    // It quotes what the service sent.
+                    mask.text(&format!("the answer cannot be kept: {refused}"))
+                }
             };
             AgentError::Permanent { error }
         }),

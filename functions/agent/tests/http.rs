@@ -51,6 +51,10 @@ async fn answer(State(server): State<Server>, Path(what): Path<String>, asked: A
             let name = said.as_str();
             (json, json!({"id": 7, "sent": [name], name: "name"}).to_string()).into_response()
         }
+        ("beside", _) => {
+            (json, r#"{"hash":340282366920938463463374607431768211455,"x":{"a":1,"a":2},"id":7}"#).into_response()
+        }
+        ("twice", _) => (json, format!("{{\"{said}\": {{\"a\": 1, \"a\": 2}}}}")).into_response(),
         ("hang", _) => std::future::pending().await,
         other => panic!("{other:?}"),
     }
@@ -219,6 +223,20 @@ async fn a_secret_is_looked_up_and_never_repeated() {
     assert_eq!(server.heard().len(), 1, "nothing is called without its secret");
 }
 
+// What a step does not keep is its service's own affair.
+#[tokio::test]
+async fn an_output_is_held_to_what_is_kept_of_it() {
+    let server = Server::start().await;
+    let ask = async |pointer: &str| act(&server.request("/beside/1", json!({"output": pointer}))).await;
+    assert_eq!(ask("/id").await, Ok(json!(7)));
+    assert_eq!(ask("/no").await, Ok(Value::Null));
+    for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` is there twice"), ("/x/a", "`a` is there twice")]
+    {
+        let Err(AgentError::Permanent { error }) = ask(pointer).await else { panic!("it cannot be kept") };
+        assert!(error.contains(named), "{error}");
+    }
+}
+
 // Security: a remote service that repeats what it was sent puts no secret on record, in no part of its answer.
 #[tokio::test]
 async fn a_secret_that_an_answer_repeats_is_masked() {
@@ -239,6 +257,10 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
         panic!("it is a 400")
     };
     assert!(error.ends_with("no *** ***"), "{error}");
+    let Err(AgentError::Permanent { error }) = ask("/twice/1", "{secret:crm-token}").await else {
+        panic!("it cannot be kept")
+    };
+    assert!(error.contains("`***.a` is there twice"), "{error}");
 }
 
 // Security: a name leads where the network says. On AWS that is never the machine itself.

@@ -32,7 +32,9 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let place = |at: String| if matches!(at.as_str(), "" | ".") { "body".to_owned() } else { at };
     json::check(body).map_err(|Refused { fault, at }| match fault {
         Fault::Syntax(why) => not_json(&why),
-        Fault::Deep | Fault::Twice | Fault::Number(_) => problem::invalid_field(None, fault.to_string()).at(place(at)),
+        Fault::Deep | Fault::Twice | Fault::Number(_) | Fault::Range | Fault::Reserved => {
+            problem::invalid_field(None, fault.to_string()).at(place(at))
+        }
     })?;
     // A derived reader would take the fields as an array, too.
     if body.trim_ascii_start().starts_with(b"[") {

@@ -77,11 +77,9 @@ impl Http {
             return Ok(Value::Null);
         }
         let body = read(answer, meaning, &mask).await?;
-        let output = if body.is_empty() { Value::Null } else { output(&body, request.direction)? };
-        Ok(mask.value(match &call.output {
-            None => output,
-            Some(pointer) => output.pointer(pointer).cloned().unwrap_or_default(),
-        }))
+        let pointer = call.output.as_deref().unwrap_or_default();
+        let output = if body.is_empty() { Value::Null } else { output(&body, pointer, request.direction, &mask)? };
+        Ok(mask.value(output))
     }
 
     /// The secrets that the call needs. One that is missing may be put there, so the order waits for it on its ladder.
