@@ -129,7 +129,9 @@ async fn every_character_travels_through_every_message() {
     let task = stopped(&whole, &id, 1).await;
     assert_eq!(task.steps[0].output, Some(json!({ NASTY: NASTY })));
     assert_eq!(service.asked("second")["outputs"]["first"], json!({ NASTY: NASTY }));
-    assert!(task.steps[1].error.as_deref().unwrap().contains(NASTY), "{:?}", task.steps[1].error);
+    // Of an error the white space and the control characters are left out.
+    let kept = "\u{fffd}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}b";
+    assert!(task.steps[1].error.as_deref().unwrap().contains(kept), "{:?}", task.steps[1].error);
     until("the alert", async || whole.events().iter().any(|event| event.detail.contains("reason")).then_some(())).await;
 
     let more = json!({"by": NASTY, "reason": NASTY, "input": { "again": NASTY }}).to_string();
@@ -216,6 +218,10 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         (r#"{"a": {"b": 1, "\u0062": 1}}"#, "a.b"),
         (r#"{"a": [18446744073709551616]}"#, "18446744073709551616"),
         (r#"{"a": [1e300, "99999999999999999999", -9223372036854775809]}"#, "-9223372036854775809"),
+        (r#"{"a": {"b": 1e400}}"#, "beyond what a double holds"),
+        // To serde_json this is the number in the text; and beside another key something that it writes and cannot read again.
+        (r#"{"a": {"$serde_json::private::RawValue": "18446744073709551616"}}"#, "$serde_json::private::RawValue"),
+        (r#"{"a": {"b": 1, "$serde_json::private::RawValue": "x"}}"#, "$serde_json::private::RawValue"),
     ];
     for (input, named) in wrong {
         let order = format!("{{\"workflow\": \"odd\", \"input\": {input}}}");
@@ -265,8 +271,48 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     assert_eq!((&task.steps[0].output, &service.asked("first")["input"]), (&Some(edge.clone()), &edge));
 }
 
+// Whatever an agent of somebody else's says of an attempt, the step takes it as said and names what cannot be read: the reply is
+// not set aside, or the step would wait for its deadline and be done again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_cannot_be_read_settles_its_step() {
+    let workflow = format!(
+        "name = \"gift\"\non_failure = \"error\"\ntombstones = true\n[[step]]\nname = \"wrap\"\nagent = \"{EXTERNAL}\"\ntimeout = \"1h\"\n\
+         retry = {{ max = 1 }}\nundo = {{ agent = \"{EXTERNAL}\" }}\n"
+    );
+    let whole = Whole::start(&[workflow]).await;
+    let deep = format!("\"outcome\": \"done\", \"output\": {}", nested(5000));
+    for (said, named) in [
+        (r#""outcome": "done", "output": "\udce9""#, "surrogate"),
+        (r#""outcome": "done", "output": {"a": 1e400}"#, "`output.a` is a number beyond"),
+        (r#""outcome": "done", "output": {"a": 1}, "output": {"a": 1}"#, "`output` is there twice"),
+        (deep.as_str(), "`output` is nested too deep"),
+        (r#""outcome": "failed", "error": "no file \udce9""#, "surrogate"),
+        (r#""outcome": "failed""#, "missing field `error`"),
+        (r#""outcome": "unavailable", "error": "later", "retry_after_ms": 1.5"#, "1.5"),
+    ] {
+        let key = format!("{named} {}", said.len());
+        let id = whole.submit(&key, &json!({"workflow": "gift", "input": {}})).await;
+        answer(&whole, &id, said).await;
+        let task = stopped(&whole, &id, 0).await;
+        let error = task.steps[0].error.as_deref().unwrap();
+        assert!(error.contains(named) && error.contains("docs/agents.md"), "{error}");
+        // Of an undo nothing is kept, so whatever cannot be read of it is no matter.
+        if said.contains("done") {
+            assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
+            answer(&whole, &id, said).await;
+            assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Undone);
+        }
+    }
+    assert_eq!(whole.set_aside(), 0);
+}
+
 /// Takes the request of this order from the queue of the external agent, and says that it is done with this output.
 async fn reply(whole: &Whole, id: &Id, output: &str) {
+    answer(whole, id, &format!("\"outcome\": \"done\", \"output\": {output}")).await;
+}
+
+/// The same with other words.
+async fn answer(whole: &Whole, id: &Id, said: &str) {
     let (sqs, url) = (&whole.clients.sqs, whole.config().queue_url(&format!("agent-{EXTERNAL}")));
     let message = until("a request", async || {
         let received = sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
@@ -275,7 +321,7 @@ async fn reply(whole: &Whole, id: &Id, output: &str) {
     .await;
     let request: Value = serde_json::from_str(message.body().unwrap()).unwrap();
     let reply = format!(
-        "{{\"type\": \"reply\", \"task_id\": {}, \"step\": {}, \"attempt\": {}, \"outcome\": \"done\", \"output\": {output}}}",
+        "{{\"type\": \"reply\", \"task_id\": {}, \"step\": {}, \"attempt\": {}, {said}}}",
         request["task_id"], request["step"], request["attempt"]
     );
     let to = whole.config().queue_url("replies");

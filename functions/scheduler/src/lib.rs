@@ -5,9 +5,11 @@
 mod waits;
 
 use aws_lambda_events::event::sqs::SqsEvent;
+use serde::Deserialize;
 use shared::engine::{Engine, Handled};
 use shared::json::{self, Fault};
-use shared::message::{Outcome, ToScheduler};
+use shared::message::{Outcome, Reply, ToScheduler};
+use shared::order::Id;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Record, Response};
@@ -101,9 +103,12 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
 
 /// The message in a record. The output of a reply is somebody else's JSON: what cannot be kept as it was sent is not done.
 fn parse(record: &Record) -> Result<ToScheduler, String> {
-    let mut message = batch::parse(record)?;
+    let mut message = match json::read_own(&record.body) {
+        Ok(message) => message,
+        Err(error) => return envelope(&record.body, &error).map_or_else(|| batch::parse(record), Ok),
+    };
     if let ToScheduler::Reply(reply) = &mut message
-        && matches!(&reply.outcome, Outcome::Done { output } if output.is_object() || output.is_array() || output.is_f64())
+        && matches!(reply.outcome, Outcome::Done { .. })
         && let Err(refused) = json::check(record.body.as_bytes())
         // The core says so itself where the parser's own limit is not met.
         && refused.fault != Fault::Deep
@@ -111,6 +116,48 @@ fn parse(record: &Record) -> Result<ToScheduler, String> {
         reply.outcome = Outcome::Garbled { error: refused.to_string() };
     }
     Ok(message)
+}
+
+/// A reply of which only this much can be read: the rest is not looked at, as long as it has the form of JSON.
+#[derive(Deserialize)]
+struct Envelope {
+    r#type: Type,
+    task_id: Id,
+    step: String,
+    attempt: u32,
+    outcome: Said,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Type {
+    Reply,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Done,
+    Failed,
+    Unavailable,
+    Deferred,
+}
+
+/// The reply in `body`, of which the whole cannot be read. If whose it is and how the attempt went can be, its step says what
+/// is wrong: set aside, the reply would leave a step waiting for a deadline, and then being done again, that has long ended.
+fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
+    let Envelope { r#type: Type::Reply, task_id, step, attempt, outcome } = serde_json::from_str(body).ok()?;
+    // Of what is wrong inside a value this names the place, or says it in better words.
+    let why = json::check(body.as_bytes()).err().map_or_else(|| error.to_string(), |refused| refused.to_string());
+    let why = format!("{why}; docs/agents.md says what a reply may hold");
+    let unread = format!("the agent's reply says why in a form that cannot be read: {why}");
+    let outcome = match outcome {
+        Said::Done => Outcome::Garbled { error: why },
+        Said::Failed => Outcome::Failed { error: unread },
+        Said::Unavailable | Said::Deferred => Outcome::Unavailable { error: unread, retry_after_ms: None },
+    };
+    let (tenant, queued_ms, traceparent) = (String::new(), None, None);
+    Some(ToScheduler::Reply(Reply { task_id, step, attempt, tenant, queued_ms, traceparent, outcome }))
 }
 
 fn span(message: &ToScheduler) -> Span {
