@@ -47,7 +47,7 @@ template:
 lint-ci:
 	tests/ci/run
 
-# Back to an older version, by default the commit before, and forth again, with orders under way.
+# Back to an older version, by default the last release, and forth again, with orders under way.
 rollback:
 	tests/rollback/run
 

@@ -28,6 +28,9 @@ use crate::folder;
 /// Databases larger than this are not read through at start and at the end: it takes a second per gigabyte or so.
 pub const READ_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
+/// A flipped bit cannot be told from what a program without marks wrote, so a person has to.
+const CHANGED: &str =
+    "it is not as this program left it; if an older version, which keeps no mark, has used it since, nothing is lost";
 const MAGIC: &[u8; 8] = b"swmark\x001";
 /// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all that.
 const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;
@@ -137,7 +140,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
         State::Closed if note.bytes <= READ_MAX_BYTES => {
             let (bytes, hash) = hash_of(db).map_err(unusable)?;
             let is_same = (bytes, hash) == (note.bytes, note.hash);
-            if is_same { Ok(()) } else { damaged("it is not as this program left it") }
+            if is_same { Ok(()) } else { damaged(CHANGED) }
         }
         State::Closed => Ok(()),
         State::Open | State::Closing if note.frames() == 0 => Ok(()),
