@@ -297,6 +297,42 @@ fn a_step_that_was_tried_and_skipped_is_undone_with_the_rest() {
     assert!(bench.effects().contains("undo a#2"), "{}", bench.effects());
 }
 
+// Where services keep tombstones an undo that a person asks for begins with its Wake once no attempt is under way, from wherever
+// the order stood; while one is, it says until when it waits, also after that one was given more time.
+#[test]
+fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
+    let tombstones = |text: &str| format!("tombstones = true\n{text}");
+    let mut retried = Bench::claimed(&tombstones(ONE));
+    let reply = retried.answer("a", unavailable(None));
+    retried.at(1000).on(&reply).on(&act(What::Cancel));
+    let mut stopped = Bench::claimed(&on_failure_error(&tombstones(ONE)));
+    stopped.at(1000).failed("a").on(&act(What::Undo));
+    let mut ended = Bench::claimed(&tombstones(ONE));
+    ended.at(1000).done("a").on(&act(What::Undo));
+    let mut held = Bench::claimed(&tombstones(ONE));
+    let reply = held.answer("a", unavailable(None));
+    held.at(1000).on(&reply).on(&act(What::Cancel)).on(&act(What::Pause)).on(&act(What::Resume));
+    for (name, mut bench) in [("retried", retried), ("in Error", stopped), ("ended", ended), ("paused", held)] {
+        assert_eq!(bench.task.phase, Phase::Undoing, "{name}");
+        assert_eq!(view::status(&bench.task, &bench.workflow, SKEW).undo_from, None, "{name}");
+        assert!(bench.effects().split(", ").any(|effect| effect == "wake"), "{name}: {}", bench.effects());
+        let seen = bench.task.version;
+        assert_eq!(bench.wake(seen).effects(), "undo a#2", "{name}");
+    }
+
+    let text =
+        tombstones(ONE).replacen("timeout = \"10s\"", "timeout = \"10s\"\nlate = { extend = \"30s\", times = 1 }", 1);
+    let mut bench = Bench::claimed(&text);
+    bench.at(11_000).supervise().is("Processing a=Processing#1", "wake");
+    bench.on(&act(What::Cancel));
+    let from = view::status(&bench.task, &bench.workflow, SKEW).undo_from.expect("an attempt is under way");
+    assert!(from > at(30_000), "{from}");
+    let seen = bench.task.version;
+    bench.at(20_000).wake(seen);
+    assert!(!bench.effects().contains("undo a"), "{}", bench.effects());
+    assert!(bench.done("a").effects().contains("undo a#2"), "{}", bench.effects());
+}
+
 // D8: with two failed, settling one leaves the order with the person.
 #[test]
 fn an_order_goes_on_only_when_no_failed_step_is_left() {
