@@ -221,7 +221,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::ForwardByIsTheLast, _) => {
             let claims =
                 task.steps.iter().filter(|step| step.claimed_at == task.version).filter_map(|step| step.claim());
-            let last = claims.filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).last();
+            let last = claims.filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).next_back();
             task.forward_by = last.or(task.forward_by);
         }
         (Decision::Save { effects, .. }, Defect::ResumeSendsNoNotice, Event::Act(act)) if act.what == What::Resume => {
