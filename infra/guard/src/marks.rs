@@ -11,6 +11,7 @@
 //! | by a kill or a power failure | the log holds every frame that was noted, by its checksums; SQLite's `quick_check` |
 //!
 //! Where writes survive a kill and not a power failure, the log may be shorter than noted after the system has started anew.
+//! A mark that changes its state is synced before the database changes, so after a power failure it is never of another end.
 //!
 //! Not seen: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
 
@@ -127,22 +128,25 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(error)),
     };
-    let Some(note) = Note::decode(&mark) else {
-        return damaged("the mark of what it held cannot be read");
-    };
     match db.metadata() {
         Ok(found) if found.len() > 0 => {}
         Ok(_) => return damaged("it is empty, and was not"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return damaged("it is missing"),
         Err(error) => return Err(unusable(error)),
     }
+    // Made, and the process or the machine ended, or the disk was full, before anything was in it.
+    if mark.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    let Some(note) = Note::decode(&mark) else {
+        return damaged("the mark of what it held cannot be read");
+    };
     match note.state {
-        State::Closed if note.bytes <= READ_MAX_BYTES => {
-            let (bytes, hash) = hash_of(db).map_err(unusable)?;
-            let is_same = (bytes, hash) == (note.bytes, note.hash);
-            if is_same { Ok(()) } else { damaged(CHANGED) }
+        State::Closed => {
+            let is_read = note.bytes <= READ_MAX_BYTES;
+            let found = if is_read { hash_of(db) } else { db.metadata().map(|found| (found.len(), note.hash)) };
+            if found.map_err(unusable)? == (note.bytes, note.hash) { Ok(()) } else { damaged(CHANGED) }
         }
-        State::Closed => Ok(()),
         State::Open | State::Closing if note.frames() == 0 => Ok(()),
         // The system has ended since, and nobody asked for more to survive that than there is.
         State::Open | State::Closing if note.boot != [0; 7] && note.boot != boot() => Ok(()),
@@ -236,6 +240,12 @@ pub fn check(db: &Path) -> Result<(), Unsound> {
     quick_check(db)
 }
 
+/// Whether the last process that had `db` open did not end cleanly. To be asked before [`check`].
+#[must_use]
+pub fn was_killed(db: &Path) -> bool {
+    std::fs::read(file_of(db)).is_ok_and(|mark| Note::decode(&mark).is_some_and(|note| note.state != State::Closed))
+}
+
 fn closing(db: &Path) -> io::Result<()> {
     let mark = match File::options().read(true).write(true).open(file_of(db)) {
         Ok(mark) => mark,
@@ -246,7 +256,8 @@ fn closing(db: &Path) -> io::Result<()> {
     (&mark).read_to_end(&mut all)?;
     match Note::decode(&all) {
         Some(note) if note.state == State::Open => {
-            mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)
+            mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)?;
+            mark.sync_data()
         }
         _ => Ok(()),
     }
@@ -294,7 +305,11 @@ pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
     for end in ["", "-wal"] {
         let (from, to) = (beside(db, end), beside(db, &format!("{end}.damaged-{now_s}")));
         match std::fs::copy(&from, &to) {
-            Ok(_) => kept.push(to.display().to_string()),
+            Ok(_) => {
+                // Of an older version it may be open to others, and so would its copy be.
+                folder::keep_private(&to)?;
+                kept.push(to.display().to_string());
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -382,6 +397,8 @@ impl<C> Marked<C> {
         let mark = Mark { db: db.to_owned(), file, boot, index: OnceLock::new() };
         // Of what the log holds from an earlier run nothing is known but what was noted then: SQLite has read it by now.
         mark.write(State::Open, &mark.head().unwrap_or([0; HEAD]), (0, 0))?;
+        // Else a power failure could leave what the last clean end noted, beside a database that has changed since.
+        mark.file.sync_all()?;
         Ok(Self { database: Some(database), mark: Some(mark) })
     }
 
@@ -423,7 +440,7 @@ impl<C> Drop for Marked<C> {
         let write = |state, head: &[u8; HEAD], (bytes, hash)| {
             file.write_all_at(&Note { state, boot, head: *head, bytes, hash }.encode(), 0)
         };
-        let closed = write(State::Closing, &head, (0, 0)).and_then(|()| {
+        let closed = write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
             // Only after the database: to close a file of its own here would end SQLite's locks on it (POSIX).
             drop(self.database.take());
             drop(index);
@@ -465,4 +482,24 @@ fn read_head(index: &File) -> Option<[u8; HEAD]> {
     index.read_exact_at(&mut both, 0).ok()?;
     let is_settled = both[..HEAD] == both[HEAD..] && both[12] == 1;
     is_settled.then(|| both[..HEAD].try_into().expect("its length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What is not read through has its length at least.
+    #[test]
+    fn a_large_database_that_was_cut_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("x.db");
+        let bytes = READ_MAX_BYTES + 4096;
+        let file = File::create(&db).unwrap();
+        file.set_len(bytes).unwrap();
+        let note = Note { state: State::Closed, boot: [0; 7], head: [0; HEAD], bytes, hash: 0 };
+        std::fs::write(file_of(&db), note.encode()).unwrap();
+        examine(&db).unwrap();
+        file.set_len(bytes - 4096).unwrap();
+        assert!(matches!(examine(&db), Err(Unsound::Damaged(_))));
+    }
 }

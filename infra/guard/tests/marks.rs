@@ -3,8 +3,9 @@
 
 use rusqlite::Connection;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use stepwarden_guard::marks::{Marked, Survives, Unsound, accept_loss, check, examine, file_of};
+use stepwarden_guard::marks::{Marked, Survives, Unsound, accept_loss, check, examine, file_of, was_killed};
 
 fn beside(db: &Path, end: &str) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
@@ -100,6 +101,30 @@ fn a_file_that_is_gone_or_empty_or_short_is_named() {
     assert!(wrong(&|db| std::fs::write(file_of(db), "x").unwrap()).contains("mark"));
 }
 
+// A kill, a power failure or a full disk between the making of the mark and its first writing.
+#[test]
+fn an_empty_mark_accuses_nobody() {
+    for empty in [vec![], vec![0; 88]] {
+        let (_dir, db) = killed(120);
+        std::fs::write(file_of(&db), &empty).unwrap();
+        check(&db).unwrap();
+        assert_eq!(rows(&db), 120);
+        // There was a database before there was a mark.
+        std::fs::remove_file(&db).unwrap();
+        assert!(matches!(check(&db), Err(Unsound::Damaged(_))));
+    }
+}
+
+#[test]
+fn a_mark_knows_whether_the_last_end_was_clean() {
+    let (_dir, db) = killed(3);
+    assert!(was_killed(&db));
+    check(&db).unwrap();
+    assert!(was_killed(&db), "also after a start that came no further");
+    drop(Marked::open(Connection::open(&db).unwrap(), &db, Survives::Power).unwrap());
+    assert!(!was_killed(&db) && !was_killed(&db.with_extension("none")));
+}
+
 #[test]
 fn after_a_clean_end_every_bit_counts() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,9 +188,12 @@ fn there_is_a_way_on() {
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     std::fs::write(&log, &flipped).unwrap();
+    std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o644)).unwrap();
     let done = accept_loss(&db2, 7).unwrap().unwrap();
     assert!(done.contains("what can be read of it is used") && done.contains("damaged-7"), "{done}");
     assert_eq!(std::fs::read(dir2.path().join("x.db-wal.damaged-7")).unwrap(), flipped);
+    let mode = std::fs::metadata(dir2.path().join("x.db-wal.damaged-7")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
     check(&db2).unwrap();
     assert!((1..120).contains(&rows(&db2)));
     std::fs::write(&db, "not a database, but long enough to be looked at").unwrap();
