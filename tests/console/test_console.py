@@ -254,6 +254,37 @@ def test_text_of_an_order_never_becomes_code(system, window):
     system.call("POST", "/agents/noop/resume", {"by": "ann", "reason": "over"})
 
 
+def test_what_is_hidden_in_text_is_shown_as_escapes(system, window):
+    hidden = "a\u202egpj\u2066b\u200fc\u061cd\u2028e\ufefff\u009bg\u001b[2Jh"
+    shown = re.sub(r"[^ -~]", lambda found: f"\\u{ord(found[0]):04x}", hidden)
+    [order] = in_error(system, order_ref=hidden, customer={**system.inputs[0]["customer"], "company": hidden})
+    named = system.submit("parcel", hidden, number=1, order_ref=hidden)
+    system.call("POST", f"/orders/{order}/actions/undo", {"by": hidden[:40], "reason": hidden})
+    system.call("POST", "/agents/noop/pause", {"by": hidden[:40], "reason": hidden})
+    page = window().page
+    is_settled(page)
+    expect(page.locator(".ref", has_text=shown)).to_have_count(1)
+    for one in (order, named):
+        page.goto(page.url.split("#")[0] + f"#/orders/{one}")
+        page.wait_for_selector(".log")
+        page.click("summary:has-text('Input')")
+        expect(page.locator("pre").last).to_contain_text("company")
+        expect(page.locator("pre").last).to_contain_text("\\u202e")
+        assert not acts_on_text(page)
+    expect(page.locator("main")).to_contain_text(shown)
+    page.goto(page.url.split("#")[0] + "#/system")
+    expect(page.locator("table").first).to_contain_text(shown)
+    assert not acts_on_text(page)
+    system.call("POST", "/agents/noop/resume", {"by": "ann", "reason": "over"})
+
+
+def acts_on_text(page):
+    """Characters anywhere in the page, its title and its tooltips included, that act on the text around them."""
+    text = page.evaluate("""() => document.title + document.body.innerText
+        + [...document.querySelectorAll("[title], [aria-label]")].map((one) => one.title + one.ariaLabel).join("")""")
+    return re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]", text)
+
+
 def test_an_order_that_does_not_exist_is_said_to_be_none(window):
     one = window("#/orders/ord_zzzzzzzzzzzzzzzzzzzzzzzzzz", expected=[404])
     expect(one.page.locator("[role=alert]")).to_contain_text("There is no order with this id here")
