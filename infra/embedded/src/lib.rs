@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use stepwarden_guard::marks::Survives;
+use stepwarden_guard::marks::{self, Survives};
 use tokio::net::TcpListener;
 
 pub use counts::{Counts, OperationCounts};
@@ -203,7 +203,7 @@ pub fn accept_loss(dir: &Path) -> Result<Vec<String>, OpenError> {
     let now_s = u64::try_from(Clock::start().now_ms() / 1000).unwrap_or_default();
     let accept = |name: &str| {
         let file = dir.join(name);
-        let done = stepwarden_guard::marks::accept_loss(&file, now_s);
+        let done = marks::accept_loss(&file, now_s);
         done.map_err(|error| OpenError::File { file, reason: error.to_string() })
     };
     let done = [accept(QUEUES)?, accept(TABLES)?];
@@ -228,11 +228,12 @@ fn open_files(
 ) -> Result<(Store, Loaded, DynamoDb), OpenError> {
     let lock = open::lock_directory(dir)?;
     let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
+    let after_kill = marks::was_killed(&queues);
     for file in [&queues, &tables] {
         open::check(file)?;
         open::create(file)?;
     }
-    let (store, loaded) = Store::open(&queues, durability, Arc::clone(&lock), Arc::clone(counters))
+    let (store, loaded) = Store::open(&queues, durability, after_kill, Arc::clone(&lock), Arc::clone(counters))
         .map_err(|error| of_store(&queues, error))?;
     let dynamodb = DynamoDb::file(&tables, durability, lock, Arc::clone(clock), Arc::clone(counters))
         .map_err(|error| of_dynoxide(&tables, &error))?;

@@ -205,6 +205,73 @@ async fn kills_make_no_dead_letters() {
     }
 }
 
+/// One start of a process that is killed while it handles what it received; the bodies of those messages. Nothing has been
+/// written since the receive, as when handling it aborts at once.
+async fn killed_over_its_messages(dir: &Path) -> Vec<String> {
+    let endpoints = on_disk(dir);
+    let sqs = sqs(&endpoints);
+    queue(&sqs, "dead", &[]).await;
+    let policy = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":5}"#;
+    let url = queue(&sqs, "work", &[(Q::RedrivePolicy, policy), (Q::VisibilityTimeout, "600")]).await;
+    let got = receive(&sqs, &url).await;
+    let copy = tempfile::tempdir().unwrap();
+    copy_files(dir, copy.path());
+    drop((sqs, endpoints));
+    copy_files(copy.path(), dir);
+    bodies(&got).into_iter().map(str::to_owned).collect()
+}
+
+/// A message whose handling ends the process would end it for ever. It becomes a dead letter, later than one that is given up.
+#[tokio::test]
+async fn a_message_that_ends_the_process_each_time_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    killed_over_its_messages(dir.path()).await;
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        send(&sqs, &queue(&sqs, "work", &[]).await, "poison").await;
+    }
+    let mut ends = 0;
+    while killed_over_its_messages(dir.path()).await == ["poison"] {
+        ends += 1;
+        assert!(ends < 50, "nothing stops it");
+    }
+    assert!((20..=22).contains(&ends), "{ends} ends of the process");
+    let endpoints = on_disk(dir.path());
+    // The kill came before the move was stored, so it is done again.
+    let sqs = sqs(&endpoints);
+    assert!(receive(&sqs, &queue(&sqs, "work", &[]).await).await.is_empty());
+    let stat = |name: &str| endpoints.queue_stats().into_iter().find(|stat| stat.name == name).unwrap().visible;
+    assert_eq!((stat("work"), stat("dead")), (0, 1));
+}
+
+/// What a process has outlived once does not end it: kills before that do not count any more.
+#[tokio::test]
+async fn a_message_that_was_handled_once_to_its_end_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    killed_over_its_messages(dir.path()).await;
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        send(&sqs, &queue(&sqs, "work", &[]).await, "healthy").await;
+    }
+    for _ in 0..3 {
+        for _ in 0..15 {
+            assert_eq!(killed_over_its_messages(dir.path()).await, ["healthy"]);
+        }
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
+        let url = queue(&sqs, "work", &[]).await;
+        let got = receive(&sqs, &url).await;
+        let give = sqs.change_message_visibility().queue_url(&url).visibility_timeout(0);
+        give.receipt_handle(got[0].receipt_handle().unwrap()).send().await.unwrap();
+        // A write that comes later takes along what was put off, and then comes a kill.
+        send(&sqs, &queue(&sqs, "other", &[]).await, "later").await;
+        let copy = tempfile::tempdir().unwrap();
+        copy_files(dir.path(), copy.path());
+        drop((sqs, endpoints));
+        copy_files(copy.path(), dir.path());
+    }
+}
+
 /// What a kill at this moment would leave behind.
 fn copy_files(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(to).unwrap() {

@@ -15,6 +15,10 @@ use crate::store::Standing;
 /// AWS, "Amazon SQS standard queue quotas".
 pub(crate) const IN_FLIGHT_MAX: usize = 120_000;
 
+/// Ends of a process, one after another, that find a message under way before it is a dead letter: handling it may be what ends
+/// them. Many, because what somebody stops with SIGKILL again and again is no fault of the message.
+pub(crate) const CUT_SHORT_MAX: u32 = 20;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub content: Arc<Content>,
@@ -22,6 +26,8 @@ pub(crate) struct Entry {
     pub first_received_ms: Option<i64>,
     /// ARN of the queue it was a dead letter of.
     pub source: Option<Arc<str>>,
+    /// Its last receives in a row that the end of a process cut short; they are not among `receives`.
+    pub cut_short: u32,
     place: Place,
 }
 
@@ -34,14 +40,15 @@ enum Place {
 
 impl Entry {
     pub fn new(content: Arc<Content>) -> Self {
-        Self { content, receives: 0, first_received_ms: None, source: None, place: Place::Ready }
+        Self { content, receives: 0, first_received_ms: None, source: None, cut_short: 0, place: Place::Ready }
     }
 
-    pub fn restored(content: Arc<Content>, standing: Standing) -> Self {
+    pub fn restored(content: Arc<Content>, standing: Standing, cut_short: u32) -> Self {
         Self {
             receives: standing.receives,
             first_received_ms: standing.first_received_ms,
             source: standing.source,
+            cut_short,
             ..Self::new(content)
         }
     }
@@ -146,6 +153,8 @@ impl Backlog {
             }
             Place::InFlight { .. } => {
                 self.in_flight -= 1;
+                // This process has outlived it.
+                entry.cut_short = 0;
                 self.ready.push_again(group, row);
                 true
             }
@@ -156,7 +165,7 @@ impl Backlog {
     }
 
     /// Hands out up to `max` messages until `until_ms`; those already received `receives_max`
-    /// times are taken out instead. Call `advance` before.
+    /// times, or under way at the end of [`CUT_SHORT_MAX`] processes, are taken out instead. Call `advance` before.
     pub fn take(&mut self, max: usize, until_ms: i64, now_ms: i64, receives_max: Option<u32>) -> Taken {
         let mut taken = Taken::default();
         while taken.received.len() < max {
@@ -169,7 +178,7 @@ impl Backlog {
             let Some(entry) = self.entries.get_mut(&row) else {
                 continue;
             };
-            if receives_max.is_some_and(|most| entry.receives >= most) {
+            if receives_max.is_some_and(|most| entry.receives >= most || entry.cut_short >= CUT_SHORT_MAX) {
                 taken.dead.extend(self.remove(row));
                 continue;
             }

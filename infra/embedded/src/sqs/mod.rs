@@ -46,6 +46,10 @@ pub(crate) const VISIBILITY_MAX_S: i64 = 43_200;
 /// AWS, "Amazon SQS message quotas": entries of a batch, messages of a receive.
 pub(crate) const BATCH_MAX: usize = 10;
 
+/// After a process that did not end cleanly each receive is stored before its messages are handed out, for so long: one of them
+/// may be what ended it. Otherwise that would cost each receive a commit. Milliseconds.
+const CAREFUL_MS: i64 = 600_000;
+
 /// What `call` knows.
 pub(crate) const OPERATIONS: [&str; 18] = [
     "SendMessage",
@@ -82,6 +86,8 @@ pub(crate) struct Sqs {
     /// See `Receipt::run`.
     run: u32,
     move_tasks: Mutex<Vec<Arc<MoveTask>>>,
+    /// See `CAREFUL_MS`.
+    careful_until_ms: i64,
 }
 
 impl Sqs {
@@ -99,7 +105,7 @@ impl Sqs {
             let Some(queue) = by_id.get(&message.standing.queue) else {
                 continue;
             };
-            let entry = Entry::restored(message.content, message.standing);
+            let entry = Entry::restored(message.content, message.standing, message.cut_short);
             queue.lock().backlog.push(entry, message.visible_ms, now_ms);
         }
         let last_queue = by_id.keys().last().copied().unwrap_or(0);
@@ -113,6 +119,7 @@ impl Sqs {
             next_row: AtomicI64::new(last_row + 1),
             run: Uuid::new_v4().as_fields().0,
             move_tasks: Mutex::default(),
+            careful_until_ms: if loaded.after_kill { now_ms + CAREFUL_MS } else { 0 },
         })
     }
 
@@ -171,8 +178,8 @@ impl Sqs {
 
     /// Makes visible what is due in `queue`, and forgets what it has kept long enough.
     ///
-    /// A receive is stored when it has ended without a deletion. One that the end of this process cuts short does not count:
-    /// on AWS the queue would have gone on, and kills must not make dead letters of healthy messages.
+    /// A receive is stored when it has ended without a deletion. One that the end of this process cuts short does not count as
+    /// one: on AWS the queue would have gone on, and kills must not make dead letters of healthy messages. See `CUT_SHORT_MAX`.
     fn advance(&self, queue: &Queue, state: &mut queue::State, now_ms: i64) {
         let advanced = state.backlog.advance(now_ms, state.attributes.retention_s);
         self.store_standing(queue, state, &advanced.given_back);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::attributes::Redrive;
-use super::backlog::{Entry, Taken};
+use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
 use super::message::{self, Attribute};
 use super::queue::Queue;
@@ -17,7 +17,7 @@ use super::receipt::Receipt;
 use super::wire::{Receive, bounded};
 use super::{ACCOUNT, BATCH_MAX, Sqs, VISIBILITY_MAX_S, WAIT_MAX_S, parse};
 use crate::answer::Answer;
-use crate::store::Lazy;
+use crate::store::{Lazy, Write};
 
 impl Sqs {
     pub(super) async fn receive(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -37,6 +37,11 @@ impl Sqs {
         let take =
             Take { max: usize::try_from(max).expect("checked to be positive"), timeout_s: request.visibility_timeout };
         let received = self.wait(&queue, take, deadline).await?;
+        if self.clock.now_ms() < self.careful_until_ms && !received.is_empty() {
+            let begun = received.iter().map(|entry| (entry.content.row, entry.cut_short + 1)).collect();
+            // What cannot be stored is handed out all the same; the store has said why.
+            let _ = self.store.write(Write::Begun(begun), || {}).await;
+        }
         self.counters.received(received.len());
         let messages = received.iter().map(|entry| Message::new(entry, self.run, &request));
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
@@ -107,6 +112,13 @@ impl Sqs {
     /// Moves messages to the dead-letter queue. They keep their id, receive count and age.
     fn bury(&self, from: &Queue, to: &Queue, mut dead: Vec<Entry>, now_ms: i64) {
         for entry in &mut dead {
+            if entry.cut_short >= CUT_SHORT_MAX {
+                let (id, queue, times) = (entry.content.id, &from.name, entry.cut_short);
+                tracing::error!(
+                    "message {id} of {queue} was under way when this program ended without a clean stop, {times} times in a \
+                     row; it is a dead letter now"
+                );
+            }
             entry.source.get_or_insert_with(|| Arc::clone(&from.arn));
         }
         self.store.write_later(dead.iter().map(|entry| (entry.content.row, Lazy::Update(entry.standing(to.id)))));

@@ -17,6 +17,8 @@ pub(crate) struct Loaded {
     pub buses: Vec<(String, i64)>,
     /// In order.
     pub events: Vec<Event>,
+    /// The last process that used the file did not end cleanly.
+    pub after_kill: bool,
 }
 
 pub(crate) struct LoadedQueue {
@@ -31,11 +33,14 @@ pub(crate) struct LoadedQueue {
 pub(crate) struct LoadedMessage {
     pub content: Arc<Content>,
     pub standing: Standing,
+    /// Its last receives in a row that the end of a process cut short.
+    pub cut_short: u32,
     pub visible_ms: i64,
 }
 
-pub(super) fn everything(on: &Connection) -> rusqlite::Result<Loaded> {
+pub(super) fn everything(on: &Connection, after_kill: bool) -> rusqlite::Result<Loaded> {
     Ok(Loaded {
+        after_kill,
         queues: on
             .prepare("SELECT id, name, attributes, created_ms, modified_ms FROM queues")?
             .query_map([], |row| {
@@ -63,7 +68,8 @@ pub(super) fn everything(on: &Connection) -> rusqlite::Result<Loaded> {
 fn messages(on: &Connection) -> rusqlite::Result<Vec<LoadedMessage>> {
     on.prepare(
         "SELECT row, queue, id, body, attributes, message_group, trace, sent_ms, visible_ms, \
-         receives, first_received_ms, source FROM messages ORDER BY row",
+         receives, first_received_ms, source, coalesce(times, 0) \
+         FROM messages LEFT JOIN cut_short USING (row) ORDER BY row",
     )?
     .query_map([], |row| {
         let attributes = match row.get::<_, Option<String>>(4)? {
@@ -87,6 +93,7 @@ fn messages(on: &Connection) -> rusqlite::Result<Vec<LoadedMessage>> {
                 first_received_ms: row.get(10)?,
                 source: row.get::<_, Option<String>>(11)?.map(Arc::from),
             },
+            cut_short: row.get(12)?,
             visible_ms: row.get(8)?,
         })
     })?

@@ -51,17 +51,18 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Opens or creates the file, and reads everything in it.
+    /// Opens or creates the file, and reads everything in it. `after_kill`: the last process that used it did not end cleanly.
     ///
     /// `lock` is kept for as long as a commit may be under way.
     pub fn open(
         path: &Path,
         durability: Durability,
+        after_kill: bool,
         lock: Arc<File>,
         counters: Arc<Counters>,
     ) -> Result<(Self, Loaded), Error> {
-        let connection = schema::open(path, durability)?;
-        let loaded = load::everything(&connection)?;
+        let connection = schema::open(path, durability, after_kill)?;
+        let loaded = load::everything(&connection, after_kill)?;
         let connection = Marked::open(connection, path, durability.survives())?;
         let synced = (durability == Durability::Full).then_some(counters);
         let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), synced, _lock: lock };

@@ -41,6 +41,14 @@ const TABLES: &str = "
     );
 ";
 
+/// A table of its own, and no new version: earlier builds neither know nor mind it.
+const CUT_SHORT: &str = "
+    CREATE TABLE IF NOT EXISTS cut_short (
+        row INTEGER PRIMARY KEY,       -- of a message
+        times INTEGER NOT NULL         -- receives in a row that the end of a process cut short
+    );
+";
+
 /// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -52,7 +60,7 @@ pub(crate) enum Error {
     Mark(#[from] std::io::Error),
 }
 
-pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Error> {
+pub(super) fn open(path: &Path, durability: Durability, after_kill: bool) -> Result<Connection, Error> {
     let connection = Connection::open(path)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version > VERSION {
@@ -68,7 +76,10 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Er
     if version == 0 {
         connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
     }
+    connection.execute_batch(CUT_SHORT)?;
     // A message may have been sent while its queue was being deleted.
     connection.execute("DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)", [])?;
+    // A clean end is no fault of the messages under way.
+    connection.execute("DELETE FROM cut_short WHERE ?1 OR row NOT IN (SELECT row FROM messages)", [!after_kill])?;
     Ok(connection)
 }

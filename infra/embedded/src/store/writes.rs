@@ -10,6 +10,9 @@ use crate::sqs::Content;
 
 /// A write whose answer waits for the commit.
 pub(crate) enum Write {
+    /// Rows of messages about to be handed out, and how many receives of each the end of a process will have cut short if this
+    /// one's is. A lazy write to the message takes it back.
+    Begun(Vec<(i64, u32)>),
     Messages {
         queue: i64,
         messages: Vec<NewMessage>,
@@ -89,6 +92,12 @@ fn apply(on: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
             }
             return Ok(());
         }
+        Write::Begun(rows) => {
+            for (row, times) in rows {
+                on.prepare_cached("INSERT OR REPLACE INTO cut_short VALUES (?1, ?2)")?.execute(params![row, times])?;
+            }
+            return Ok(());
+        }
         Write::Queue { id, name, attributes, created_ms } => on
             .prepare_cached("INSERT OR REPLACE INTO queues VALUES (?1, ?2, ?3, ?4, ?4)")?
             .execute(params![id, name, attributes, created_ms])?,
@@ -134,6 +143,8 @@ fn insert(on: &Transaction<'_>, queue: i64, message: &NewMessage) -> rusqlite::R
 }
 
 fn apply_lazy(on: &Transaction<'_>, row: i64, write: &Lazy) -> rusqlite::Result<()> {
+    // Either way its receive has ended before the process did.
+    on.prepare_cached("DELETE FROM cut_short WHERE row = ?1")?.execute([row])?;
     match write {
         Lazy::Delete => {
             on.prepare_cached("DELETE FROM messages WHERE row = ?1")?.execute([row])?;
