@@ -100,8 +100,9 @@ impl Db {
                 folder::create(dir).map_err(|source| OpenError::Prepare { path: dir.to_owned(), source })?;
                 let file = dir.join(FILE_NAME);
                 marks::check(&file).map_err(|unsound| match unsound {
-                    Unsound::Damaged(reason) | Unsound::Unusable(reason) => {
-                        OpenError::Damaged { path: file.clone(), reason }
+                    Unsound::Damaged(reason) => OpenError::Damaged { path: file.clone(), reason },
+                    Unsound::Unusable(reason) => {
+                        OpenError::Prepare { path: file.clone(), source: std::io::Error::other(reason) }
                     }
                 })?;
                 for end in ["-wal", "-shm"] {
