@@ -189,8 +189,9 @@ mod tests {
         // What the flood leaves behind is no place lost.
         flood.iter().for_each(tokio::task::JoinHandle::abort);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let at_once = (0..16).map(|_| guarded(of("third")));
+        let (at_once, begin) = ((0..16).map(|_| guarded(of("third"))), tokio::time::Instant::now());
         assert!(futures::future::join_all(at_once).await.iter().all(|answer| answer.status_code == 202));
+        assert_eq!(begin.elapsed(), Duration::from_millis(40), "a tenant alone has all places");
     }
 
     // J1: with all places taken the next submission is told when to come back; looking at orders goes on; and a place that
