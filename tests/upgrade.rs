@@ -317,6 +317,58 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         for column in ["task", "version", "stamp", "children"] {
             assert_eq!(now.get(column), then.get(column), "{unknown}: `{column}`");
         }
+        // It is not at the head of the index any more, and says why where an operator looks.
+        assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, 0, "{unknown}");
+        let why = now["aside"].as_s().unwrap();
+        assert!(why.contains(unknown) && why.contains("newer version"), "{unknown}: {why}");
+        // The version that knows it is back: what was noted beside it keeps nobody from reading it.
+        let mut known = now;
+        known.insert("task".into(), recorded_task["task"].clone());
+        known.remove("children");
+        state(&known).send().await.unwrap();
+        assert_eq!(upgraded.engine.store.load(&id).await.unwrap().unwrap().id, id, "{unknown}");
+    }
+}
+
+// Damage is told apart: to deploy another version would not help.
+#[tokio::test]
+async fn a_damaged_record_is_not_taken_for_one_of_a_later_version() {
+    let recorded_task = to_item(&recorded(VERSIONS[1].0, "task-claimed"));
+    let without = |column: &str| {
+        let mut item = recorded_task.clone();
+        item.remove(column);
+        item
+    };
+    let with = |column: &str, value: AttributeValue| {
+        let mut item = recorded_task.clone();
+        item.insert(column.into(), value);
+        item
+    };
+    let whole = recorded_task["task"].as_s().unwrap();
+    let cut = whole[..whole.len() / 2].to_owned();
+    let long = "x".repeat(300 * 1024);
+    for (what, damaged) in [
+        ("cut short", with("task", AttributeValue::S(cut))),
+        ("no JSON", with("task", AttributeValue::S("ord".into()))),
+        ("a field is missing", changed(&recorded_task, |task| drop(task.as_object_mut().unwrap().remove("st")))),
+        ("another type", changed(&recorded_task, |task| task["wf"] = json!(1))),
+        // The parser quotes it.
+        ("a long text for a number", changed(&recorded_task, |task| task["st"][0]["a"] = json!(long))),
+        ("a state without its claim", changed(&recorded_task, |task| task["st"][0] = json!({"state": "Processing"}))),
+        ("no version", without("version")),
+        ("another kind of attribute", with("version", AttributeValue::S("1".into()))),
+    ] {
+        let upgraded = Upgraded::with(VERSIONS[1], "task-claimed").await;
+        let put = upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(damaged));
+        put.send().await.unwrap();
+        let id = item::to_task(&recorded_task).unwrap().id;
+        let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
+        assert!(error.contains("damaged") && !error.contains("newer version"), "{what}: {error:.200}");
+        *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
+        let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
+        for failed in [1, 0] {
+            assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, failed, "{what}");
+        }
     }
 }
 

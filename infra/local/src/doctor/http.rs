@@ -105,9 +105,17 @@ async fn system(api: &Api) -> Vec<Check> {
     });
     checks.push(match api.read("/overview").await {
         Ok(overview) if overview["unreadable"].is_array() => {
-            let all: Vec<_> = items(&overview, "unreadable").map(|one| text(one, "order_id")).collect();
-            let what = format!("the records of {} cannot be read, so nothing more happens to them", all.join(", "));
-            fail("orders", what, "stepwarden overview")
+            let all: Vec<_> = items(&overview, "unreadable").collect();
+            // Each with its reason, because that says what to do; `overview` has them all.
+            let named = all.iter().take(3).map(|one| format!("{}: {}", text(one, "order_id"), text(one, "why")));
+            let more = all.len().saturating_sub(3);
+            let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+            let what = format!(
+                "{} cannot be read, so nothing more happens to them: {}{more}",
+                all.len(),
+                named.collect::<Vec<_>>().join("; ")
+            );
+            fail("orders", what, "stepwarden overview; docs/runbook.md has a section Record unreadable")
         }
         Ok(overview) => match text(&overview["waiting"], "count").as_str() {
             "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),
