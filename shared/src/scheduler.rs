@@ -261,7 +261,12 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     if in_its_direction || was_waited_for {
         change.advance();
     }
-    change.save()
+    // A queue may have refused the notice of the turn, and once the task is Undone the message that turned it no longer sends
+    // that notice.
+    let waited = task.phase == Phase::Undoing && !task.is_undo_begun();
+    let is_over = change.task.phase != Phase::Undoing || change.task.is_undo_begun();
+    let told = if waited && is_over { change::turn_notices(task, turn) } else { Vec::new() };
+    with(change.save(), told)
 }
 
 /// The shortest wait after an attempt that was not made: no failure is counted for it, so nothing else would end a loop of
