@@ -57,14 +57,17 @@ impl Settings {
         Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
-    /// The shards of a group: first the tasks that are under way, then those that may still wait in the queue of Wakes of
-    /// their class. `turn` says with which shard to begin, so that where sweeps are cut short it is not always the same.
-    fn shards_of(self, group: u16, turn: usize) -> impl Iterator<Item = (u16, Option<Priority>)> {
-        let mut own: Vec<u16> = (group..self.shards).step_by(usize::from(self.groups.max(1))).collect();
-        let turn = turn % own.len().max(1);
-        own.rotate_left(turn);
-        let parts = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
-        parts.into_iter().flat_map(move |(bits, class)| own.clone().into_iter().map(move |shard| (shard | bits, class)))
+    /// The parts of a group: of all its shards the tasks that are under way, then those that may still wait in the queue of
+    /// Wakes of their class. `turn` says with which part to begin: where sweeps are cut short, by rows whose queue is slow to
+    /// refuse, a part that always came last would never be looked at.
+    fn parts_of(self, group: u16, turn: usize) -> Vec<(u16, Option<Priority>)> {
+        let own = (group..self.shards).step_by(usize::from(self.groups.max(1)));
+        let classes = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
+        let of_class = |(bits, class)| own.clone().map(move |shard| (shard | bits, class));
+        let mut parts: Vec<_> = classes.into_iter().flat_map(of_class).collect();
+        let turn = turn % parts.len().max(1);
+        parts.rotate_left(turn);
+        parts
     }
 }
 
@@ -203,10 +206,12 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
         let (until, began) = (self.engine.now(), Instant::now());
         let group_number = u16::try_from(group).expect("as many groups as shards at most");
-        let shards = self.settings.shards_of(group_number, minute(until));
+        // Divided, because one that leads a single group comes to each of them at the same minutes again and again.
+        let turn = minute(until) / self.holds.len().max(1);
+        let parts = self.settings.parts_of(group_number, turn);
         let places = &mut self.places;
         let part = |(shard, class)| Part { shard, class, until, cursor: places.remove(&shard), pages: 0 };
-        let mut parts: VecDeque<Part> = shards.map(part).collect();
+        let mut parts: VecDeque<Part> = parts.into_iter().map(part).collect();
         // A page of each in turn: where a sweep is cut short no shard has waited behind the backlog of another one.
         while let Some(mut part) = parts.pop_front() {
             if self.sweep_page(&mut part, &lease, &mut sweep).await? {

@@ -55,6 +55,8 @@ fn task(id: &str, now: Timestamp) -> Task {
 struct Away {
     notices: AtomicBool,
     bus: AtomicBool,
+    /// A refusal takes 10 s, as where a connection is dead.
+    slow: AtomicBool,
     refused: AtomicUsize,
     alerts: Mutex<Vec<AlertEvent>>,
 }
@@ -76,7 +78,11 @@ impl Messenger for Away {
             }
             Ok(())
         };
-        effects.into_iter().map(send).collect()
+        let sent: Vec<_> = effects.into_iter().map(send).collect();
+        if self.slow.load(Ordering::Relaxed) && sent.iter().any(Result::is_err) {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        sent
     }
 }
 
@@ -156,6 +162,73 @@ async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
         supervisor.sweep().await.unwrap();
     }
     assert!(store.tables().tasks.values().all(|task| !task.notice_owed));
+}
+
+// A function that is started anew begins at the head. What it tried went behind whatever is due by then, so it comes to what stood
+// behind those rows all the same: with 100 x 100 rows in the second sweep; with a page in each, which is one of each of three parts
+// in turn, after 3 x 101.
+#[tokio::test]
+async fn supervisors_that_know_nothing_of_each_other_come_to_an_expired_order_behind_many_rows() {
+    for (is_cut_short, most) in [(false, 2), (true, 3 * (ROWS / 100 + 1))] {
+        let (store, queues, now) =
+            (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
+        let engine = engine(Arc::clone(&store), &queues, &now);
+        rows(&store, engine.now());
+        now.fetch_add(1000, Ordering::Relaxed);
+        claimed(&engine, &store).await;
+        queues.notices.store(true, Ordering::Relaxed);
+        now.fetch_add(3_600_000, Ordering::Relaxed);
+        let mut sweeps = 0;
+        loop {
+            let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+            if is_cut_short {
+                supervisor = supervisor.stopping_at(tokio::time::Instant::now());
+            }
+            let swept = supervisor.sweep().await.unwrap();
+            supervisor.release().await;
+            sweeps += 1;
+            if swept.expired > 0 {
+                break;
+            }
+            assert!(sweeps < most, "not in {most} sweeps");
+            now.fetch_add(60_000, Ordering::Relaxed);
+        }
+    }
+}
+
+// Where a queue is slow to refuse, a sweep ends after a few pages. The part that comes first is another one each time: orders whose
+// first Wake was lost would wait for ever behind those that owe something.
+#[tokio::test(start_paused = true)]
+async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
+    const SHARDS: u16 = 4;
+    for groups in [1, 2] {
+        let (store, queues, now) =
+            (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
+        let engine = engine(Arc::clone(&store), &queues, &now);
+        rows(&store, engine.now());
+        let forgotten = Id("forgotten".into());
+        {
+            let mut tables = store.tables();
+            for (task, shard) in tables.tasks.values_mut().zip((0..SHARDS).cycle()) {
+                task.shard = moved(shard);
+            }
+            let task = Task { reply_queue: None, ..task(&forgotten.0, engine.now()) };
+            tables.tasks.insert(forgotten.clone(), task);
+        }
+        queues.notices.store(true, Ordering::Relaxed);
+        queues.slow.store(true, Ordering::Relaxed);
+        let due = store.tables().tasks[&forgotten].due;
+        let mut sweeps = 0;
+        while store.tables().tasks[&forgotten].due == due {
+            now.fetch_add(60_000, Ordering::Relaxed);
+            let settings = Settings { groups, lead_at_most: 1, ..Settings::new(SHARDS, LIFE) };
+            let mut supervisor = Supervisor::new(&engine, settings);
+            supervisor.sweep().await.unwrap();
+            supervisor.release().await;
+            sweeps += 1;
+            assert!(sweeps <= 3 * SHARDS, "not in a minute for each of {} parts", 3 * SHARDS);
+        }
+    }
 }
 
 /// A store in which no row can be moved: what a partition at its limit looks like.
