@@ -730,15 +730,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
         let mut answers = Vec::with_capacity(decided.len());
         let mut inputs = self.inputs(&decided).await;
-        let (mut effects, mut owners, mut told) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut effects, mut owners, mut told) = (Vec::new(), Vec::new(), HashSet::<Id>::new());
         for (owner, decided) in decided.into_iter().enumerate() {
             match decided {
                 Ok(Decided { handled, effects: mut own }) => match add_inputs(&handled, &mut own, &mut inputs) {
                     Ok(()) => {
-                        owners.extend(own.iter().map(|effect| (owner, follow_up(effect, &handled))));
-                        let age = handled.task().map(|task| task.updated_at.duration_until(self.now()));
-                        if own.iter().any(is_turn) && age.is_some_and(|age| age < NOTICE_FIRST_FOR) {
-                            told.insert(owner);
+                        owners.extend(own.iter().map(|effect| (owner, is_turn(effect), follow_up(effect, &handled))));
+                        if own.iter().any(is_turn)
+                            && let Some(task) = handled.task()
+                            && task.updated_at.duration_until(self.now()) < NOTICE_FIRST_FOR
+                        {
+                            told.insert(task.id.clone());
                         }
                         effects.append(&mut own);
                         answers.push(Ok(handled));
@@ -749,24 +751,35 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         // A Wake must not overtake the notice of where its task stands: the task would move on, and nobody would know any
-        // more that the notice is missing (simulation, seeds 16 and 1995). Whoever comes next sends both again.
-        let (later, first): (Vec<_>, Vec<_>) = (effects.into_iter().zip(owners))
-            .partition(|(effect, (owner, _))| told.contains(owner) && matches!(effect, Effect::Wake(..)));
-        let mut followers = Vec::new();
+        // more that the notice is missing (simulation, seeds 16 and 1995). The next message about it sends both again. The Wake may
+        // be the one of another message that was saved with the one whose notice it is.
+        let of =
+            |answer: &Result<Handled, Error>| answer.as_ref().ok().and_then(Handled::task).map(|task| task.id.clone());
+        let (later, first): (Vec<_>, Vec<_>) = effects.into_iter().zip(owners).partition(|(effect, (owner, ..))| {
+            matches!(effect, Effect::Wake(..)) && of(&answers[*owner]).is_some_and(|id| told.contains(&id))
+        });
+        let (mut followers, mut untold) = (Vec::new(), HashMap::<Id, Error>::new());
         for round in [first, later] {
-            let open = round.into_iter().filter(|(_, (owner, _))| answers[*owner].is_ok());
+            for (_, (owner, ..)) in &round {
+                if let Some(error) = of(&answers[*owner]).and_then(|id| untold.get(&id)) {
+                    answers[*owner] = Err(error.again());
+                }
+            }
+            let open = round.into_iter().filter(|(_, (owner, ..))| answers[*owner].is_ok());
             let (now, owners): (Vec<_>, Vec<_>) = open.unzip();
             if now.is_empty() {
                 continue;
             }
             let sent = Box::pin(self.messenger.send(now)).await;
-            for ((owner, follow_up), sent) in owners.into_iter().zip(sent) {
+            for ((owner, is_turn, follow_up), sent) in owners.into_iter().zip(sent) {
                 match sent {
-                    Ok(()) => {
-                        let task = answers[owner].as_ref().ok().and_then(Handled::task);
-                        followers.extend(task.map(|t| t.id.clone()).zip(follow_up));
+                    Ok(()) => followers.extend(of(&answers[owner]).zip(follow_up)),
+                    Err(error) => {
+                        if let (true, Some(id)) = (is_turn, of(&answers[owner])) {
+                            untold.insert(id, error.again());
+                        }
+                        answers[owner] = Err(error);
                     }
-                    Err(error) => answers[owner] = Err(error),
                 }
             }
         }

@@ -489,6 +489,30 @@ async fn a_wake_never_overtakes_the_notice_of_its_task() {
     assert_eq!(world.sent().len(), 2);
 }
 
+// The same where two messages are one save: the Wake of one waits for the notice of the other, and both come again.
+#[tokio::test]
+async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
+    let world = World::new(&format!("tombstones = true\n{SIDE_BY_SIDE}"), 1).await;
+    one(&world.instance("s1"), wake("ord_1")).await.unwrap();
+    world.queues.take();
+    let answered = |step, outcome| {
+        let (id, Event::Reply(told)) = reply("ord_1", step, 1) else { unreachable!() };
+        (id, Event::Reply(Reply { outcome, ..told }))
+    };
+    let away = || Outcome::Unavailable { error: "503".into(), retry_after_ms: None };
+    let batch = || vec![answered("a", failed()), answered("b", away())];
+    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    let answers = world.instance("s2").handle(batch()).await;
+    assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Undoing);
+    assert_eq!(world.sent(), Vec::<String>::new(), "the undo must not begin before the notice of it");
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    world.queues.fail(None);
+    world.instance("s3").handle(batch()).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+    let sent = world.sent();
+    let is_there = |what: &str| sent.iter().any(|sent| sent.starts_with(what));
+    assert!(is_there("notice Failed") && is_there("wake"), "{sent:?}");
+}
+
 // B9: an instance that could never read who is paused claims for nobody; one that could goes on by what it knows.
 #[tokio::test]
 async fn who_knows_of_no_pause_yet_hands_out_nothing() {
