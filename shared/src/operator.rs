@@ -39,7 +39,7 @@ pub struct Act {
 pub enum What {
     /// Go on from the failed steps, in the direction that failed; every failed step gets its whole ladder again.
     Resubmit {
-        /// The failed step that gets `input`.
+        /// The failed step that gets `input`. Where none has failed, because the record was full, one that has an input of its own.
         step: Option<String>,
         /// In place of the order's input, for that step only.
         input: Option<Value>,
@@ -241,7 +241,9 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     let has_failed = |state: &State| matches!(state, State::Failed | State::UndoFailed);
     let target = match (step, input) {
         (None, None) => None,
-        (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| has_failed(&task.steps[i].state))?),
+        (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| {
+            has_failed(&task.steps[i].state) || input.is_some() && can_be_shortened(task, i)
+        })?),
     };
     if input.is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT) {
         return Err(Refusal::BadInput);
@@ -249,7 +251,9 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     if let (Some(target), Some(input)) = (target, input) {
         let kept = |(n, step): (usize, &crate::step::Step)| step.input.as_ref().filter(|_| n != target).map(length);
         let others: usize = task.steps.iter().enumerate().filter_map(kept).sum();
-        if others + length(input) > MAX_INPUTS {
+        // What makes a record shorter is taken however long it is, since that is the only way out of one that is full.
+        let own = task.steps[target].input.as_ref().map_or(0, length);
+        if length(input) > own && others + length(input) > MAX_INPUTS {
             return Err(Refusal::LongInputs);
         }
     }
@@ -261,6 +265,14 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     }
     change.resubmit(&act.by, &reason);
     Ok(Some(change))
+}
+
+/// A record that is full stops an order between two steps. Then no step has failed, and what may be given up is the input that a
+/// person gave a step.
+fn can_be_shortened(task: &Task, index: usize) -> bool {
+    let has_failed = |step: &Step| matches!(step.state, State::Failed | State::UndoFailed);
+    let step = &task.steps[index];
+    step.input.is_some() && step.claim().is_none() && !task.steps.iter().any(has_failed)
 }
 
 /// Skips a step (`output` is `None`), or records it as done by hand.

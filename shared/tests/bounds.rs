@@ -10,7 +10,7 @@ use shared::engine::{Config, Engine, Handled};
 use shared::history::{self, Entry, Kind};
 use shared::lease::Lease;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
-use shared::operator::{Act, MAX_INPUT, What};
+use shared::operator::{Act, MAX_INPUT, Outcome as Answer, Refusal, What};
 use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::{Created, Error, Messenger, StateStore};
@@ -292,6 +292,41 @@ async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
         act.what = What::Resubmit { step: None, input: None };
     }
     assert!(refused > 0, "{:?}", world.task());
+}
+
+// A record that is full stops an order between two steps too. No step has failed then, and an input that a person gave one is what
+// can be made shorter.
+#[tokio::test]
+async fn an_order_that_a_full_record_stopped_between_steps_goes_on_with_a_shorter_input() {
+    let world = nearly_full("error", 150).await;
+    for step in &mut world.store.tables().tasks.get_mut(&id()).unwrap().steps {
+        step.state = State::Pending { not_before: None };
+    }
+    world.pass(60_000);
+    let engine = world.instance("s2");
+    let wake = || vec![(id(), Event::Wake { seen: 0, hops: 0 })];
+    engine.handle(wake()).await.remove(0).unwrap();
+    let task = world.task();
+    assert_eq!(task.phase, Phase::Error);
+    assert!(task.steps.iter().all(|step| matches!(step.state, State::Pending { .. })), "no step has failed");
+    let resubmit = async |step: Option<&str>, input: Option<Value>| {
+        let what = What::Resubmit { step: step.map(str::to_owned), input };
+        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+        engine.act(vec![(id(), act)]).await.remove(0)
+    };
+    let why = |refusal| Answer::NotAllowed { why: refusal };
+    assert_eq!(resubmit(None, Some(json!({}))).await.unwrap(), why(Refusal::Ambiguous));
+    assert_eq!(
+        resubmit(Some("s49"), Some(json!({}))).await.unwrap(),
+        why(Refusal::NotFailed),
+        "it has no input of its own"
+    );
+    // The others are still longer than they may be together: a version without that bound let them in.
+    let shorter = resubmit(Some("s0"), Some(json!({ "ref": 1 }))).await;
+    assert!(matches!(shorter, Ok(Answer::Applied(_))), "{shorter:?}");
+    engine.handle(wake()).await.remove(0).unwrap();
+    let task = world.task();
+    assert!(task.steps.iter().all(|step| step.claim().is_some()), "{:?}", task.reason);
 }
 
 /// Plays an order over a network of which any part of a send fails, until nothing is on its way: what failed comes again with its
