@@ -234,6 +234,9 @@ async fn nearly_full(on_failure: &str, free: usize) -> World {
     world
 }
 
+/// What happens to an order, as an event.
+type Cause<'a> = &'a dyn Fn(&World) -> Event;
+
 // TooLarge becomes Error with an alert: before, no write went through any more, and the order was Processing for ever.
 #[tokio::test]
 async fn an_order_whose_record_is_full_stops_with_an_alert() {
@@ -247,7 +250,7 @@ async fn an_order_whose_record_is_full_stops_with_an_alert() {
         Event::Wake { seen: 0, hops: 0 }
     };
     let cancel = |_: &World| Event::Cancel { by: "ann".into(), reason: "r".repeat(300) };
-    let cases: [(&str, &dyn Fn(&World) -> Event); 3] = [("reply", &done), ("wake", &wake), ("cancel", &cancel)];
+    let cases: [(&str, Cause<'_>); 3] = [("reply", &done), ("wake", &wake), ("cancel", &cancel)];
     for (name, event) in cases {
         let world = nearly_full("undo", 150).await;
         let event = event(&world);
