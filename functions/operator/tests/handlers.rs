@@ -516,7 +516,7 @@ async fn a_record_that_was_set_aside_is_named_behind_any_number_of_orders() {
     let store = &world.operator.engine.store;
     store.set_aside(&damaged, "why", Timestamp::now() + SignedDuration::from_hours(24), true).await.unwrap();
     let overview = world.get("/overview").await;
-    assert_eq!(ids(&overview["unreadable"]), [damaged.0.clone()], "{overview}");
+    assert_eq!(ids(&overview["unreadable"]), std::slice::from_ref(&damaged.0), "{overview}");
     assert!(overview["unreadable"][0]["why"].as_str().unwrap().contains("damaged"), "{overview}");
 }
 
