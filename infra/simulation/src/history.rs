@@ -475,6 +475,13 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         if counts && old.claim().is_none() {
             wrong(Rule::FailureCount, format!("version {v}: step {n} fails while nobody has it"));
         }
+        // A save can hold several changes, but no answer to a request that is sent only after it: a save between is missing.
+        if new.claimed_at > before.version && new.settled_at > new.claimed_at {
+            wrong(
+                Rule::OneChain,
+                format!("version {v}: step {n} is claimed at {} and settled at {}", new.claimed_at, new.settled_at),
+            );
+        }
         let undoes = matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError);
         if old.state == State::Processed && new.state != State::Processed && !undoes {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} was Processed and is not any more"));

@@ -211,7 +211,7 @@ async fn every_character<P: Place>(place: &P) {
     let wanted = Reply { tenant: String::new(), ..replied };
     assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted);
     let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
-    let wanted = Notice { queue: String::new(), tenant: String::new(), ..told };
+    let wanted = Notice { queue: String::new(), ..told };
     assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), wanted);
     let got = take(place, queues::SET_ASIDE, 1).await;
     assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
