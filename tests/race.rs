@@ -25,11 +25,15 @@ use tokio::sync::Barrier;
 const SCHEDULERS: usize = 16;
 
 /// Every save of every instance: order and version.
-type Saves = Arc<Mutex<Vec<(Id, u64)>>>;
+/// Of each save the order, the version it was decided on, and the version it wrote.
+type Saves = Arc<Mutex<Vec<(Id, u64, u64)>>>;
 
 fn recorder(saves: &Saves) -> Observer {
     let saves = Arc::clone(saves);
-    Arc::new(move |save| saves.lock().unwrap().push((save.task.id.clone(), save.task.version)))
+    Arc::new(move |save| {
+        let before = save.before.map_or(0, |(task, _)| task.version);
+        saves.lock().unwrap().push((save.task.id.clone(), before, save.task.version));
+    })
 }
 
 fn instances(world: &World, saves: &Saves, n: usize) -> Vec<Arc<Engine>> {
@@ -44,16 +48,26 @@ async fn orders(world: &World, n: usize) -> Vec<Id> {
     ids
 }
 
-/// One chain of versions from 1 to the last for each order: every version was saved by exactly one instance.
+/// One chain of saves to the last version for each order: each save holds one change or several, and follows the one before it.
 fn one_chain_each(saves: &Saves, tasks: &[Task]) {
-    let mut chains: BTreeMap<Id, Vec<u64>> = BTreeMap::new();
-    for (id, version) in saves.lock().unwrap().iter() {
-        chains.entry(id.clone()).or_default().push(*version);
+    let mut chains: BTreeMap<Id, Vec<(u64, u64)>> = BTreeMap::new();
+    for (id, before, version) in saves.lock().unwrap().iter() {
+        chains.entry(id.clone()).or_default().push((*before, *version));
     }
     for task in tasks {
         let mut chain = chains.remove(&task.id).unwrap_or_default();
         chain.sort_unstable();
-        assert_eq!(chain, (1..=task.version).collect::<Vec<_>>(), "{}: {:#?}", task.id, task.log);
+        let mut last = 0;
+        for (before, version) in chain {
+            assert!(
+                before == last && version > before,
+                "{}: {before} to {version} after {last}: {:#?}",
+                task.id,
+                task.log
+            );
+            last = version;
+        }
+        assert_eq!(last, task.version, "{}: {:#?}", task.id, task.log);
     }
 }
 
@@ -324,11 +338,11 @@ async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
     let tasks = processed(&world, &ids).await;
     for task in &tasks {
         let mut own: Vec<u64> =
-            saves.lock().unwrap().iter().filter(|(id, _)| *id == task.id).map(|(_, version)| *version).collect();
+            saves.lock().unwrap().iter().filter(|(id, ..)| *id == task.id).map(|(.., version)| *version).collect();
         own.sort_unstable();
         own.dedup();
         // A write whose answers were all lost is known to nobody; no version is known to two.
-        assert_eq!(own.len(), saves.lock().unwrap().iter().filter(|(id, _)| *id == task.id).count(), "SEED={seed}");
+        assert_eq!(own.len(), saves.lock().unwrap().iter().filter(|(id, ..)| *id == task.id).count(), "SEED={seed}");
     }
 }
 

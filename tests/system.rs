@@ -66,7 +66,13 @@ async fn orders_submitted_over_http_are_processed() {
     for task in &tasks {
         assert!(task.steps.iter().all(|s| s.state == State::Processed), "{task:#?}");
         let versions: Vec<_> = whole.versions(&task.id).iter().map(|t| t.version).collect();
-        assert_eq!(versions, (0..=task.version).collect::<Vec<_>>(), "one chain of versions, each saved once");
+        // A save can hold several changes, each with a version of its own.
+        let is_chain = versions.windows(2).all(|pair| pair[0] < pair[1]);
+        let ends = (versions.first().copied(), versions.last().copied());
+        assert!(
+            is_chain && ends == (Some(0), Some(task.version)),
+            "one chain of versions, each saved once: {versions:?}"
+        );
     }
 }
 

@@ -223,7 +223,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                 Some(still) if still.token == lease.token => lease = still,
                 Some(_) | None => break,
             }
-            if self.is_time_up() || began.elapsed() >= MAX_SWEEP {
+            let is_long = self.stop_at.is_none() && began.elapsed() >= MAX_SWEEP;
+            if is_long || self.is_time_up() {
                 break;
             }
         }
