@@ -8,7 +8,7 @@ use shared::order::Id;
 use shared::ports::StateStore;
 use shared::step::State;
 use shared::strain::{QUIET, Strain, WINDOW};
-use shared::task::ProcessState;
+use shared::task::{MAX_OWED_WAIT, ProcessState};
 use shared::time::SignedDuration;
 use std::time::Duration;
 use stepwarden_aws::messenger::{AGENT_ALERT, ORDER_ALERT};
@@ -73,8 +73,9 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     while world.deliver("scheduler", &world.submit.engine).await {}
     pass(SignedDuration::from_secs(61)).await;
     sweep(&world, "v1").await;
-    for name in ["v2", "v3"] {
-        pass(SignedDuration::from_secs(60)).await;
+    // What is owed is tried again after as long as it has been owed already.
+    for (name, wait) in [("v2", 60), ("v3", 120)] {
+        pass(SignedDuration::from_secs(wait)).await;
         let swept = sweep(&world, name).await;
         assert_eq!((swept.looked_at, swept.failed), (15, 15), "they stay due");
     }
@@ -87,7 +88,7 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     assert!(world.endpoints.events().page(0, 1000).is_empty());
     world.no_faults();
     for name in ["v4", "v5", "v6"] {
-        pass(SignedDuration::from_secs(60)).await;
+        pass(MAX_OWED_WAIT).await;
         sweep(&world, name).await;
     }
     let alerted = events(&world, ORDER_ALERT);
