@@ -17,31 +17,31 @@ use stepwarden_simulation::ADAPTER_EVERY;
 /// How a system starts.
 #[derive(clap::Args)]
 pub struct Up {
-    /// Port of the API on 127.0.0.1; the next two serve the AWS endpoints and the sample remote services. 0 takes free ones
+    /// Port of the API on 127.0.0.1; the next two ports serve the AWS endpoints and the sample remote services. 0 picks free ports
     #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
     pub port: u16,
-    /// Where the data is kept
+    /// Directory for the data
     #[arg(long, default_value = DATA, value_name = "DIR")]
     pub data: PathBuf,
-    /// Keep the data in memory. Token and URL are kept in .stepwarden, so that the other verbs find them
+    /// Keep the data in memory. Token and URL are still written to .stepwarden, where the other commands find them
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
-    /// Start although data files are damaged or missing, with what is left of them; a copy of each is kept
+    /// Start even if data files are damaged or missing, with the data that is left; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What an answered write survives
+    /// What a write survives once it was answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Use the deployed tables and queues that the environment names, instead of embedded ones
+    /// Use the deployed tables and queues that the environment names instead of the embedded ones
     #[arg(long)]
     pub aws: bool,
-    /// Where the remote service of an agent or a pool is, in place of the sample one; may be repeated
+    /// URL of the remote service for an agent or a pool, instead of the sample service; repeatable
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     pub remotes: Vec<(String, String)>,
-    /// A TOML file with more tokens, each with its tenant and scopes; docs/security.md has one
+    /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// Orders a second taken over HTTP from each tenant, and twice as many at once; 0: all
+    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0: no limit
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub rate_limit: u32,
     #[command(flatten)]
@@ -51,15 +51,14 @@ pub struct Up {
 /// Which queues there are, beside those that every system has.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a reply queue for orders of these tenants; `*` is every tenant, and a name alone is for tenant `default`; may
-    /// be repeated
+    /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant `default`;
+    /// repeatable
     #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
     pub reply_queues: Vec<ReplyQueues>,
-    /// Agents with several pools, the most preferred first, for instance "payment=payment,payment-b"
+    /// Agents with several pools, preferred pool first, for example "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
-    /// An agent that a program of your own serves: workflows may name it, and its requests wait in queue agent-NAME; may be
-    /// repeated
+    /// Agent that your own program serves: workflows may name it, and its requests go to queue agent-NAME; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }
@@ -79,13 +78,13 @@ impl Setup {
 /// The sample remote services alone.
 #[derive(clap::Args)]
 pub struct Remotes {
-    /// Port on 127.0.0.1; 0 takes a free one, and the first line of the output is the URL
+    /// Port on 127.0.0.1; 0 picks a free port. The first line of the output is the URL
     #[arg(long, default_value_t = 8082)]
     pub port: u16,
-    /// Where the ledgers are kept [default: in memory]
+    /// Directory for the ledgers [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Start although the file of the ledgers is damaged or missing, with what is left of it; a copy is kept
+    /// Start even if the ledger file is damaged or missing, with the data that is left; keeps a copy of it
     #[arg(long, requires = "data")]
     pub accept_loss: bool,
 }
@@ -93,21 +92,21 @@ pub struct Remotes {
 /// Many orders with faults.
 #[derive(clap::Args)]
 pub struct Demo {
-    /// Orders, one JSON object a line [default: the 830 built-in ones]
+    /// File with orders, one JSON object per line [default: the 830 built-in orders]
     pub file: Option<PathBuf>,
-    /// Share of calls to remote services that fail and may be tried again
+    /// Share of calls to remote services that fail but can be retried
     #[arg(long, default_value_t = 0.10, value_parser = rate)]
     pub transient: f64,
-    /// Share of calls that are never answered
+    /// Share of calls that never get an answer
     #[arg(long, default_value_t = 0.03, value_parser = rate)]
     pub hang: f64,
-    /// Share of steps that a remote service refuses for good
+    /// Share of steps that a remote service refuses permanently
     #[arg(long, default_value_t = 0.01, value_parser = rate)]
     pub permanent: f64,
     /// Seed of the faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Print the summary as one JSON object, and nothing else
+    /// Print only the summary, as one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -115,47 +114,48 @@ pub struct Demo {
 /// A measurement.
 #[derive(clap::Args)]
 pub struct Bench {
-    /// Measure these alone
+    /// Parts to measure
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = Part::value_variants().iter().copied())]
     pub only: Vec<Part>,
     /// Orders in the throughput run
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub orders: u64,
-    /// Orders one at a time, for the latency
+    /// Orders in the latency run, one at a time
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
-    /// Orders submitted and not ended at most
+    /// Maximum number of orders in flight
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
-    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, all at once. The
-    /// rate leaves out the time of submission
+    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all at once.
+    /// The rate excludes the time of submission
     #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
-    /// Orders a second, each in a run of its own: they are submitted on schedule, and their time counts from then
+    /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency counts from
+    /// the scheduled time
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [50, 100, 200, 400], value_parser = per_second())]
     pub rates: Vec<u32>,
-    /// How long each of these runs lasts
+    /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
-    /// How often an agent, the scheduler and everything are killed
+    /// How many times to kill an agent, the scheduler, and everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
-    /// Measure memory and files instead, in one run of so long at --rate, for instance 1h
+    /// Measure memory and files instead, in one run of this length at --rate, for example 1h
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
-    /// Orders a second of the run with --duration
+    /// Orders per second in the run with --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What an answered write survives
+    /// What a write survives once it was answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Keep everything in memory, and leave out recovery, for want of anything to recover
+    /// Keep everything in memory and skip the recovery part: there is nothing to recover
     #[arg(long)]
     pub memory: bool,
-    /// Where the data goes [default: a fresh directory]
+    /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// Draw throughput and latencies into this file
+    /// Write a chart of throughput and latencies to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Print one JSON object
@@ -166,28 +166,28 @@ pub struct Bench {
 /// The process that `bench` kills.
 #[derive(clap::Args)]
 pub struct BenchAgent {
-    /// Where the endpoints are
+    /// URL of the endpoints
     pub url: String,
 }
 
 /// A run in virtual time.
 #[derive(clap::Args)]
 pub struct Simulate {
-    /// A workflow file [default: the project's own workflows, which use every rule between them]
+    /// Workflow file [default: the built-in workflows, which together use every rule]
     pub file: Option<PathBuf>,
-    /// An agent that a program of your own serves; may be repeated
+    /// Agent that your own program serves; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// How many seeds
+    /// Number of seeds to run
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub seeds: u64,
-    /// The first of them: with --first 30000 --seeds 1000 seeds 30000 to 30999 are played
+    /// First seed: --first 30000 --seeds 1000 runs seeds 30000 to 30999
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=LAST_FIRST))]
     pub first: u64,
-    /// Replay this seed alone and print its trace
+    /// Replay only this seed and print its trace
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// One seed in so many goes over the DynamoDB adapter; 0: none
+    /// Run every Nth seed through the DynamoDB adapter; 0: none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object
@@ -198,10 +198,10 @@ pub struct Simulate {
 /// What the doctor looks at.
 #[derive(clap::Args)]
 pub struct Doctor {
-    /// Look at the deployment whose tables and queues the environment names, as for `up --aws`
+    /// Check the deployment whose tables and queues the environment names, as for `up --aws`
     #[arg(long)]
     pub aws: bool,
-    /// Where the data of the local system is kept
+    /// Data directory of the local system
     #[arg(long, default_value = DATA, value_name = "DIR")]
     pub data: PathBuf,
     #[command(flatten)]
@@ -213,7 +213,7 @@ pub struct Doctor {
 /// A shell to complete for.
 #[derive(clap::Args)]
 pub struct Completions {
-    /// Its name
+    /// The shell
     pub shell: clap_complete::Shell,
 }
 
@@ -222,7 +222,7 @@ pub struct Completions {
 pub enum Kept {
     /// A power failure: fsync before every answer
     Power,
-    /// The end of the process, such as kill -9
+    /// The end of the process, for example by kill -9
     Process,
 }
 
@@ -251,7 +251,7 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "write a number from 1".to_owned())
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "write a number of at least 1".to_owned())
 }
 
 fn per_second() -> clap::builder::RangedI64ValueParser<u32> {

@@ -19,20 +19,20 @@ const AFTER: &str = "\
 Examples:
   stepwarden                     run the demo
   stepwarden up                  start the system and stay up
-  stepwarden doctor              see whether all is well, and what to do if not
+  stepwarden doctor              check the system's health, and what to do about problems
   stepwarden submit order.json --wait
-  stepwarden overview            what waits for a person
+  stepwarden overview            show what waits for a person
 
 Exit codes:
   0  done; `watch` and `submit --wait`: the order is Processed
-  1  failed: no answer, refused for now, or a check that does not hold
-  2  wrong use: an argument, a file, a token, or a name that nobody knows
+  1  failed: no answer, a refusal that a later retry may pass, or a failed check
+  2  wrong usage: a bad argument, file or token, or an unknown name
   3  `watch` and `submit --wait`: the order is Undone
-  4  the same: it is in Error
-  5  the same: it is still open after the timeout
-  141  nobody reads the output any more
+  4  `watch` and `submit --wait`: the order is in Error
+  5  `watch` and `submit --wait`: the order is still open after the timeout
+  141  the reader of the output has gone
 
-Colours are for terminals only; NO_COLOR=1 turns them off.";
+Colours appear on terminals only; NO_COLOR=1 turns them off.";
 
 /// Runs multi-step business work reliably: a scheduler, agents and a supervisor over SQS and DynamoDB.
 ///
@@ -43,7 +43,7 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Folder of workflow files [default: workflows/ here, if there is one, else the built-in ones]
+    /// Folder of workflow files [default: workflows/ in this folder if it exists, else the built-in workflows]
     #[arg(long, global = true, value_name = "DIR")]
     pub workflows: Option<PathBuf>,
 }
@@ -51,11 +51,11 @@ pub struct Cli {
 /// The verbs.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Start the whole system in this process and stay up
+    /// Start the whole system in this process and keep it running
     ///
-    /// Callers need the token that it prints; STEPWARDEN_TOKEN sets another one.
+    /// Callers need the token that it prints. Set STEPWARDEN_TOKEN to use another one.
     #[command(
-        after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     on any free port; the first line of the output is the URL\n  stepwarden up --memory     keep no data"
+        after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     any free port; the first line of the output is the URL\n  stepwarden up --memory     keep the data in memory"
     )]
     Up(Up),
     /// Run many orders with faults through a fresh system, then check every effect
@@ -65,10 +65,10 @@ pub enum Command {
     Demo(Demo),
     /// Measure throughput, latency, recovery and memory on this machine, in about a minute
     #[command(
-        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --only throughput --orders 100000 --backlog 1000    the same, a thousand at a time\n  stepwarden bench --duration 1h --rate 100    whether memory stays as it is"
+        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --only throughput --orders 100000 --backlog 1000    the same, 1000 at a time\n  stepwarden bench --duration 1h --rate 100    does memory stay constant?"
     )]
     Bench(Bench),
-    /// Serve the steps of the recovery runs of `bench`, which starts and kills it
+    /// Serve the steps of `bench`'s recovery runs; `bench` starts and kills it
     #[command(hide = true)]
     BenchAgent(BenchAgent),
     /// Run a workflow under faults in virtual time, and check that every order ends well
@@ -79,32 +79,32 @@ pub enum Command {
     /// Serve the sample remote services alone, for a system that runs elsewhere
     #[command(after_help = "Examples:\n  stepwarden remotes --port 8082")]
     Remotes(Remotes),
-    /// Look whether all is well: settings, API, token, clock, tables, queues, files. It changes nothing
+    /// Check settings, API, token, clock, tables, queues and files; changes nothing
     ///
-    /// Every line says ok, warn or FAIL, and what to do. With AWS_ENDPOINT_URL it looks at that emulator, with --aws at the
-    /// deployment that the environment names, else at the embedded endpoints of a local system.
+    /// Every line says ok, warn or FAIL, and what to do. It checks the embedded endpoints of a local system; with
+    /// AWS_ENDPOINT_URL that emulator; with --aws the deployment that the environment names.
     #[command(
         after_help = "Examples:\n  stepwarden doctor\n  stepwarden doctor --aws --url https://API.execute-api.eu-west-1.amazonaws.com --token TOKEN"
     )]
     Doctor(Doctor),
     /// Submit an order from a file, or from standard input for `-`
     ///
-    /// Prints the order's id. With --wait it goes on as `watch` does, and ends with its exit codes.
+    /// Prints the order's id. With --wait it then follows the order, with the exit codes of `watch`.
     #[command(
-        after_help = "Examples:\n  stepwarden submit order.json\n  head -1 tests/data/northwind-orders.jsonl | stepwarden submit - --wait\n  stepwarden submit order.json --key invoice-4711    again is the same order"
+        after_help = "Examples:\n  stepwarden submit order.json\n  head -1 tests/data/northwind-orders.jsonl | stepwarden submit - --wait\n  stepwarden submit order.json --key invoice-4711    repeat it: still one order"
     )]
     Submit(Submit),
     /// Follow an order until it ends
     ///
     /// Prints a line for each change. Exit code 0: Processed, 3: Undone, 4: Error, 5: still open after the timeout.
     #[command(
-        after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object a line, each the order as it stands"
+        after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object per line: the order's current state"
     )]
     Watch(Watch),
-    /// Show how an order stands
+    /// Show an order's current state
     #[command(
         visible_alias = "show",
-        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with its input, its history, and what can be done now"
+        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with input, history and the acts that are possible now"
     )]
     Get(Get),
     /// Show what happened to an order
@@ -120,8 +120,8 @@ pub enum Command {
     Overview(At),
     /// List agents: whether they are paused or strained, and what waits in their pools
     ///
-    /// Circuit breakers are in the memory of each agent's process; what the API knows of them is a strained agent, and the
-    /// line `deferred` in the history of the orders that an open one held back.
+    /// Circuit breakers are in the memory of each agent's process. The API shows their effects: strained agents, and a
+    /// `deferred` entry in the history of each order that an open breaker held back.
     #[command(visible_alias = "breaker", after_help = "Examples:\n  stepwarden agents")]
     Agents(At),
     /// List queues and what is in them
@@ -132,55 +132,55 @@ pub enum Command {
     Leader(At),
     /// List dead letters and messages set aside, by queue; `dlq redrive` moves them back
     #[command(
-        after_help = "Examples:\n  stepwarden dlq\n  stepwarden dlq redrive scheduler --dry-run --reason \"a look\"\n  stepwarden dlq redrive scheduler --limit 50 --reason \"the function is mended\""
+        after_help = "Examples:\n  stepwarden dlq\n  stepwarden dlq redrive scheduler --dry-run --reason \"checking\"\n  stepwarden dlq redrive scheduler --limit 50 --reason \"the function is fixed\""
     )]
     Dlq(Dlq),
-    /// One act on many orders, at a bounded rate, with a line for each
+    /// Perform one act on many orders at a limited rate, and print a line for each
     ///
-    /// At least one filter is needed. Exit code 1 if an order is not as wanted afterwards.
+    /// At least one filter is required. The exit code is 1 if the act failed for any order.
     #[command(
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
     )]
     Bulk(Box<Bulk>),
     /// Continue an order in Error from its failed steps
     ///
-    /// Every failed step gets all its attempts again; what is done stays done. Where it was an undo that failed, that undo is tried
-    /// again and the order goes on being undone: resubmit never turns it forward. The answer says that the act is accepted;
-    /// --wait shows what comes of it.
+    /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, that undo is retried and
+    /// the order continues to be undone: resubmit never turns it forward again. The answer only says that the act was accepted;
+    /// --wait shows the outcome.
     #[command(
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
     )]
     Resubmit(Act),
-    /// Leave a failed step, or a failed undo, out
+    /// Skip a failed step or a failed undo
     #[command(after_help = "Examples:\n  stepwarden skip ORDER_ID --step check-fraud --reason \"checked by hand\"")]
     Skip(Act),
-    /// Record that a failed step, or a failed undo, was done by hand
+    /// Record that a failed step or a failed undo was done by hand
     #[command(
         after_help = "Examples:\n  stepwarden mark-done ORDER_ID --step charge --output '{\"receipt\": \"R-1\"}' --reason \"paid in cash\""
     )]
     MarkDone(Act),
-    /// End the wait for the next attempt
+    /// Start the next attempt now instead of waiting for it
     #[command(after_help = "Examples:\n  stepwarden retry-now ORDER_ID --reason \"the service is back\"")]
     RetryNow(Act),
-    /// Stop an order that has not ended, and undo what was done
+    /// Stop an open order and undo its finished steps
     #[command(after_help = "Examples:\n  stepwarden cancel ORDER_ID --reason \"the customer asked for it\"")]
     Cancel(Act),
-    /// Undo an order, also one that is Processed
-    #[command(after_help = "Examples:\n  stepwarden undo ORDER_ID --reason \"sent back\"")]
+    /// Undo an order, even one that is Processed
+    #[command(after_help = "Examples:\n  stepwarden undo ORDER_ID --reason \"goods returned\"")]
     Undo(Act),
-    /// Claim nothing more of an order until it is resumed
-    #[command(after_help = "Examples:\n  stepwarden pause ORDER_ID --reason \"a question to the customer\"")]
+    /// Start no more steps of an order until it is resumed
+    #[command(after_help = "Examples:\n  stepwarden pause ORDER_ID --reason \"waiting for the customer\"")]
     Pause(Act),
     /// End the pause of an order
-    #[command(after_help = "Examples:\n  stepwarden resume ORDER_ID --reason \"answered\"")]
+    #[command(after_help = "Examples:\n  stepwarden resume ORDER_ID --reason \"the customer answered\"")]
     Resume(Act),
-    /// Hand an agent no more work until it is resumed
+    /// Give an agent no more work until it is resumed
     #[command(after_help = "Examples:\n  stepwarden pause-agent payment --reason \"the bank is down until noon\"")]
     PauseAgent(AgentAct),
     /// End the pause of an agent
     #[command(after_help = "Examples:\n  stepwarden resume-agent payment --reason \"the bank is back\"")]
     ResumeAgent(AgentAct),
-    /// Print completions for a shell
+    /// Print a shell completion script
     #[command(
         after_help = "Examples:\n  stepwarden completions bash > ~/.local/share/bash-completion/completions/stepwarden\n  stepwarden completions zsh > ~/.zfunc/_stepwarden"
     )]

@@ -1,4 +1,4 @@
-//! Arguments of the verbs that speak to a system.
+//! Arguments of the verbs that call a system's API.
 
 use crate::access;
 use jiff::SignedDuration;
@@ -13,10 +13,10 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The system to speak to.
 #[derive(clap::Args, Clone)]
 pub struct At {
-    /// Where its API is [default: what `stepwarden up` keeps in .stepwarden/url here while it runs, else http://127.0.0.1:8080]
+    /// URL of the API [default: the URL in .stepwarden/url while `stepwarden up` runs in this folder, else http://127.0.0.1:8080]
     #[arg(long, env = "STEPWARDEN_URL")]
     pub url: Option<String>,
-    /// Its token [default: the one that `stepwarden up` keeps in .stepwarden/token here, if the API is on this machine]
+    /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Print the answer as JSON
@@ -36,24 +36,24 @@ impl At {
 /// An order to submit.
 #[derive(clap::Args)]
 pub struct Submit {
-    /// The workflow's input, one JSON object
+    /// File with the workflow's input, one JSON object; `-` reads standard input
     pub file: PathBuf,
     /// Name of the workflow [default: the only one, or `order` if there are several]
     #[arg(long)]
     pub workflow: Option<String>,
-    /// Your own reference, which lists show and searches find
+    /// Your own reference; lists show it and filters find it
     #[arg(long, value_name = "TEXT")]
     pub reference: Option<String>,
-    /// Idempotency key: the same key and the same order give the same answer [default: a new one]
+    /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
-    /// Registered name of the queue that gets the notices
+    /// Registered name of the queue that receives the order's notices
     #[arg(long, value_name = "NAME")]
     pub reply_queue: Option<String>,
-    /// How urgent it is
+    /// Priority of the order
     #[arg(long, value_parser = ["high", "normal", "low"], default_value = "normal")]
     pub priority: String,
-    /// Follow it until it ends, as `watch` does
+    /// Follow the order until it ends, as `watch` does
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub struct One {
 pub struct Get {
     /// The order's id
     pub id: String,
-    /// Also its input, its history and what can be done now; for operators
+    /// Also show the input, the history and the acts that are possible now; needs the operator's scope
     #[arg(long)]
     pub full: bool,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub struct Watch {
 /// How long to follow an order.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Wait {
-    /// Follow it no longer than this, for instance 30s, 10m or 2h
+    /// Stop following after this time, for example 30s, 10m or 2h
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = time)]
     pub timeout: Duration,
 }
@@ -117,15 +117,15 @@ pub struct Filter {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Only orders whose reference begins so
+    /// Only orders whose reference begins with this text
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Only orders with this step in trouble
+    /// Only orders in which this step is failing or has failed
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Only orders accepted at or after this time, for instance 2026-11-21T09:30:00Z
+    /// Only orders accepted at or after this time, for example 2026-11-21T09:30:00Z
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -138,39 +138,39 @@ pub struct Filter {
 /// One act on many orders.
 #[derive(clap::Args)]
 pub struct Bulk {
-    /// What to do
+    /// The act to perform
     #[arg(value_parser = operator::act::NAMES)]
     pub action: String,
     #[command(flatten)]
     pub filter: Filter,
-    /// Only orders with a step of this agent in trouble
+    /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
-    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    /// Operator's name; ignored if the token names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Why; it stays in the history of each order
+    /// Reason; kept in the history of each order
     #[arg(long)]
     pub reason: String,
-    /// Only say what would be done
+    /// Show what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Most orders acted on
+    /// Act on at most this many orders
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
     /// Acts a second, 1 to 100
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rate: u64,
-    /// So many orders that are not as wanted end it
+    /// Stop after this many failures
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub abort_after: u64,
-    /// For resubmit with --step: input in place of the order's, JSON
+    /// For resubmit with --step: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
-    /// For mark-done: what the agent would have returned, JSON
+    /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// Where to go on, from an earlier call
+    /// Cursor printed by an earlier call
     #[arg(long)]
     pub cursor: Option<String>,
     #[command(flatten)]
@@ -191,9 +191,9 @@ pub struct Dlq {
 /// What to do with dead letters.
 #[derive(clap::Subcommand)]
 pub enum Letters {
-    /// Move dead letters back to their queue; for `set-aside`, each message to where it came from
+    /// Move dead letters back to their queue; from `set-aside`, move each message back to the queue it came from
     #[command(
-        after_help = "Examples:\n  stepwarden dlq redrive set-aside --dry-run --reason \"a look\"    shows the first messages, and why\n  stepwarden dlq redrive scheduler --all --rate 100 --reason \"the function is mended\""
+        after_help = "Examples:\n  stepwarden dlq redrive set-aside --dry-run --reason \"checking\"    shows the first messages and why they are there\n  stepwarden dlq redrive scheduler --all --rate 100 --reason \"the function is fixed\""
     )]
     Redrive(Redrive),
 }
@@ -201,24 +201,24 @@ pub enum Letters {
 /// What to move.
 #[derive(clap::Args)]
 pub struct Redrive {
-    /// The queue they died in, as `dlq` lists it, or set-aside
+    /// Queue whose dead letters to move, as `dlq` lists it, or set-aside
     pub queue: String,
-    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    /// Operator's name; ignored if the token names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Why
+    /// Reason
     #[arg(long)]
     pub reason: String,
-    /// Most messages moved, 1 to 1000
+    /// Move at most this many messages, 1 to 1000
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub limit: u64,
-    /// All of them, by a task of SQS that goes on by itself; not for set-aside
+    /// Move all of them with an SQS task that keeps running after this command ends; not for set-aside
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Messages a second of that task, 1 to 500
+    /// Messages that the task moves per second, 1 to 500
     #[arg(long, requires = "all", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=500))]
     pub rate: Option<u64>,
-    /// Only look: the first messages, and why they are there
+    /// Move nothing; show the first messages and why they are there
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -230,10 +230,10 @@ pub struct Redrive {
 pub struct List {
     #[command(flatten)]
     pub filter: Filter,
-    /// Most orders in the page
+    /// Maximum number of orders in the page
     #[arg(long)]
     pub limit: Option<u32>,
-    /// Where the page begins, from the page before
+    /// Cursor printed with the previous page
     #[arg(long)]
     pub cursor: Option<String>,
     #[command(flatten)]
@@ -245,19 +245,19 @@ pub struct List {
 pub struct Act {
     /// The order's id
     pub id: String,
-    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    /// Operator's name; ignored if the token names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Why; it stays in the order's history
+    /// Reason; kept in the order's history
     #[arg(long)]
     pub reason: String,
-    /// Name of the step, where more than one comes into question
+    /// Name of the step; needed only if the act could apply to several
     #[arg(long)]
     pub step: Option<String>,
-    /// For resubmit: input in place of the order's for that step, JSON
+    /// For resubmit: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
-    /// For mark-done: what the agent would have returned, JSON
+    /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
     /// Act only if the order is still at this version
@@ -277,10 +277,10 @@ pub struct Act {
 pub struct AgentAct {
     /// The agent's name
     pub agent: String,
-    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    /// Operator's name; ignored if the token names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Why
+    /// Reason
     #[arg(long)]
     pub reason: String,
     #[command(flatten)]
