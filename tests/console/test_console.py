@@ -96,7 +96,7 @@ def test_the_input_of_a_step_is_edited_and_acts_say_what_became_of_them(system, 
     page.click("dialog button[type=submit]")
     expect(page.locator(".toast")).to_contain_text("Resubmitted")
     expect(page.locator(".log")).to_contain_text("with another input for charge")
-    expect(page.locator(".step", has_text="charge")).to_contain_text("Input put in by an operator")
+    expect(page.locator(".step", has_text="charge")).to_contain_text("Input from an operator")
 
 
 def test_an_act_on_an_order_that_moved_on_is_refused_in_words(system, window):
@@ -155,7 +155,7 @@ def test_many_orders_are_acted_on_at_once(system, window):
     page.keyboard.press("Enter")
     act = dialog.get_by_role("button", name="Resubmit: 3 orders")
     expect(act).to_be_focused()
-    expect(dialog).to_contain_text("Resubmit would be done to 3 orders.")
+    expect(dialog).to_contain_text("Resubmit would apply to 3 orders.")
     assert {system.state(order) for order in broken} == {"Error"}, "nothing is done yet"
 
     # Another question is another look.
@@ -163,9 +163,9 @@ def test_many_orders_are_acted_on_at_once(system, window):
     expect(act).to_have_count(0)
     page.select_option("#f-action", "retry-now")
     page.click("dialog button[type=submit]")
-    expect(dialog).to_contain_text("Retry now would be done to 0 orders, and not to 3:")
+    expect(dialog).to_contain_text("Retry now would apply to 0 orders, but not to 3:")
     expect(dialog.locator(".left li")).to_contain_text("3: the order is in Error")
-    expect(dialog.locator("button[type=submit]")).to_have_text("Show what it would do")
+    expect(dialog.locator("button[type=submit]")).to_have_text("Preview")
     page.select_option("#f-action", "resubmit")
     page.fill("#f-limit", "2")
     page.click("dialog button[type=submit]")
@@ -183,7 +183,7 @@ def test_many_orders_are_acted_on_at_once(system, window):
     expect(dialog.locator("button[type=submit]")).to_have_text("Resubmit: 1 order")
     page.route("**/bulk", lambda route: route.fulfill(json={"dry_run": False, "good": 0, "failed": 1, "aborted": False, "results": [{"order_id": last, "outcome": "moved", "why": "the order has moved on since it was looked at"}]}))
     page.click("dialog button[type=submit]")
-    expect(dialog).to_contain_text("accepted for 0 orders, not for 1:")
+    expect(dialog).to_contain_text("accepted for 0 orders, failed for 1:")
     expect(dialog.locator(".left a")).to_have_attribute("href", f"#/orders/{last}")
     page.unroute("**/bulk")
     page.keyboard.press("Escape")
@@ -249,7 +249,7 @@ def test_text_of_an_order_never_becomes_code(system, window):
     page.goto(page.url.split("#")[0] + "#/system")
     expect(page.locator("table").first).to_contain_text("<script>alert(1)</script>")
     page.goto(page.url.split("#")[0] + f"#/orders?workflow={'%3Cscript%3E'}&reference=%22%3E%3Cimg%20src=x%20onerror=alert(4)%3E")
-    expect(page.locator(".list .nothing")).to_contain_text("fits")
+    expect(page.locator(".list .nothing")).to_contain_text("matches")
     assert page.locator("main script, main img").count() == 0
     system.call("POST", "/agents/noop/resume", {"by": "ann", "reason": "over"})
 
@@ -287,7 +287,7 @@ def acts_on_text(page):
 
 def test_an_order_that_does_not_exist_is_said_to_be_none(window):
     one = window("#/orders/ord_zzzzzzzzzzzzzzzzzzzzzzzzzz", expected=[404])
-    expect(one.page.locator("[role=alert]")).to_contain_text("There is no order with this id here")
+    expect(one.page.locator("[role=alert]")).to_contain_text("There is no order with this id")
     one.page.keyboard.press("Escape")
     is_settled(one.page)
 
@@ -328,7 +328,7 @@ def test_two_thousand_orders_are_paged_searched_and_filtered(system, window):
     page.keyboard.press("Enter")
     expect(rows(page)).to_have_count(50)
     page.fill("#f-from", "2099-01-01T00:00")
-    expect(page.locator(".list .nothing")).to_have_text("No order fits.")
+    expect(page.locator(".list .nothing")).to_have_text("No order matches.")
     page.click("text=Clear")
     expect(rows(page)).to_have_count(50)
     until(lambda: not system.call("GET", "/overview")[1]["open"]["count"], "all orders ended")
@@ -430,7 +430,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(system, window):
     expect(dialog).to_be_visible()
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
-    expect(dialog).to_contain_text("does not take this token")
+    expect(dialog).to_contain_text("does not accept this token")
     page.fill("#token", system.token)
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
@@ -465,7 +465,7 @@ def test_a_link_with_a_token_signs_in_within_an_open_tab(system, window):
     base = page.url.split("#")[0]
     page.goto(f"{base}#token=wrong")
     until(lambda: page.wait_for_timeout(100) or "Bearer wrong" in sent, "the first token is tried")
-    expect(dialog).to_contain_text("does not take this token")
+    expect(dialog).to_contain_text("does not accept this token")
     # The one before was refused, so nothing is asked.
     page.goto(f"{base}#token=right&/system")
     expect(dialog).to_have_count(0)

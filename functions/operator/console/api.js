@@ -45,7 +45,7 @@ export const token = {
     }
     const used = token.get();
     if (!given) return false;
-    if (used && used !== given && used !== refused && !confirm("This address brings another token than the one you are signed in with. Take it? From then on you act as whoever it names.")) return false;
+    if (used && used !== given && used !== refused && !confirm("This link contains a different token from the one you are signed in with. Use it? You will then act as the person it names.")) return false;
     token.set(given);
     return true;
   },

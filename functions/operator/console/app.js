@@ -11,9 +11,9 @@ import { system, troubles } from "./system.js";
 const TICK_MS = 1000;
 const STALE_MS = 15_000;
 const KEYS = [
-  ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open the row"], ["Esc", "back to the orders; leave a dialog"],
-  ["n  p", "older, newer page"], ["f", "filters"], ["b", "act on all orders that the filters show"], ["r", "resubmit the order"], ["g o", "orders"], ["g s", "system"],
-  ["u", "update now"], ["?", "these keys"],
+  ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open the row"], ["Esc", "back to the orders; close a dialog"],
+  ["n  p", "older, newer page"], ["f", "filters"], ["b", "act on all orders that match the filters"], ["r", "resubmit the order"], ["g o", "orders"], ["g s", "system"],
+  ["u", "update now"], ["?", "show these keys"],
 ];
 
 token.fromAddress();
@@ -65,8 +65,8 @@ function connection() {
   const failing = polls.find((poll) => poll.error);
   const at = Math.min(...polls.map((poll) => poll.at));
   if (failing?.error.status === 401) return ["bad", "Signed out"];
-  const wait = failing && `next try in ${span(Math.max(0, failing.next - Date.now()))}`;
-  const old = at && Date.now() - at > STALE_MS ? `, what you see is ${span(Date.now() - at)} old` : "";
+  const wait = failing && `next attempt in ${span(Math.max(0, failing.next - Date.now()))}`;
+  const old = at && Date.now() - at > STALE_MS ? `, data is ${span(Date.now() - at)} old` : "";
   if (failing) return ["bad", `${failing.error.status ? "Refused" : "Disconnected"}${old}; ${wait}`];
   if (!at) return ["wait", "Loading"];
   return old && document.hidden === false && Date.now() - at > 60_000 ? ["warn", `Stale${old}`] : ["good", "Live"];
@@ -83,7 +83,7 @@ function top() {
   show(
     document.getElementById("top"),
     h("a", { class: "brand", href: "#/orders" }, h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }), "Stepwarden"),
-    h("nav", { "aria-label": "Views" }, tab("#/orders", "Orders", !isSystem, people, "wait for a person"), tab("#/system", "System", isSystem, wrong, "to look at")),
+    h("nav", { "aria-label": "Views" }, tab("#/orders", "Orders", !isSystem, people, "wait for a person"), tab("#/system", "System", isSystem, wrong, "need attention")),
     h("span", { class: `pill ${looks}`, role: "status", title: words }, h("i", { "aria-hidden": "true" }), h("span", {}, words)),
     token.get() && h("button", { class: "quiet", onclick: () => { token.drop(); signIn("You signed out."); app.refresh(); } }, "Sign out"),
     h("button", { class: "quiet key", onclick: help, "aria-label": "Keys", title: "Keys (?)" }, "?"),
@@ -116,13 +116,13 @@ function signIn(why) {
       },
     },
     h("p", { class: "lead" }, why),
-    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints it, and a link that signs in. It is kept in this tab until you close it.")),
+    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints it, with a link that signs in. This tab keeps it until you close the tab.")),
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
   );
   const dialog = openDialog("Sign in", form, { class: "sign-in" });
 }
 
-on.unauthorized = () => signIn(token.get() ? "The API does not take this token, or not any more." : "The API asks for a token.");
+on.unauthorized = () => signIn(token.get() ? "The API does not accept this token, or no longer accepts it." : "The API requires a token.");
 on.contact = () => render();
 
 let leader = false;

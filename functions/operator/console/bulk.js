@@ -39,7 +39,7 @@ function reasons(results) {
   return rows.length ? h("ul", { class: "left" }, rows.slice(0, LISTED).map(line), rows.length > LISTED && h("li", {}, `and ${many(rows.length - LISTED, "other reason")}`)) : null;
 }
 
-const words = { state: "in state", workflow: "of workflow", tenant: "of tenant", reference: "with a reference that begins with", step: "with this step in trouble:", from: "accepted since" };
+const words = { state: "in state", workflow: "of workflow", tenant: "of tenant", reference: "with a reference that begins with", step: "in which this step is failing or has failed:", from: "accepted since" };
 
 /** Asks for an act on the orders that `parameters` filter. */
 export function bulk(parameters, done) {
@@ -52,28 +52,28 @@ export function bulk(parameters, done) {
   const actions = Object.keys(ACTS);
   ask({
     title: "Act on all these orders?",
-    lead: [h("p", {}, "All orders", named, ", not only those on this page. First it shows what would be done."), h("p", { class: "small" }, "Each order is acted on as it was listed; one that has changed meanwhile is left alone. Closing this ends it.")],
+    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), h("p", { class: "small" }, "An order that changes in the meantime is left alone. Closing this dialog stops the run.")],
     fields: [
       { name: "action", label: "Act", kind: "select", options: actions, names: Object.fromEntries(actions.map((action) => [action, ACTS[action].name])), value: "resubmit" },
-      { name: "limit", label: "How many at most", value: "100" },
-      { name: "output", label: "Output", kind: "json", rows: 3, value: "{}", folded: "The output that Mark done records", help: "JSON, as the agent would have returned it; the same for every order." },
+      { name: "limit", label: "Maximum number", value: "100" },
+      { name: "output", label: "Output", kind: "json", rows: 3, value: "{}", folded: "Output that Mark done records", help: "JSON, as the agent would have returned it; the same for every order." },
     ],
-    verb: "Show what it would do",
+    verb: "Preview",
     done,
     async look(values) {
       const told = await run({ ...asked(values), dry_run: true }, most(values), LOOKED_AT, () => true);
       const verb = told.good ? `${name(values)}: ${many(told.good, "order")}` : null;
-      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would be done to `, h("strong", {}, many(told.good, "order")), told.failed ? `, and not to ${told.failed}:` : "."), reasons(told.results)] };
+      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would apply to `, h("strong", {}, many(told.good, "order")), told.failed ? `, but not to ${told.failed}:` : "."), reasons(told.results)] };
     },
     async send(values, { tell, signal }) {
       const onward = (sum) => {
-        tell(h("p", {}, `${sum.good} accepted, ${sum.failed} not…`));
+        tell(h("p", {}, `${sum.good} accepted, ${sum.failed} failed…`));
         return !signal.aborted;
       };
       const told = await run({ ...asked(values), rate_per_s: RATE }, most(values), AT_ONCE, onward);
       const sum = `${name(values)}: accepted for ${many(told.good, "order")}`;
       if (!told.failed && !told.aborted) return `${sum}.`;
-      return { stay: [h("p", {}, `${sum}, not for ${told.failed}${told.aborted ? "; it ended because too many failed" : ""}:`), reasons(told.results)] };
+      return { stay: [h("p", {}, `${sum}, failed for ${told.failed}${told.aborted ? "; stopped after too many failures" : ""}:`), reasons(told.results)] };
     },
   });
 }

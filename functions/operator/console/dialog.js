@@ -75,9 +75,9 @@ function values(form, fields) {
  */
 export function ask({ title, lead, fields = [], verb, danger, look, send, done }) {
   const all = [
-    { name: "reason", label: "Reason", required: true, most: MOST_REASON, help: "It stays in the record." },
+    { name: "reason", label: "Reason", required: true, most: MOST_REASON, help: "Kept in the record." },
     ...fields,
-    { name: "by", label: "Your name", required: true, most: MOST_BY, value: localStorage.getItem(BY) ?? "", help: "Where you are signed in, the name in your token counts." },
+    { name: "by", label: "Your name", required: true, most: MOST_BY, value: localStorage.getItem(BY) ?? "", help: "Ignored if your token names you." },
   ];
   const wrong = h("p", { class: "wrong", role: "alert" });
   const confirm = h("button", { type: "submit", class: danger ? "danger" : "primary" }, verb);
@@ -119,7 +119,7 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
         } catch (error) {
           if (!(error instanceof Refused)) throw error;
           const unsure = error.status === 0 || error.status >= 500;
-          show(wrong, `${error.message}${unsure ? " It may be done all the same: look before you repeat it." : ""}`);
+          show(wrong, `${error.message}${unsure ? " It may have taken effect: check before you repeat it." : ""}`);
         } finally {
           confirm.disabled = false;
           // The button that was pressed, with what it does now.

@@ -54,6 +54,6 @@ export function graph({ order }) {
     );
   };
   const told = order.steps.map((step) => `${step.name}${step.after.length ? ` after ${step.after.join(" and ")}` : ""}: ${stateName(step.state)}`).join("; ");
-  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Graph, may be scrolled" },
+  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Graph, scrollable" },
     s("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told }, order.steps.map(edge), order.steps.map(node)));
 }

@@ -17,18 +17,18 @@ function words({ order, history, plan }) {
   const waits = order.steps.filter((step) => step.next_attempt_at && Date.parse(step.next_attempt_at) > now());
   const late = order.steps.filter((step) => step.complete_by && Date.parse(step.complete_by) < now());
   const lines = [];
-  if (order.paused_at) lines.push(["pause", "Paused", `since ${when(order.paused_at).textContent}${by(history, "paused")}. Nothing new is started until somebody resumes it.`]);
+  if (order.paused_at) lines.push(["pause", "Paused", `since ${when(order.paused_at).textContent}${by(history, "paused")}. No new step starts until somebody resumes it.`]);
   if (order.state === "Error") {
     lines.push(["bad", "This order waits for a person", order.reason ?? failed.map((step) => `${step.name}: ${step.last_error}`).join("; ")]);
-    if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not gone out yet."]);
+    if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not been sent yet."]);
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
-  if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then a request that was already sent may still be carried out, and undoing it first would leave its effect.`]);
+  if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
-      const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is under way." : "";
+      const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is in progress." : "";
       if (step.held_back) {
-        lines.push(["warn", `${step.name} is held back`, `${step.last_error}.${next} No failure is counted.`]);
+        lines.push(["warn", `${step.name} is held back`, `${step.last_error}.${next} This does not count as a failure.`]);
         continue;
       }
       lines.push(["warn", `${step.name} failed ${step.undo_failures || step.failures}${step.undo_failures ? "" : ` of ${most}`} times`, `${step.last_error}.${next}`]);
@@ -70,7 +70,7 @@ function buttons(details, done) {
     "div",
     { class: "acts", role: "group", "aria-label": "Actions" },
     fits.map(button),
-    others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not others" : "Why is there nothing to do"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "does not fit"}`)))),
+    others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not the others" : "Why no action is possible"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "not possible"}`)))),
   );
 }
 
@@ -86,7 +86,7 @@ function steps({ order, plan }) {
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
-        bounds.input !== undefined && h("details", {}, h("summary", {}, "Input put in by an operator"), json(bounds.input))),
+        bounds.input !== undefined && h("details", {}, h("summary", {}, "Input from an operator"), json(bounds.input))),
     );
   };
   return h("ol", { class: "steps" }, order.steps.map(one));
@@ -115,7 +115,7 @@ export function order(app, _, id) {
 
   async function copy() {
     await navigator.clipboard?.writeText(id);
-    say("The id is copied.");
+    say("Id copied.");
   }
 
   view.render = () => {
@@ -124,7 +124,7 @@ export function order(app, _, id) {
     const heading = h("h1", { class: "mono" }, id);
     if (!details) {
       const none = poll.error?.status === 404;
-      const why = none ? "There is no order with this id here. An order is kept for the retention time after its end; look at the id, or search by its reference." : poll.error?.message;
+      const why = none ? "There is no order with this id. It may have been removed after the retention time. Check the id, or search by reference." : poll.error?.message;
       show(app.main, back, h("div", { class: "title" }, heading), h("p", { class: poll.error ? "wrong" : "nothing", role: poll.error ? "alert" : null }, why ?? "Loading…"));
       return;
     }

@@ -40,7 +40,7 @@ function reasons(group, looks, state) {
       h("a", { href: to, class: `why ${looks}` },
         h("b", { class: "n" }, `${why.count}${group.more ? "+" : ""}`),
         h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
-        h("span", { class: "error" }, prose(why.error ?? "no reason is recorded")),
+        h("span", { class: "error" }, prose(why.error ?? "no reason recorded")),
         h("span", { class: "since" }, "since ", age(why.since))),
     );
   };
@@ -67,7 +67,7 @@ function brief(app) {
   if (wrong.length) parts.push(h("h2", {}, h("a", { href: "#/system" }, "The system")), h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("a", { href: "#/system", class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why))))));
   if (!parts.length) parts.push(h("p", { class: "verdict good" }, h("i", { "aria-hidden": "true" }, "✓"), "Nothing waits for a person, and nothing is stuck."));
   const open = all.open;
-  const oldest = all.oldest && [" · oldest ", h("a", { href: `#/orders/${all.oldest.order_id}` }, age(all.oldest.created_at)), all.oldest.is_exact ? "" : ", of those looked at"];
+  const oldest = all.oldest && [" · oldest ", h("a", { href: `#/orders/${all.oldest.order_id}` }, age(all.oldest.created_at)), all.oldest.is_exact ? "" : ", among those read"];
   parts.push(h("p", { class: "small" }, many(open.count, "open order", open.more), oldest));
   return h("section", { class: "brief", "aria-label": "What needs attention" }, parts);
 }
@@ -139,7 +139,7 @@ export function orders(app, parameters) {
       { class: isWide ? "filters wide" : "filters", role: "search", "aria-label": "Orders", onsubmit: (event) => { event.preventDefault(); clearTimeout(typed); find(document.getElementById("search").value); } },
       h("label", { class: "filter search" }, h("span", {}, "Id or reference"),
         h("input", {
-          id: "search", type: "search", placeholder: "ord_… or the beginning of a reference", autocomplete: "off", spellcheck: "false",
+          id: "search", type: "search", placeholder: "ord_… or the start of a reference", autocomplete: "off", spellcheck: "false",
           oninput: (event) => { clearTimeout(typed); const { value } = event.target; typed = setTimeout(() => find(value), 350); },
         })),
       h("label", { class: "filter" }, h("span", {}, "State"),
@@ -148,7 +148,7 @@ export function orders(app, parameters) {
       h("button", { type: "button", class: "only-phone", "aria-expanded": String(isWide), onclick: () => { isWide = !isWide; view.render(); } }, isWide ? "Fewer filters" : "More filters"),
       text("workflow", "Workflow", seen.workflows),
       text("tenant", "Tenant", seen.tenants),
-      text("step", "Step in trouble"),
+      text("step", "Failing step"),
       h("label", { class: "filter" }, h("span", {}, "Accepted since"),
         h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
       h("button", { type: "button", class: "quiet", disabled: !any, onclick: () => go(Object.fromEntries(FILTERS.map((name) => [name, undefined]))) }, "Clear"),
@@ -161,7 +161,7 @@ export function orders(app, parameters) {
     const isOpen = ["Pending", "Processing", "Undoing"].includes(one.state);
     const isRetrying = isOpen && (first || one.failure_count > 0);
     const more = one.trouble.length > 1 ? ` (+${one.trouble.length - 1})` : "";
-    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : isOpen && one.failure_count ? "another attempt is under way" : one.reason && prose(one.reason);
+    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : isOpen && one.failure_count ? "another attempt is in progress" : one.reason && prose(one.reason);
     return h(
       "li",
       { "data-key": one.order_id },
@@ -190,22 +190,22 @@ export function orders(app, parameters) {
     const next = pages?.at(-1).next;
     const any = FILTERS.some((name) => parameters[name]);
     const nothing = !pages ? (poll.error ? null : "Loading…") : rows.length ? null
-      : next ? "No order among those looked at fits. There are older ones."
-      : any ? "No order fits." : "There are no orders yet. Submit one: stepwarden submit order.json";
+      : next ? "No match among the orders read so far. There are older ones."
+      : any ? "No order matches." : "There are no orders yet. Submit one: stepwarden submit order.json";
     const older = () => { before.push(parameters.cursor); app.go(link({ ...parameters, cursor: next })); window.scrollTo(0, 0); };
     const newer = () => { app.go(link({ ...parameters, cursor: before.pop() })); window.scrollTo(0, 0); };
     return h(
       "section",
       { class: "list", "aria-label": "Orders", "aria-busy": isOld && !poll.error ? "true" : null },
       poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
-      h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "What is wrong", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
+      h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "Problem", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
       h("ul", { id: "list" }, rows.map(row)),
       nothing && h("p", { class: "nothing" }, nothing),
-      pages?.flatMap((page) => page.unreadable ?? []).map((one) => h("p", { class: "wrong", "data-key": `unreadable-${one.order_id}` }, h("span", { class: "mono" }, one.order_id), " is left out, because its record cannot be read: ", prose(one.why))),
+      pages?.flatMap((page) => page.unreadable ?? []).map((one) => h("p", { class: "wrong", "data-key": `unreadable-${one.order_id}` }, h("span", { class: "mono" }, one.order_id), " is not listed because its record cannot be read: ", prose(one.why))),
       h("div", { class: "pages" },
         h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
         h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? ", the newest" : ""}` : ""),
-        h("button", { id: "older", disabled: isOld || !next, onclick: older }, rows.length || !next ? "Older" : "Look further back")),
+        h("button", { id: "older", disabled: isOld || !next, onclick: older }, rows.length || !next ? "Older" : "Search older orders")),
     );
   }
 

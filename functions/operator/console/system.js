@@ -14,23 +14,23 @@ export function troubles(app) {
   const queues = app.queues.last ?? [];
   const found = [];
   for (const [name, pause] of Object.entries(all?.paused_agents ?? {})) found.push({ looks: "pause", what: `${name} is paused`, why: `by ${pause.by}: ${pause.reason}` });
-  for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-offs are ${strain.stretch} times as long` });
+  for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-off is ${strain.stretch} times as long` });
   const unreadable = all?.unreadable ?? [];
-  if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `nothing more happens to ${unreadable.length === 1 ? "it" : "them"}: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
+  if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `${unreadable.length === 1 ? "it does" : "they do"} not move on: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
   for (const [name, breaker] of Object.entries(all?.breakers ?? {})) found.push({ looks: "warn", what: `${name}: breaker open`, why: prose(`${breaker.error}. It holds ${many(breaker.count, "order")} back.`) });
   const dead = queues.filter((queue) => queue.dead_letters);
-  for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; look at why, then move them back" });
+  for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; find out why, then move them back" });
   const unknown = queues.filter((queue) => queue.why);
   if (unknown.length) found.push({ looks: "warn", what: `${unknown.length === 1 ? unknown[0].name : many(unknown.length, "queue")} cannot be counted`, why: unknown[0].why });
   const aside = queues.find((queue) => queue.name === ASIDE)?.waiting;
-  if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; «Move back» shows why before it moves any" });
+  if (aside) found.push({ looks: "bad", what: `${many(aside, "message")} set aside`, why: "they cannot be handled; “Move back” shows why before it moves any" });
   return found;
 }
 
 /** Shows why the first messages are where they are. */
 async function peek(name, list) {
   try {
-    const { left } = await post(`/queues/${encodeURIComponent(name)}/redrive`, { by: "the console", reason: "a look at why", dry_run: true });
+    const { left } = await post(`/queues/${encodeURIComponent(name)}/redrive`, { by: "the console", reason: "showing why", dry_run: true });
     show(list, left.map((one) => h("li", {}, prose(one.why))));
   } catch (error) {
     show(list, h("li", { class: "wrong" }, error.message));
@@ -44,8 +44,8 @@ function redrive(queue, app) {
   peek(queue.name, why);
   ask({
     title: isAside ? "Move messages set aside back?" : `Move dead letters back to ${queue.name}?`,
-    lead: [h("p", {}, `${many(count, "message")}, about. Each goes to the queue it came from and is handled again; whoever receives one twice is fenced. Mend the cause first, or they come back.`), why],
-    fields: [{ name: "limit", label: "How many at most", value: String(Math.min(MOST_MOVED, Math.max(count, 1))) }],
+    lead: [h("p", {}, `About ${many(count, "message")}. Each returns to the queue it came from and is handled again; duplicates do no harm. Fix the cause first, or they will come back.`), why],
+    fields: [{ name: "limit", label: "Maximum number", value: String(Math.min(MOST_MOVED, Math.max(count, 1))) }],
     verb: "Move back",
     done: app.refresh,
     async send({ limit, ...why }) {
@@ -59,13 +59,13 @@ function setAgent(agent, app) {
   const verb = agent.paused ? "resume" : "pause";
   ask({
     title: `${agent.paused ? "Resume" : "Pause"} ${agent.name}?`,
-    lead: h("p", {}, agent.paused ? "Work goes to this agent again." : "No new work goes to this agent. What it has already may still finish; orders wait, and waiting counts no failure."),
+    lead: h("p", {}, agent.paused ? "This agent gets work again." : "This agent gets no new work. Requests that it already has may still finish. Orders wait, and waiting does not count as a failure."),
     verb: agent.paused ? "Resume" : "Pause",
     danger: !agent.paused,
     done: app.refresh,
     async send(why) {
       const told = await post(`/agents/${encodeURIComponent(agent.name)}/${verb}`, why);
-      return `${agent.name} is ${told.paused ? "paused" : "resumed"}; every scheduler follows within ${told.within_s} s.`;
+      return `${agent.name} is ${told.paused ? "paused" : "resumed"}; in effect within ${told.within_s} s.`;
     },
   });
 }
@@ -95,8 +95,8 @@ function agentsTable(agents, app) {
   const row = (agent) => {
     const state = agent.paused ? [h("strong", { class: "pause" }, "Paused"), ` by ${agent.paused.by}, ${age(new Date(agent.paused.since).toISOString())} ago: ${agent.paused.reason}`]
       : breakers[agent.name] ? [h("strong", { class: "warn" }, "Breaker open"), `: holds ${many(breakers[agent.name].count, "order")} back, such as `, h("a", { href: `#/orders/${breakers[agent.name].order_id}` }, "this one")]
-      : agent.strained ? [h("strong", { class: "warn" }, "Strained"), `: back-offs are ${agent.strained.stretch} times as long`]
-      : h("span", { class: "good" }, "Takes work");
+      : agent.strained ? [h("strong", { class: "warn" }, "Strained"), `: back-off ${agent.strained.stretch} times as long`]
+      : h("span", { class: "good" }, "Ready");
     const waits = (pool) => (pool.queues.some((queue) => queue.waiting === undefined) ? "unknown" : pool.queues.reduce((sum, queue) => sum + queue.waiting, 0));
     const pools = agent.pools.length > 1 && h("ul", { class: "pools" }, agent.pools.map((pool) => h("li", {}, h("span", {}, pool.name), ` ${waits(pool)} waiting${pool.dead ? `, ${pool.dead} dead` : ""}`)));
     return h("tr", { "data-key": agent.name }, h("th", { scope: "row" }, agent.name, pools, agent.why && h("p", { class: "wrong" }, agent.why)), h("td", {}, state), number(agent.waiting), number(agent.dead, "bad"),
@@ -107,7 +107,7 @@ function agentsTable(agents, app) {
 
 function leasesTable(leases) {
   const row = (lease) => {
-    const state = lease.holder ? ["until ", when(lease.expires), ", unless renewed"] : ["free since ", when(lease.expires), ": on AWS that is so between sweeps"];
+    const state = lease.holder ? ["until ", when(lease.expires), ", unless renewed"] : ["free since ", when(lease.expires), ": normal between sweeps on AWS"];
     return h("tr", { "data-key": lease.name }, h("th", { scope: "row" }, lease.name), h("td", { class: "mono" }, lease.holder ?? "–"), h("td", {}, state), number(lease.token));
   };
   return leases.length ? h("div", { class: "scroll" }, h("table", {}, heads("Lease", "Held by", "Until", ["Token"]), h("tbody", {}, leases.map(row)))) : h("p", { class: "nothing" }, "No supervisor has led yet.");
@@ -131,9 +131,9 @@ export function system(app) {
         h("h1", { class: "hidden" }, "System"),
         h("section", { class: "brief", "aria-label": "What needs attention" },
           wrong.length ? h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("span", { class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why)))))
-            : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no message set aside, every agent takes work." : "Loading…"),
-          all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", of those looked at"] : "")),
-        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. An open one shows here, and in the order, while it holds an order back, with what opened it.")]),
+            : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no messages set aside, and every agent is ready." : "Loading…"),
+          all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", among those read"] : "")),
+        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. While an open breaker holds an order back, it is shown here and in the order, with the error that opened it.")]),
         block("Queues", app.queues, (list) => queuesTable(list, app)),
         block("Leader", leases, leasesTable),
       );

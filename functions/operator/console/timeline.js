@@ -11,7 +11,7 @@ const AXIS = 40;
 const APART = [60, 96];
 const RIGHT = 14;
 const LEAST_BAR = 4;
-// A time in which nothing ran is cut short when it is longer than both: so many ms, and this part of all the rest.
+// A time without activity is cut short when it is longer than both: so many ms, and this part of all the rest.
 const LONG_MS = 5000;
 const LONG = 0.4;
 // To this part of the rest.
@@ -60,7 +60,7 @@ export function attempts({ order, history, plan }, until) {
   return { bars, marks };
 }
 
-/** From times to pixels, in straight pieces: long times in which nothing ran are cut. */
+/** From times to pixels, in straight pieces: long times without activity are cut. */
 export function scale(start, end, edges, bars, width) {
   const times = [...new Set([start, end, ...edges.filter((at) => at > start && at < end)])].sort((a, b) => a - b);
   const pieces = times.slice(1).map((to, n) => {
@@ -146,7 +146,7 @@ export function timeline(details, room) {
   const cut = (text) => (text.length > left / 7.4 ? `${text.slice(0, Math.floor(left / 7.4) - 1)}…` : text);
 
   const bar = (one) => {
-    const what = one.end ? event(one.end).words : "under way";
+    const what = one.end ? event(one.end).words : "in progress";
     const from = x(one.from);
     const wide = Math.max(LEAST_BAR, x(one.to) - from);
     const inRange = one.step && one.deadline && one.deadline <= end && (one.open || one.end === "step_expired");
@@ -157,17 +157,17 @@ export function timeline(details, room) {
       inRange && s("path", { class: "deadline", d: `M${x(one.deadline)} ${y(one.step) + 4} v${ROW - 8}` }, title(`CompleteBy ${clock(one.deadline, true)}`)));
   };
   const mark = (one) => s("circle", { class: `mark ${one.looks}`, cx: x(one.at), cy: y(one.step) + ROW / 2, r: one.looks === "act" ? 5 : 4 }, title(one.words, clock(one.at, true), one.detail));
-  const told = bars.filter((one) => one.step).map((one) => `${one.undo ? "undo of " : ""}${one.step} attempt ${one.attempt}: ${one.end ? event(one.end).words : "under way"}, ${span(one.to - one.from)}`).join("; ");
+  const told = bars.filter((one) => one.step).map((one) => `${one.undo ? "undo of " : ""}${one.step} attempt ${one.attempt}: ${one.end ? event(one.end).words : "in progress"}, ${span(one.to - one.from)}`).join("; ");
   return h("div", { class: "time" },
-    s("svg", { class: "timeline", width: left + width + RIGHT, height, role: "img", "aria-label": `${told || "no attempt yet"}. The history below has the same in words.` },
+    s("svg", { class: "timeline", width: left + width + RIGHT, height, role: "img", "aria-label": `${told || "no attempt yet"}. The history below says the same in words.` },
       names.map((name, n) => s("g", {}, n % 2 === 0 && s("rect", { class: "stripe", x: 0, y: n * ROW, width: left + width + RIGHT, height: ROW }), s("text", { class: n ? "row-name" : "row-name order", x: 8, y: n * ROW + ROW / 2 + 4 }, cut(name), title(name)))),
       [["elapsed", 24], ["time of day", 7]].map(([name, up]) => s("text", { class: "tick", x: 8, y: height - up }, name)),
       clocks(start, end, ended ? end : time, drawn, width).map((one) => s("text", { class: "tick clock", x: left + one.x, y: height - 7, "text-anchor": one.anchor }, one.text)),
       ticks(start, drawn, width).map((tick) => s("g", {}, s("line", { class: "grid", x1: left + tick.x, x2: left + tick.x, y1: 0, y2: names.length * ROW }), s("text", { class: "tick", x: left + tick.x, y: height - 24, "text-anchor": tick.x ? "middle" : "start" }, tick.text))),
-      drawn.pieces.filter((piece) => piece.cut).map((piece) => s("g", { class: "cut" }, s("rect", { x: left + piece.x, y: 0, width: piece.end - piece.x, height: names.length * ROW }, title(`${span(piece.to - piece.from)} in which nothing ran`)), s("text", { class: "tick", x: left + (piece.x + piece.end) / 2, y: ROW / 2 + 4, "text-anchor": "middle" }, piece.end - piece.x > 40 ? span(piece.to - piece.from) : "⋯"))),
+      drawn.pieces.filter((piece) => piece.cut).map((piece) => s("g", { class: "cut" }, s("rect", { x: left + piece.x, y: 0, width: piece.end - piece.x, height: names.length * ROW }, title(`${span(piece.to - piece.from)} without activity`)), s("text", { class: "tick", x: left + (piece.x + piece.end) / 2, y: ROW / 2 + 4, "text-anchor": "middle" }, piece.end - piece.x > 40 ? span(piece.to - piece.from) : "⋯"))),
       !ended && s("line", { class: "now", x1: x(time), x2: x(time), y1: 0, y2: names.length * ROW }, title("now")),
       bars.map(bar),
       marks.map(mark),
       next.map((one) => s("path", { class: "next", d: `M${x(one.at)} ${y(one.step) + 6} l7 7 l-7 7 l-7 -7 z` }, title(`next attempt ${clock(one.at, true)}`)))),
-    h("ul", { class: "legend", "aria-hidden": "true" }, [["run", "under way"], ["good", "done"], ["warn", "will be retried"], ["bad", "failed for good"], ["undone", "undone, or put off"], ["act", "a person"]].map(([looks, what]) => h("li", {}, h("i", { class: looks }), what)), h("li", {}, h("i", { class: "by" }), "CompleteBy"), h("li", {}, h("i", { class: "to-come" }), "next attempt")));
+    h("ul", { class: "legend", "aria-hidden": "true" }, [["run", "in progress"], ["good", "done"], ["warn", "will be retried"], ["bad", "failed permanently"], ["undone", "undone or deferred"], ["act", "a person"]].map(([looks, what]) => h("li", {}, h("i", { class: looks }), what)), h("li", {}, h("i", { class: "by" }), "CompleteBy"), h("li", {}, h("i", { class: "to-come" }), "next attempt")));
 }

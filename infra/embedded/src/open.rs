@@ -38,8 +38,8 @@ pub enum OpenError {
 
     /// SQLite finds the file inconsistent, or no database at all.
     #[error(
-        "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or go on with what \
-         is left by --accept-loss, which keeps a copy",
+        "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or \
+         continue with what is left by --accept-loss, which keeps a copy",
         file.display()
     )]
     Damaged {
@@ -50,7 +50,7 @@ pub enum OpenError {
     },
 
     /// The file was written by a later version of this program.
-    #[error("the database file {} is of a newer version of this program ({reason})", file.display())]
+    #[error("the database file {} was written by a newer version of this program ({reason})", file.display())]
     Newer {
         /// The database file.
         file: PathBuf,

@@ -99,8 +99,8 @@ impl Access {
                 let who = format!("token of `{}`", visible(&sub));
                 let claims = [("sub", sub), (TENANT_CLAIM, tenant), ("scope", scopes.join(" "))];
                 if !access.add(&token, claims.map(|(name, value)| (name.to_owned(), value)).into()) {
-                    let why = "another entry, or the first token of this system, is the same; make a new one with \
-                               `openssl rand -hex 16`";
+                    let why = "this token is already in use, by another entry or as the system's first token; make a \
+                               new one with `openssl rand -hex 16`";
                     return Err(StartError::Data(format!("{}: {who}: {why}", path.display())).into());
                 }
             }
@@ -140,16 +140,18 @@ impl Access {
 
     fn claims(&self, authorization: Option<&str>) -> Result<&Claims, Problem> {
         const HOW: &str =
-            "send the header `Authorization: Bearer TOKEN`; `stepwarden up` prints the token at its start";
+            "send the header `Authorization: Bearer TOKEN`; `stepwarden up` prints the token when it starts";
         let bearer = authorization.and_then(|text| text.split_once(' '));
         let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) =
-            bearer.ok_or_else(|| problem::unauthorized("Authorization", format!("no token came; {HOW}")))?;
+            bearer.ok_or_else(|| problem::unauthorized("Authorization", format!("the request has no token; {HOW}")))?;
         let hash: [u8; 32] = Sha256::digest(token.trim()).into();
         // All of them are looked at, whichever it is.
         let same = self.known.iter().filter(|(known, _)| bool::from(known.ct_eq(&hash)));
         let known = same.fold(None, |_, (_, claims)| Some(claims));
-        known.ok_or_else(|| problem::unauthorized("Authorization", format!("the token is not known here; {HOW}")))
+        known.ok_or_else(|| {
+            problem::unauthorized("Authorization", format!("this system does not know the token; {HOW}"))
+        })
     }
 
     /// Counts one submission of `tenant`, at a rate that its bursts may be ahead of (generic cell rate algorithm).
@@ -164,7 +166,7 @@ impl Access {
         if ahead >= BURST {
             let seconds = u32::try_from((ahead - BURST).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
             let detail =
-                format!("tenant `{tenant}` may submit {} orders a second; try again in {seconds} s", self.rate);
+                format!("tenant `{tenant}` may submit {} orders per second; try again in {seconds} s", self.rate);
             metrics::ORDERS_REFUSED.add("rate_limited");
             return Err(problem::rate_limited(None, detail).retry_after(seconds));
         }
@@ -180,7 +182,7 @@ fn check(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "a token has {LEAST} to {MOST} letters, digits and characters of -._~+/=; take for instance `openssl rand -hex 16`"
+        "a token has {LEAST} to {MOST} letters, digits and characters of -._~+/=; `openssl rand -hex 16` makes one"
     ))
 }
 
@@ -264,12 +266,12 @@ fn read(path: &Path) -> Result<Vec<Entry>> {
         check(&entry.token).map_err(|why| wrong(format!("token of `{who}`: {why}")))?;
         if let Some(scope) = entry.scopes.iter().find(|scope| **scope != orders && **scope != operator) {
             let scope = visible(scope);
-            let why = format!("there is no scope `{scope}`; write `{orders}`, `{operator}`, or both");
+            let why = format!("unknown scope `{scope}`; write `{orders}`, `{operator}`, or both");
             return Err(wrong(format!("token of `{who}`: {why}")).into());
         }
         let has_space = |text: &String| text.is_empty() || text.len() > 100 || text.contains(char::is_whitespace);
         if [&entry.sub, &entry.tenant].into_iter().chain(&entry.scopes).any(has_space) {
-            let why = "sub, tenant and scopes have 1 to 100 characters and no spaces";
+            let why = "sub, tenant and scopes need 1 to 100 characters without spaces";
             return Err(wrong(format!("token of `{who}`: {why}")).into());
         }
     }
@@ -282,9 +284,9 @@ fn unreadable(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     let missing = error.message().strip_prefix("missing field ").map(|name| format!("{name} is missing"));
-    let what = missing.unwrap_or_else(|| "not as expected".into());
+    let what = missing.unwrap_or_else(|| "unexpected content".into());
     format!(
-        "line {line}: {what}; write [[token]] for each, and below it token = \"…\", sub = \"…\", tenant = \"…\" and \
+        "line {line}: {what}; write [[token]] for each token, and below it token = \"…\", sub = \"…\", tenant = \"…\" and \
          scopes = [\"stepwarden/orders\"] (docs/security.md)"
     )
 }
@@ -396,9 +398,9 @@ mod tests {
             (good.replace("\"acme\"", "\"\""), "tenant"),
             ("token = 1".into(), "line 1"),
             // One token of two people: whose it is would be left to chance.
-            (format!("{good}{}", good.replace("\"ann\"", "\"bob\"")), "token of `bob`: another entry"),
-            (good.replace("/orders", "/order"), "there is no scope `stepwarden/order`"),
-            (good.replace("stepwarden/orders", "*"), "there is no scope `*`"),
+            (format!("{good}{}", good.replace("\"ann\"", "\"bob\"")), "token of `bob`: this token is already in use"),
+            (good.replace("/orders", "/order"), "unknown scope `stepwarden/order`"),
+            (good.replace("stepwarden/orders", "*"), "unknown scope `*`"),
             // Whatever is wrong, what may be a token is not printed.
             (format!("{secret}\n"), "line 1"),
             (format!("token = \"{secret}\"\n"), "line 1"),

@@ -27,8 +27,8 @@ pub enum Error {
     },
     /// The API wants another token, or any.
     #[error(
-        "401 {url} {why}: give its token with --token or in STEPWARDEN_TOKEN, or call from the folder in which `stepwarden up` \
-         keeps .stepwarden/token"
+        "401 {url} {why}: pass its token with --token or in STEPWARDEN_TOKEN, or run this in the folder where \
+         `stepwarden up` keeps .stepwarden/token"
     )]
     Token {
         /// The API.
@@ -40,7 +40,7 @@ pub enum Error {
     #[error("{}", .0)]
     Refused(Refusal),
     /// What was given cannot be an id or a name.
-    #[error("`{0}` is no order id, which looks like ord_ and 26 letters and digits, and no name")]
+    #[error("`{0}` is neither an order id (ord_ and 26 letters and digits) nor a name")]
     Name(String),
     /// The order's file cannot be used.
     #[error("{0}")]

@@ -100,7 +100,8 @@ fn look<T>(board: &Shared, at: impl FnOnce(&mut Board) -> T) -> T {
 pub async fn run(settings: Settings) -> Result<bool> {
     let orders = read_orders(&settings)?;
     let board = Shared::default();
-    let folder = tempfile::Builder::new().prefix("stepwarden-demo-").tempdir().context("making a fresh directory")?;
+    let folder =
+        tempfile::Builder::new().prefix("stepwarden-demo-").tempdir().context("creating a temporary directory")?;
     let observer = {
         let board = Arc::clone(&board);
         Arc::new(move |save: &Save<'_>| look(&board, |b| b.note(save.task)))
@@ -130,8 +131,8 @@ pub async fn run(settings: Settings) -> Result<bool> {
     if !settings.json {
         say!("{}", system.url);
         say!(
-            "{} orders: reserve and check fraud side by side, then charge, then ship\n\
-         faults: {:.0} % transient, {:.0} % hangs, {:.0} % permanent (seed {}); the {DOWN_AGENT} agent goes down for {} s on the way\n\
+            "{} orders: reserve and check fraud in parallel, then charge, then ship\n\
+         faults: {:.0} % transient, {:.0} % hangs, {:.0} % permanent (seed {}); the {DOWN_AGENT} agent is down for {} s\n\
          data: {} (fsync before every answer)\n",
             orders.len(),
             settings.transient * 100.0,
@@ -182,7 +183,7 @@ fn read_orders(settings: &Settings) -> Result<Vec<Value>> {
         .collect();
     let orders = orders?;
     if orders.is_empty() {
-        bail!("{name} holds no orders; write one JSON object a line");
+        bail!("{name} holds no orders; write one JSON object per line");
     }
     Ok(orders)
 }
@@ -280,7 +281,7 @@ async fn watch(board: Shared, total: u64, begin: Instant, is_quiet: bool) -> Res
 async fn load_all(system: &System, ids: &[Id]) -> Result<Vec<Task>> {
     let loads = ids.iter().map(|id| async move {
         let task = system.engine.store.load(id).await.with_context(|| format!("loading order {id}"))?;
-        task.with_context(|| format!("accepted order {id} is gone"))
+        task.with_context(|| format!("accepted order {id} has disappeared"))
     });
     let tasks: Vec<Result<Task>> = stream::iter(loads).buffer_unordered(SUBMITTERS).collect().await;
     tasks.into_iter().collect()

@@ -39,8 +39,8 @@ pub fn guard(handler: Handler, places: usize) -> Handler {
             let Ok(place) = tokio::time::timeout(WAIT, door.enter(tenant)).await else {
                 let seconds = fastrand::u32(RETRY_AFTER_S);
                 let detail = format!(
-                    "too many orders are being submitted; nothing was written, so send the same request with the same \
-                     key again in {seconds} s"
+                    "too many submissions at once; nothing was written, so repeat the same request with the same key \
+                     in {seconds} s"
                 );
                 return refuse(&problem::overloaded(None, detail).retry_after(seconds));
             };

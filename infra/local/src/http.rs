@@ -47,7 +47,7 @@ fn refused(refusal: Refusal) -> Response {
         Refusal::Host(host::Wrong::Malformed(_)) => problem::invalid_field("Host", detail),
         Refusal::TooLarge(_) => {
             let most = submit::submission::MAX_BODY;
-            problem::too_large(None, format!("the body has more than {MAX_READ} bytes, at most {most} are taken"))
+            problem::too_large(None, format!("the body has more than {MAX_READ} bytes; the limit is {most}"))
         }
         Refusal::MalformedBody | Refusal::SlowBody => problem::invalid_json(None, detail),
     };

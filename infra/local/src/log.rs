@@ -73,7 +73,7 @@ fn work(mut out: impl Write, waiting: &Receiver<Item>, left_out: &AtomicUsize) {
             Item::Line(line) => {
                 let lost = left_out.swap(0, Ordering::Relaxed);
                 if lost > 0 {
-                    let _ = writeln!(out, "{lost} lines of the log were left out, because it was not read");
+                    let _ = writeln!(out, "{lost} log lines were dropped because the reader was too slow");
                 }
                 let _ = out.write_all(&line);
             }
@@ -120,9 +120,7 @@ mod tests {
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         let lost: usize = text
             .lines()
-            .find_map(|line| {
-                line.strip_suffix(" lines of the log were left out, because it was not read")?.parse().ok()
-            })
+            .find_map(|line| line.strip_suffix(" log lines were dropped because the reader was too slow")?.parse().ok())
             .unwrap();
         let kept = (0..MOST + 100).filter(|n| text.contains(&format!("line {n}\n"))).count();
         assert_eq!(kept + lost, MOST + 100, "every line is written or counted");

@@ -17,11 +17,11 @@ const FILE: &str = "instance";
 pub async fn succeed(folder: &Path, instance: &str, lease: &str, store: &impl LeaseStore) -> Result<()> {
     let path = folder.join(FILE);
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let held = store.read(lease).await.context("reading the lease of the instance before")?;
+    let held = store.read(lease).await.context("reading the previous instance's lease")?;
     // A holder is an instance and the number of its tenure.
     let of_the_dead = held.filter(|held| !held.is_free() && held.holder.split('#').next() == Some(before.as_str()));
     if let Some(held) = of_the_dead {
-        store.release(&held).await.context("giving back the lease of the instance before")?;
+        store.release(&held).await.context("releasing the previous instance's lease")?;
     }
     let write = || {
         let mut file = stepwarden_guard::folder::open(&path)?;

@@ -166,14 +166,14 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 }
             }
             Err(error) => {
-                tracing::warn!(queue = %name, "receiving failed, trying again: {error:#}");
+                tracing::warn!(queue = %name, "receiving failed, retrying: {error:#}");
                 tokio::time::sleep(RECOVERY).await;
             }
         }
     }
     let ended = async { while batches.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_BATCHES, ended).await.is_err() {
-        tracing::warn!(queue = %name, "stopped with batches under way; their messages come again");
+        tracing::warn!(queue = %name, "stopped with batches in progress; their messages will be redelivered");
     }
 }
 
@@ -198,7 +198,7 @@ async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec
     let event = match serde_json::from_value::<SqsEvent>(as_event(name, &messages)) {
         Ok(event) => event,
         Err(error) => {
-            tracing::error!(queue = name, "a batch is no SqsEvent, so it comes again: {error}");
+            tracing::error!(queue = name, "a batch is not an SqsEvent and will be redelivered: {error}");
             return;
         }
     };
@@ -223,13 +223,13 @@ async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec
                 let (count, code) = (answer.failed().len(), first.code());
                 tracing::warn!(
                     queue = name,
-                    "{count} handled messages could not be deleted and are received again: {code}"
+                    "{count} handled messages could not be deleted and will be redelivered: {code}"
                 );
             }
         }
         Err(error) => {
             let error = aws_sdk_sqs::error::DisplayErrorContext(error);
-            tracing::warn!(queue = name, "deleting failed, so handled messages come again: {error}");
+            tracing::warn!(queue = name, "deleting failed, so handled messages will be redelivered: {error}");
         }
     }
 }

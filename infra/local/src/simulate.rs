@@ -48,7 +48,7 @@ pub fn main(options: &Options) -> Result<bool> {
             let known = Known { agents: &agents, inputs: &submit::input::NAMES };
             let workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
             workflow.can_start(USUAL_SKEW).map_err(|error| {
-                StartError::Data(format!("{error}: raise it; clocks of the simulation differ as they may on AWS"))
+                StartError::Data(format!("{error}: raise it; clocks in the simulation differ as much as on AWS"))
             })?;
             vec![Arc::new(workflow)]
         }
@@ -110,7 +110,7 @@ fn one(run: &Run, json: bool) -> Result<bool> {
             crate::say!("=> {violation}");
         }
         if run.violations.is_empty() {
-            crate::say!("ok: seed {} of `{}`, {} faults, no rule was broken", run.seed, run.workflow, run.fired.len());
+            crate::say!("ok: seed {} of `{}`, {} faults, no rule broken", run.seed, run.workflow, run.fired.len());
         }
     }
     Ok(run.violations.is_empty())

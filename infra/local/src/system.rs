@@ -101,7 +101,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The port is taken.
-    #[error("port {0} is in use by another program; choose another one with --port, or 0 for any free one")]
+    #[error("port {0} is in use by another program; choose another port with --port, or 0 for any free port")]
     PortInUse(u16),
     /// The data directory is damaged, in use, or of a newer version; a pool or an agent is named wrongly; a secret is missing.
     #[error("{0}")]
@@ -156,7 +156,7 @@ impl System {
         if !matches!(options.backend, Backend::Deployed) {
             config.queue_prefix = schema::create(&clients, &config, NAME_PREFIX, VISIBILITY_TIMEOUT_S)
                 .await
-                .context("making tables and queues")?;
+                .context("creating tables and queues")?;
         }
 
         traces::init(&config.instance);
@@ -269,7 +269,7 @@ async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result
     if event.request_context.http.method != Method::GET {
         return Err(problem::wrong_method("GET"));
     }
-    let unavailable = |_| problem::unavailable(None, "the order store did not answer; ask again").retry_after(2);
+    let unavailable = |_| problem::unavailable(None, "the order store did not answer; try again").retry_after(2);
     supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
     let text = stepwarden_aws::metrics::prometheus();
     Ok(stepwarden_aws::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
@@ -299,8 +299,8 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
             format!("cannot use the data directory {}: {source}", path.display())
         }
         stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
-            "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or go on with \
-             what is left by --accept-loss, which keeps a copy",
+            "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or \
+             continue with what is left by --accept-loss, which keeps a copy",
             path.display()
         ),
         stepwarden_remotes::OpenError::Sqlite { path, source } => {
@@ -353,7 +353,7 @@ fn check_names(config: &Config) -> Result<(), StartError> {
         }
         if config.agents[..n].contains(name) {
             return Err(StartError::Data(format!(
-                "--external-agent: there is an agent `{name}` already; call yours otherwise"
+                "--external-agent: an agent named `{name}` already exists; give yours another name"
             )));
         }
     }
@@ -365,14 +365,14 @@ fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config)
     let is_deployed = matches!(backend, Backend::Deployed);
     workflows::can_start(workflows, config.clock_skew).map_err(|error| {
         let or = if is_deployed {
-            ", or lower CLOCK_SKEW_MS here and ClockSkewMs of the stack if the clocks allow it"
+            ", or lower CLOCK_SKEW_MS here and ClockSkewMs of the stack if the clocks allow that"
         } else {
             ""
         };
         StartError::Data(format!("{error}: raise it{or}"))
     })?;
     if let (false, Err(error)) = (is_deployed, workflows::can_start(workflows, USUAL_SKEW)) {
-        tracing::warn!("on AWS this would not start: {error} there, unless ClockSkewMs is lowered");
+        tracing::warn!("this would not start on AWS: {error}, unless ClockSkewMs is lowered there");
     }
     Ok(())
 }
@@ -480,7 +480,8 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
 /// # Errors
 /// [`StartError::PortInUse`], or the system's own.
 pub async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
-    let no_room = || StartError::Data(format!("port {port} leaves no room for the next two; choose one up to 65533"));
+    let no_room =
+        || StartError::Data(format!("port {port} leaves no room for the next two ports; choose one up to 65533"));
     let wanted = if port == 0 { 0 } else { port.checked_add(offset).ok_or_else(no_room)? };
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted));
     TcpListener::bind(address).await.map_err(|error| {

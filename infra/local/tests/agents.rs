@@ -151,7 +151,7 @@ fn a_timeout_too_short_for_the_clocks_is_refused() {
     refused(
         aws.path(),
         &["simulate", "flows/w.toml"],
-        &["a timeout of 2000 ms", "more than 2000 ms", "as they may on AWS"],
+        &["a timeout of 2000 ms", "more than 2000 ms", "as much as on AWS"],
     );
 }
 

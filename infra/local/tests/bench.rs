@@ -133,7 +133,7 @@ fn a_bench_that_makes_no_sense_is_refused_at_once() {
         (&["--backlog=0"], "invalid value '0' for '--backlog"),
         (&["--backlog=5", "--in-flight=3"], "cannot be used with"),
         (&["--backlog=5", "--only=single"], "throughput"),
-        (&["--data=used"], "the data of a system"),
+        (&["--data=used"], "a system's data"),
         (&["--rate-for=1ms"], "1s to 24h"),
         (&["--duration=1h", "--only=single"], "cannot be used with"),
         (&["--rate=5"], "--duration"),

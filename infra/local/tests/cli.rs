@@ -117,7 +117,7 @@ fn an_order_is_submitted_followed_and_shown() {
     assert!(case.says(0, &["get", &id]).contains(" ago)"));
     assert_eq!(case.json(0, &["get", &id])["state"], "Processed");
     let full = case.says(0, &["show", &id, "--full"]);
-    for words in ["charge", "what can be done", "undo       yes", "resubmit   no", "+0.0 s"] {
+    for words in ["charge", "possible acts", "undo       yes", "resubmit   no", "+0.0 s"] {
         assert!(full.contains(words), "no `{words}` in {full}");
     }
     assert!(case.json(0, &["get", &id, "--full"])["plan"].is_array());
@@ -139,7 +139,8 @@ fn an_order_is_submitted_followed_and_shown() {
         assert!(case.json(0, &[verb]).is_object());
     }
     assert!(
-        case.says(0, &["dlq", "redrive", "scheduler", "--dry-run", "--by", "ann", "--reason", "a look"]).contains('0')
+        case.says(0, &["dlq", "redrive", "scheduler", "--dry-run", "--by", "ann", "--reason", "checking"])
+            .contains('0')
     );
     let moved = case.json(0, &["dlq", "redrive", "set-aside", "--limit", "5", "--by", "ann", "--reason", "mended"]);
     assert_eq!(moved["moved"], 0);
@@ -292,7 +293,7 @@ fn errors_say_what_to_do() {
     let table: [(i32, &[&str], &str); 7] = [
         (2, &["get", id], "no_such_order"),
         (2, &["watch", id], "no_such_order"),
-        (2, &["get", "../agents"], "no order id"),
+        (2, &["get", "../agents"], "neither an order id"),
         (2, &["list", "--state", "Lost"], "400 state: must be one of"),
         (2, &["pause-agent", "nobody", "--by", "ann", "--reason", "x"], "no_such_agent"),
         (2, &["dlq", "redrive", "nothing", "--by", "ann", "--reason", "x"], "no_such_queue"),
@@ -406,7 +407,7 @@ fn the_doctor_finds_what_is_wrong() {
     };
     let url = format!("{}/000000000000/stepwarden-agent-fraud-low", case.up.aws_url);
     call("AmazonSQS.DeleteQueue", json!({"QueueUrl": url}));
-    finds(case.doctor(&[]), &["queue agent-fraud-low", "is missing", "start `stepwarden up` again"]);
+    finds(case.doctor(&[]), &["queue agent-fraud-low", "is missing", "restart `stepwarden up`"]);
     call(
         "AmazonSQS.SetQueueAttributes",
         json!({
@@ -415,7 +416,7 @@ fn the_doctor_finds_what_is_wrong() {
     );
     finds(case.doctor(&[]), &["queue replies", "dead letters do not go to stepwarden-replies-dead"]);
     call("DynamoDB_20120810.DeleteTable", json!({"TableName": "stepwarden-orders"}));
-    finds(case.doctor(&[]), &["table stepwarden-orders", "is missing", "start `stepwarden up` again"]);
+    finds(case.doctor(&[]), &["table stepwarden-orders", "is missing", "restart `stepwarden up`"]);
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub async fn serve(url: &str) -> Result<()> {
     let found = clients.sqs.get_queue_url().queue_name(format!("{NAME_PREFIX}{own}")).send().await;
     let source =
         found.with_context(|| format!("looking for the agent's queue at {url}"))?.queue_url.unwrap_or_default();
-    config.queue_prefix = source.strip_suffix(&own).context("the queue is called otherwise")?.to_owned();
+    config.queue_prefix = source.strip_suffix(&own).context("the queue has an unexpected name")?.to_owned();
     let settings = agent::Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
     let runtime = Arc::new(Runtime::new(vec![Arc::new(Worker)], settings, wall_clock()));
     let messenger = Arc::new(SqsMessenger::new(&clients, &config));

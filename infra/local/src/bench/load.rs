@@ -140,7 +140,7 @@ impl Load {
         }
         let ended = tokio::time::timeout(STUCK, ended).await;
         let ended = ended.with_context(|| format!("order {key} did not end within {} s", STUCK.as_secs()))?;
-        Ok(Some(ended.context("the observer is gone")?.duration_since(begin).as_secs_f64() * 1000.0))
+        Ok(Some(ended.context("the observer has stopped")?.duration_since(begin).as_secs_f64() * 1000.0))
     }
 
     async fn submit(&self, key: &str, n: u64) -> Result<Id, Problem> {

@@ -90,19 +90,19 @@ impl Settings {
     /// What does not, in words.
     pub fn check(&self, draws: bool) -> Result<(), &'static str> {
         if self.durability.is_none() && self.parts == [Part::Recovery] && self.steady.is_none() {
-            return Err("nothing to recover: --memory keeps nothing that survives a kill");
+            return Err("nothing to recover: with --memory nothing survives a kill");
         }
         let is_drawn = |part: &Part| matches!(part, Part::Throughput | Part::Rates);
         if draws && self.steady.is_none() && !self.parts.iter().any(is_drawn) {
             return Err("nothing to draw: --svg shows throughput, rates, or a run with --duration");
         }
         if self.backlog.is_some() && !self.parts.contains(&Part::Throughput) {
-            return Err("--backlog is for the throughput run, which --only leaves out");
+            return Err("--backlog needs the throughput run, which --only excludes");
         }
         if self.data.as_deref().is_some_and(|dir| dir.join("tables.db").exists()) {
             return Err(
-                "--data names a directory with the data of a system: orders that were there before would be counted, \
-                        so name another one, or none",
+                "the directory in --data already holds a system's data, and its orders would be counted; choose \
+                        another directory, or leave --data out",
             );
         }
         Ok(())
@@ -118,7 +118,7 @@ pub async fn run(settings: &Settings) -> Result<Report> {
     let wants = |part| settings.steady.is_none() && settings.parts.contains(&part);
     if settings.steady.is_some() || settings.parts.iter().any(|part| *part != Part::Recovery) {
         let folder =
-            tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("making a fresh directory")?;
+            tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("creating a temporary directory")?;
         let data = settings.durability.map(|_| settings.data.clone().unwrap_or_else(|| folder.path().to_owned()));
         let board = Arc::new(Board::default());
         let system = start(settings, data.clone(), &board).await?;

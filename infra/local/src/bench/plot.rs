@@ -64,7 +64,7 @@ fn panels(report: &Report) -> Vec<Panel> {
             (name, rates.iter().map(|r| (f64::from(r.offered_per_second), of(&r.latency))).collect())
         };
         panels.push(Panel {
-            title: "Time from when an order was to be submitted to its end".into(),
+            title: "Time from an order's scheduled submission to its end".into(),
             x: "orders per second offered",
             y: "milliseconds",
             is_log: true,

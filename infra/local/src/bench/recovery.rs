@@ -86,7 +86,8 @@ enum Victim {
 /// # Errors
 /// A process does not start, or an order does not end.
 pub async fn run(kills: u32, durability: Durability) -> Result<Recovery> {
-    let folder = tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("making a fresh directory")?;
+    let folder =
+        tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("creating a temporary directory")?;
     let mut world = World::start(folder.path(), durability).await?;
     Ok(Recovery {
         timeout_ms: ms(TIMEOUT) as u64,
@@ -130,7 +131,7 @@ impl<'a> World<'a> {
             step("second", "after = [\"first\"]\n"),
             step("third", "after = [\"second\"]\n")
         );
-        std::fs::create_dir(folder.join("workflows")).context("making a folder for the workflow")?;
+        std::fs::create_dir(folder.join("workflows")).context("creating a folder for the workflow")?;
         std::fs::write(folder.join("workflows/bench.toml"), workflow).context("writing the workflow")?;
         let durability = match durability {
             Durability::Full => "power",
@@ -197,7 +198,7 @@ impl<'a> World<'a> {
             process.0.kill().context("killing a process")?;
         }
         for process in victims {
-            process.0.wait().context("waiting for a process that was killed")?;
+            process.0.wait().context("waiting for a killed process")?;
         }
         tokio::time::sleep(down_for).await;
         let restart = (Instant::now(), Timestamp::now());
@@ -269,8 +270,8 @@ async fn start_system(folder: &Path, durability: &str, port: u16, token: &str) -
             let _ = says_so.send(());
         }
     })?;
-    let is_up = tokio::time::timeout(START, is_up).await.context("`stepwarden up` did not say that it is up")?;
-    is_up.context("`stepwarden up` ended at once")?;
+    let is_up = tokio::time::timeout(START, is_up).await.context("`stepwarden up` did not report that it is up")?;
+    is_up.context("`stepwarden up` ended immediately")?;
     Ok(process)
 }
 
@@ -299,7 +300,7 @@ fn program() -> Result<Command> {
 
 /// Starts it, and gives each line of its output to `hear`, which is dropped when there will be no more.
 fn spawn(mut command: Command, mut hear: impl FnMut(&str) + Send + 'static) -> Result<Running> {
-    let mut process = Running(command.spawn().context("starting this program once more")?);
+    let mut process = Running(command.spawn().context("starting another instance of this program")?);
     let output = process.0.stdout.take().context("a process without an output")?;
     std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).for_each(|line| hear(&line)));
     Ok(process)
@@ -310,7 +311,7 @@ fn free_ports() -> Result<u16> {
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let tries = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
     let found = { tries }.find(|port| (*port..port + 3).all(is_free));
-    found.context("no three free ports in a row between 20000 and 32000")
+    found.context("no three consecutive free ports between 20000 and 32000")
 }
 
 impl Recovery {

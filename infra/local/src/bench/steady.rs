@@ -50,7 +50,7 @@ pub struct Sample {
 /// Offers `rate` orders a second for so long. `data` is where the files are.
 ///
 /// # Errors
-/// An order is refused or does not end, or this system does not tell how much memory is used.
+/// An order is refused or does not end, or this operating system does not report memory use.
 pub async fn run(load: &Load, rate: u32, lasting: Duration, data: Option<&Path>) -> Result<Steady> {
     // As large as it becomes from the beginning, and not only promised: or it would be what grows.
     let mut latencies = vec![1.0; (lasting.as_secs_f64() * f64::from(rate)) as usize + 1];
@@ -84,7 +84,7 @@ async fn sample(lasting: Duration, data: Option<PathBuf>) -> Result<Vec<Sample>>
     let mut samples = Vec::with_capacity(SAMPLES as usize + 1);
     loop {
         let at = begin.elapsed();
-        let memory_bytes = process::memory().context("this system does not tell how much memory is used")?.0;
+        let memory_bytes = process::memory().context("this operating system does not report memory use")?.0;
         let (database_bytes, log_bytes) = data.as_deref().map_or((0, 0), sizes);
         samples.push(Sample { at_s: at.as_secs_f64(), memory_bytes, database_bytes, log_bytes });
         if at >= lasting {

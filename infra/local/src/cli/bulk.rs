@@ -44,8 +44,9 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
             Err(error) => {
                 bar.finish_and_clear();
                 let Some(cursor) = cursor.filter(|_| good + failed > 0) else { bail!(error) };
-                return Err(error)
-                    .with_context(|| format!("after {good} accepted and {failed} not, go on with --cursor {cursor}"));
+                return Err(error).with_context(|| {
+                    format!("{good} accepted, {failed} failed so far; continue with --cursor {cursor}")
+                });
             }
         };
         good += report["good"].as_u64().unwrap_or_default();
@@ -78,11 +79,11 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         }
         crate::say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
     } else {
-        let end = if aborted { "; ended because too many failed" } else { "" };
+        let end = if aborted { "; stopped after too many failures" } else { "" };
         if wanted.dry_run {
-            crate::say!("{good} would be done, {failed} would not{end}; nothing was changed");
+            crate::say!("{good} would be accepted, {failed} would fail{end}; nothing was changed");
         } else {
-            crate::say!("{good} accepted, {failed} not{end}");
+            crate::say!("{good} accepted, {failed} failed{end}");
         }
         say::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
         if let Some(cursor) = cursor {

@@ -84,9 +84,9 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     let is_kept = !up.memory || stepwarden_guard::folder::create(&up.data).is_ok();
     let folder = is_kept.then_some(up.data);
     let told = match (&given, &folder) {
-        (Some(_), _) => "as in STEPWARDEN_TOKEN".to_owned(),
+        (Some(_), _) => "from STEPWARDEN_TOKEN".to_owned(),
         (None, Some(folder)) => format!("in {}", folder.join(access::FILE).display()),
-        (None, None) => "for STEPWARDEN_TOKEN or --token".to_owned(),
+        (None, None) => "pass it in STEPWARDEN_TOKEN or --token".to_owned(),
     };
     let options = Options {
         backend,
@@ -108,7 +108,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     tell(&format!("  data              {kept}"));
     tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {
-        tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws command line)"));
+        tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws CLI)"));
     }
     tell("Stop with Ctrl-C.");
     wait_for_signal().await?;

@@ -171,7 +171,7 @@ pub fn order(order: &Value, now: Timestamp) -> String {
 #[must_use]
 pub fn undo_wait(order: &Value, now: Timestamp) -> Option<String> {
     let until = when(order, "undo_from", now);
-    let why = "until then a request that was already sent may still be carried out";
+    let why = "until then an earlier request may still take effect";
     (!until.is_empty()).then(|| format!("begins {until}: {why}"))
 }
 
@@ -255,7 +255,7 @@ mod tests {
         let order = json!({"order_id": "o", "state": "Undoing", "undo_from": "2026-11-21T12:00:31Z", "steps": []});
         let shown = anstream::adapter::strip_str(&super::order(&order, now)).to_string();
         let line =
-            "undo       begins 2026-11-21 12:00:31Z (in 31 s): until then a request that was already sent may still";
+            "undo       begins 2026-11-21 12:00:31Z (in 31 s): until then an earlier request may still take effect";
         assert!(shown.contains(line), "{shown}");
         let order = json!({"order_id": "o", "state": "Undoing", "undo_from": null, "steps": []});
         assert!(!super::order(&order, now).contains("begins"));

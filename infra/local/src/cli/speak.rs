@@ -98,7 +98,7 @@ pub(super) fn who(by: Option<String>) -> Option<String> {
 async fn submit(submit: Submit) -> Result<ExitCode> {
     let Submit { file, workflow, reference, key, reply_queue, priority, wait, until, at } = submit;
     let wrong =
-        |why: String| Error::File(format!("{}: {why}; give a file with the order as one JSON object", file.display()));
+        |why: String| Error::File(format!("{}: {why}; name a file with the order as one JSON object", file.display()));
     let input = read(&file).map_err(|e| wrong(e.to_string()))?;
     // What the parser would change in silence is no more refused by the API: it sees what was parsed.
     json::check(input.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
@@ -139,7 +139,7 @@ async fn get(Get { id, full, at }: Get) -> Result<()> {
 
 fn details(answer: &Value, now: Timestamp) -> String {
     let mut out = show::order(&answer["order"], now);
-    let _ = write!(out, "\ninput\n  {}\n\nwhat can be done\n", answer["input"]);
+    let _ = write!(out, "\ninput\n  {}\n\npossible acts\n", answer["input"]);
     for act in items(answer, "acts") {
         let steps: Vec<&str> = items(act, "steps").filter_map(Value::as_str).collect();
         let detail = if steps.is_empty() { text(act, "why") } else { format!("--step {}", steps.join(" | ")) };
@@ -171,7 +171,7 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
         };
         let rows: Vec<_> = items(answer, "orders").map(row).collect();
         let mut out = if rows.is_empty() {
-            "no orders here\n".to_owned()
+            "no orders found\n".to_owned()
         } else {
             table(["created", "order", "state", "workflow", "reference", "failures", "trouble"], &rows)
         };
@@ -197,7 +197,7 @@ fn overview(answer: &Value) -> String {
     let mut out = format!("open orders  {}\n", count(&answer["open"]));
     if answer["oldest"].is_object() {
         let oldest = &answer["oldest"];
-        let _ = writeln!(out, "the oldest   {}  {}", text(oldest, "order_id"), when(oldest, "created_at", now));
+        let _ = writeln!(out, "oldest       {}  {}", text(oldest, "order_id"), when(oldest, "created_at", now));
     }
     for (title, name) in
         [("in Error, waiting for a person", "waiting"), ("paused", "paused"), ("being retried", "retrying")]
@@ -209,7 +209,7 @@ fn overview(answer: &Value) -> String {
             let step = format!("{} {}{undo}", text(why, "workflow"), text(why, "step"));
             let _ = writeln!(
                 out,
-                "  {:>5}  {}  {}, since {}, for instance {}",
+                "  {:>5}  {}  {}, since {}, for example {}",
                 text(why, "count"),
                 step.trim(),
                 text(why, "error"),
@@ -230,8 +230,11 @@ fn overview(answer: &Value) -> String {
     }
     for (name, breaker) in agents("breakers") {
         let (count, since) = (text(breaker, "count"), when(breaker, "since", now));
-        let _ =
-            writeln!(out, "\nagent {name}: a breaker holds {count} back, since {since}: {}", text(breaker, "error"));
+        let _ = writeln!(
+            out,
+            "\nagent {name}: an open breaker has held {count} back since {since}: {}",
+            text(breaker, "error")
+        );
     }
     out
 }
@@ -250,7 +253,7 @@ fn agents(answer: &Value) -> String {
             let strained = &agent["strained"];
             let (held, of) = (text(strained, "held"), text(strained, "looked_at"));
             let (since, stretch) = (age(strained, "since", now), text(strained, "stretch"));
-            state.push(format!("strained, {since}: {held} of {of} orders held up, back-off times {stretch}"));
+            state.push(format!("strained, {since}: {held} of {of} orders held up, back-off multiplied by {stretch}"));
         }
         for (n, pool) in items(agent, "pools").enumerate() {
             let name = if n == 0 { text(agent, "name") } else { String::new() };
@@ -301,9 +304,9 @@ async fn dead_letters(at: &At) -> Result<()> {
         let rows: Vec<[Cell; 2]> =
             dead.map(|queue| ["name", "dead_letters"].map(|name| Cell::from(text(queue, name)))).collect();
         if rows.is_empty() {
-            return "no dead letters, and no messages set aside\n".into();
+            return "no dead letters and no messages set aside\n".into();
         }
-        table(["queue", "dead"], &rows) + "\nsee why: stepwarden dlq redrive QUEUE --dry-run --reason \"a look\"\n"
+        table(["queue", "dead"], &rows) + "\nsee why: stepwarden dlq redrive QUEUE --dry-run --reason \"checking\"\n"
     })
 }
 
@@ -319,8 +322,8 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
     print(&at, &answer, |answer| {
         let mut out = match (dry_run, answer["task_started"] == true) {
             (true, _) => format!("{} wait\n", text(answer, "waiting")),
-            (_, true) => format!("{} waited; a task moves them now: stepwarden dlq\n", text(answer, "waiting")),
-            _ => format!("{} waited, {} moved\n", text(answer, "waiting"), text(answer, "moved")),
+            (_, true) => format!("{} waiting; an SQS task is moving them: stepwarden dlq\n", text(answer, "waiting")),
+            _ => format!("{} waiting, {} moved\n", text(answer, "waiting"), text(answer, "moved")),
         };
         for left in items(answer, "left") {
             let _ = writeln!(out, "  {}  {}", text(left, "message_id"), text(left, "why"));
@@ -332,7 +335,7 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
 async fn set_agent(verb: &str, AgentAct { agent, by, reason, at }: AgentAct) -> Result<()> {
     let body = json!({"by": who(by), "reason": reason});
     let answer = api(&at)?.post(&format!("/agents/{}/{verb}", segment(&agent)?), &body).await?;
-    print(&at, &answer, |a| format!("{verb}: done, within {} s\n", text(a, "within_s")))
+    print(&at, &answer, |a| format!("{verb}: done, in effect within {} s\n", text(a, "within_s")))
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
@@ -344,10 +347,10 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
     let api = api(&at)?;
     let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
     let said = |a: &Value| {
-        let was = if a["outcome"] == "repeated" { "accepted before" } else { "accepted" };
+        let was = if a["outcome"] == "repeated" { "already accepted" } else { "accepted" };
         let version = a["version"].as_u64().map(|version| format!(", version {version}")).unwrap_or_default();
         // What is accepted is kept; what becomes of the order is another matter.
-        let more = if wait { String::new() } else { format!("; to see what comes of it: stepwarden watch {id}") };
+        let more = if wait { String::new() } else { format!("; follow it with: stepwarden watch {id}") };
         format!("{name}: {was}{version}{more}\n")
     };
     if !wait || !at.json {

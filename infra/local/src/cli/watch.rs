@@ -61,7 +61,7 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
             bar.finish_and_clear();
             let _ = writeln!(
                 std::io::stderr(),
-                "stepwarden: {id} is still open after {} s; it goes on without a watcher",
+                "stepwarden: {id} is still open after {} s; it continues in the background",
                 timeout.as_secs()
             );
             return Ok(STILL_OPEN.into());

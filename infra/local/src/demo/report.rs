@@ -125,7 +125,7 @@ impl Report {
             self.messages_per_order
         );
         if let Some(cpu) = self.cpu_ms_per_order {
-            crate::say!("  CPU         {cpu:.1} ms per order, remote services and submitters included");
+            crate::say!("  CPU         {cpu:.1} ms per order, including remote services and submitters");
         }
         crate::say!("checks");
         for Check { ok, check, detail } in &self.checks {

@@ -80,14 +80,14 @@ impl Trouble {
             return place.remake();
         }
         if is(&["UnrecognizedClient", "InvalidSignature", "ExpiredToken", "InvalidClientTokenId", "MissingAuth"]) {
-            return "get new credentials, for instance: eval \"$(aws configure export-credentials --format env)\""
+            return "get new credentials, for example: eval \"$(aws configure export-credentials --format env)\""
                 .into();
         }
         if is(&["AccessDenied"]) {
-            return "let these credentials describe tables and read attributes of queues, or take others".into();
+            return "allow these credentials to describe tables and read queue attributes, or use others".into();
         }
         match &place.kind {
-            Kind::Deployed => "look at the network, the region and AWS_ENDPOINT_URL".into(),
+            Kind::Deployed => "check the network, the region and AWS_ENDPOINT_URL".into(),
             Kind::Emulator { url } => format!("is the emulator at {url} running? AWS_ENDPOINT_URL names it"),
             Kind::Embedded { .. } => "set AWS_ENDPOINT_URL to the AWS endpoints that `stepwarden up` printed".into(),
         }
@@ -97,9 +97,9 @@ impl Trouble {
 impl Place {
     fn remake(&self) -> String {
         match self.kind {
-            Kind::Deployed => "deploy template.yaml again, or mend the names in the environment".into(),
+            Kind::Deployed => "deploy template.yaml again, or correct the names in the environment".into(),
             Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                "start `stepwarden up` again: it makes what is missing".into()
+                "restart `stepwarden up`: it creates what is missing".into()
             }
         }
     }
@@ -132,7 +132,7 @@ pub(super) async fn at(place: &Place) -> Vec<Check> {
         return match &place.kind {
             // Only a guess: `up` may have its tables and queues elsewhere, or its ports.
             Kind::Embedded { url } => {
-                let detail = format!("tables and queues were not looked at, nothing at {url}: {}", trouble.told());
+                let detail = format!("tables and queues were not checked, no answer at {url}: {}", trouble.told());
                 vec![Check { status: super::Verdict::Warn, detail, ..check }]
             }
             Kind::Deployed | Kind::Emulator { .. } => {
@@ -162,7 +162,7 @@ async fn settings(place: &Place) -> Vec<Check> {
         Some(region) => region.to_string(),
         None => {
             let hint = "set AWS_REGION, or a region in the profile";
-            return vec![fail("region", "none is set", hint)];
+            return vec![fail("region", "not set", hint)];
         }
     };
     checks.push(ok("region", region.clone()));
@@ -179,7 +179,7 @@ async fn settings(place: &Place) -> Vec<Check> {
             let hint = match place.kind {
                 Kind::Deployed => "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                 Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                    "emulators take any: AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any"
+                    "emulators accept any: AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any"
                 }
             };
             checks.push(fail("credentials", why, hint));
@@ -247,7 +247,7 @@ async fn state_table(place: &Place) -> Check {
                 return verdict(&check, None, if is_on { "keys, indexes and TTL" } else { "keys and indexes" }, place);
             }
             let detail = format!("TTL on `{TTL}` is off, so RETENTION_DAYS removes nothing");
-            warn(&check, detail, "switch it on for the table, or set RETENTION_DAYS to 0")
+            warn(&check, detail, "enable it on the table, or set RETENTION_DAYS to 0")
         }
         Err(error) => refused(&check, &Trouble::new(&error), place),
     }
@@ -255,12 +255,12 @@ async fn state_table(place: &Place) -> Check {
 
 fn verdict(check: &str, wrong: Option<String>, good: &str, place: &Place) -> Check {
     match wrong {
-        None => ok(check, format!("there, with its {good}")),
+        None => ok(check, format!("exists, with its {good}")),
         Some(why) => {
             let hint = match place.kind {
-                Kind::Deployed => "it is another table: mend the names in the environment",
+                Kind::Deployed => "this is another table: correct the names in the environment",
                 Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                    "another program, or an older version, made it: save what is in it, delete it and start `stepwarden up` again"
+                    "another program or an older version created it: save its contents, delete it and restart `stepwarden up`"
                 }
             };
             fail(check, why, hint)
@@ -280,7 +280,7 @@ fn wrong_keys(schema: &[KeySchemaElement], hash: &str, range: Option<&str>) -> O
     let named = |name: Option<&str>| name.unwrap_or("none").to_owned();
     (found != (Some(hash), range)).then(|| {
         let (has, wants) = ([found.0, found.1].map(named), [Some(hash), range].map(named));
-        format!("its keys are {}, and should be {}", has.join(" and "), wants.join(" and "))
+        format!("its keys are {}, but should be {}", has.join(" and "), wants.join(" and "))
     })
 }
 
@@ -306,7 +306,7 @@ async fn queues(place: &Place) -> Vec<Check> {
     let looks = stream::iter(all).map(|wanted| look(place, wanted)).buffered(AT_ONCE);
     let wrong: Vec<Check> = looks.filter_map(std::future::ready).collect().await;
     if wrong.is_empty() {
-        return vec![ok("queues", format!("{count} there, with dead letters after {MAX_RECEIVES} receives"))];
+        return vec![ok("queues", format!("{count} exist, with dead letters after {MAX_RECEIVES} receives"))];
     }
     wrong
 }
@@ -329,7 +329,7 @@ async fn look(place: &Place, Wanted { name, dead }: Wanted) -> Option<Check> {
         return Some(fail(
             &check,
             detail,
-            "a message that kills its consumer comes again for ever: set its RedrivePolicy",
+            "a message that kills its consumer is redelivered forever: set the queue's RedrivePolicy",
         ));
     }
     // SQS takes and gives it as a number and as text.
@@ -341,8 +341,9 @@ async fn look(place: &Place, Wanted { name, dead }: Wanted) -> Option<Check> {
     let visibility = attributes.get(&Attribute::VisibilityTimeout).and_then(|text| text.parse::<u32>().ok());
     if visibility.is_none_or(|seconds| seconds < VISIBILITY_TIMEOUT_S) {
         let detail = format!("its visibility timeout is {} s", visibility.unwrap_or_default());
-        let hint =
-            format!("set it to {VISIBILITY_TIMEOUT_S} s or more, or messages come again while they are worked on");
+        let hint = format!(
+            "set it to {VISIBILITY_TIMEOUT_S} s or more, or messages are redelivered while they are being handled"
+        );
         return Some(warn(&check, detail, hint));
     }
     None

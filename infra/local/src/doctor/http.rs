@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const START: &str = "is `stepwarden up` running? If it is elsewhere, set --url or STEPWARDEN_URL";
 const TOKEN: &str =
-    "give it with --token or in STEPWARDEN_TOKEN; `stepwarden up` prints it, and keeps it in .stepwarden/token";
+    "pass it with --token or in STEPWARDEN_TOKEN; `stepwarden up` prints it and keeps it in .stepwarden/token";
 
 /// The API's checks; the first that fails is the last one.
 pub(super) async fn checks(api: &Api) -> Vec<Check> {
@@ -23,7 +23,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
             let detail = format!("{} answers, version {version}", api.url);
             checks.push(match version == env!("CARGO_PKG_VERSION") {
                 true => ok("API", detail),
-                false => warn("API", detail, "use the program of the same version"),
+                false => warn("API", detail, "use the command line of the same version"),
             });
             checks.extend(clock("the API's", &answer.headers, Timestamp::now()));
         }
@@ -45,13 +45,17 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
         (Err(Error::Token { why, .. }), ..) => fail(
             "token",
             format!("the API {why}"),
-            if api.token.is_none() { TOKEN } else { "take the right one: see `stepwarden up`, or --tokens" },
+            if api.token.is_none() {
+                TOKEN
+            } else {
+                "use a token from the output of `stepwarden up`, or from its file --tokens"
+            },
         ),
         (_, true, true) => ok("token", "may submit and operate"),
         (_, true, false) => {
-            warn("token", "may submit, and not operate", "operators' verbs need the scope stepwarden/operator")
+            warn("token", "may submit, but not operate", "operators' verbs need the scope stepwarden/operator")
         }
-        (_, false, true) => warn("token", "may operate, and not submit", "`submit` needs the scope stepwarden/orders"),
+        (_, false, true) => warn("token", "may operate, but not submit", "`submit` needs the scope stepwarden/orders"),
         (Err(error), ..) => {
             fail("token", error.to_string(), "ask for the scopes stepwarden/orders and stepwarden/operator")
         }
@@ -69,7 +73,7 @@ fn paused(agents: &Value) -> Vec<Check> {
     paused
         .map(|agent| {
             let (name, by) = (text(agent, "name"), text(&agent["paused"], "by"));
-            let hint = format!("stepwarden resume-agent {name} --reason TEXT, once the reason is gone");
+            let hint = format!("stepwarden resume-agent {name} --reason TEXT, once the reason no longer applies");
             warn("agent", format!("{name} is paused by {by}: {}", text(&agent["paused"], "reason")), hint)
         })
         .collect()
@@ -82,8 +86,8 @@ async fn system(api: &Api) -> Vec<Check> {
             Some(holder) => ok("supervisor", format!("led by {holder}")),
             None => warn(
                 "supervisor",
-                "nobody leads just now: between two sweeps that is well, and on a stack that sweeps once a minute usual",
-                "look again with `stepwarden leader`; docs/runbook.md has a section Supervisor silent",
+                "no supervisor leads at the moment, which is normal between two sweeps",
+                "check again with `stepwarden leader`; if it stays so, see Supervisor silent in docs/runbook.md",
             ),
         },
         Err(error) => fail("supervisor", error.to_string(), "see the tables below"),
@@ -111,11 +115,11 @@ async fn system(api: &Api) -> Vec<Check> {
             let more = all.len().saturating_sub(3);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
             let what = format!(
-                "{} cannot be read, so nothing more happens to them: {}{more}",
+                "{} cannot be read, so they do not move on: {}{more}",
                 all.len(),
                 named.collect::<Vec<_>>().join("; ")
             );
-            fail("orders", what, "stepwarden overview; docs/runbook.md has a section Record unreadable")
+            fail("orders", what, "stepwarden overview; see Record unreadable in docs/runbook.md")
         }
         Ok(overview) => match text(&overview["waiting"], "count").as_str() {
             "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),

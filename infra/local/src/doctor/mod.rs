@@ -81,8 +81,8 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     let url = options.at.url(&options.data);
     let api = Api::new(&url, options.at.token.clone(), &options.data)?;
     if options.aws && options.at.url.is_none() {
-        let hint = "give it with --url or STEPWARDEN_URL: the output ApiUrl of the stack";
-        add(vec![warn("API", "not looked at: its address is not known", hint)])?;
+        let hint = "set --url or STEPWARDEN_URL to the stack's output ApiUrl";
+        add(vec![warn("API", "not checked: its address is unknown", hint)])?;
     } else {
         add(http::checks(&api).await)?;
     }
@@ -90,7 +90,7 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     let reply_queues = match setup.reply_queues() {
         Ok(reply_queues) => reply_queues,
         Err(error) => {
-            add(vec![fail("settings", error.to_string(), "mend --reply-queue")])?;
+            add(vec![fail("settings", error.to_string(), "correct --reply-queue")])?;
             ReplyQueues::default()
         }
     };
@@ -101,14 +101,14 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
                 add(at(&Place { clients: Clients::from_env().await, config, kind: aws::Kind::Deployed }).await)?
             }
             Err(error) => {
-                let hint = "set what template.yaml sets for the functions; docs/deploy.md lists it";
+                let hint = "set the variables that template.yaml sets for the functions; docs/deploy.md lists them";
                 add(vec![fail("settings", error.to_string(), hint)])?;
             }
         }
     } else {
         let config = local();
         if let Err(why) = apart(config.pools.clone(), &config.agents) {
-            add(vec![fail("settings", why, "mend --pools or AGENT_POOLS")])?;
+            add(vec![fail("settings", why, "correct --pools or AGENT_POOLS")])?;
         }
         match (emulator, after(&url)) {
             (Some(url), _) => {
@@ -120,8 +120,8 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
                 add(at(&Place { clients: Clients::unsigned(&url), config, kind }).await)?;
             }
             (None, None) => {
-                let hint = "set AWS_ENDPOINT_URL for an emulator, or look at a deployment with --aws";
-                add(vec![warn("endpoint", "tables and queues were not looked at: the API is elsewhere", hint)])?;
+                let hint = "set AWS_ENDPOINT_URL for an emulator, or check a deployment with --aws";
+                add(vec![warn("endpoint", "tables and queues were not checked: the API is on another machine", hint)])?;
             }
         }
     }
@@ -164,11 +164,11 @@ async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> V
             checks.extend(timeouts(&workflows, options.aws));
             let secrets = Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) };
             if let (false, Some(missing)) = (options.aws, secrets.missing(workflows.values()).await) {
-                checks.push(fail("secrets", missing, "`stepwarden up` does not start without it"));
+                checks.push(fail("secrets", missing, "`stepwarden up` will not start without it"));
             }
         }
         Err(error) => {
-            checks.push(fail("workflows", format!("{error:#}"), "mend the file; docs/workflows.md has every key"));
+            checks.push(fail("workflows", format!("{error:#}"), "correct the file; docs/workflows.md lists every key"));
         }
     }
     if !options.aws && !has_emulator {
@@ -183,10 +183,8 @@ fn timeouts(workflows: &Workflows, is_aws: bool) -> Option<Check> {
     let known = Config::from_env().ok().filter(|_| is_aws).map(|config| config.clock_skew);
     let error = can_start(workflows, known.unwrap_or(USUAL_SKEW)).err()?;
     Some(match known {
-        Some(_) => fail("timeouts", error.to_string(), "raise it, or lower ClockSkewMs if the clocks allow it"),
-        None => {
-            warn("timeouts", format!("on AWS: {error}"), "raise it before this is deployed, or lower ClockSkewMs there")
-        }
+        Some(_) => fail("timeouts", error.to_string(), "raise it, or lower ClockSkewMs if the clocks allow that"),
+        None => warn("timeouts", format!("on AWS: {error}"), "raise it before you deploy, or lower ClockSkewMs there"),
     })
 }
 
@@ -194,13 +192,13 @@ fn timeouts(workflows: &Workflows, is_aws: bool) -> Option<Check> {
 fn data(folder: &Path) -> Check {
     let name = folder.display();
     let unusable = |what: &Path, why: &str| {
-        let hint = "mend its owner and mode, restore it from a backup, or name another one with --data";
+        let hint = "correct its owner and mode, restore it from a backup, or choose another one with --data";
         fail("data", format!("{} {why}", what.display()), hint)
     };
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return ok("data", format!("{name} is not there yet; `stepwarden up` makes it"));
+            return ok("data", format!("{name} does not exist yet; `stepwarden up` creates it"));
         }
         Err(error) => return unusable(folder, &format!("cannot be read: {error}")),
     };
@@ -218,7 +216,7 @@ fn data(folder: &Path) -> Check {
     let marked = ["queues.db", "tables.db", "remotes.db"].map(|name| folder.join(name));
     let damage: Vec<_> = marked.iter().filter(|_| !is_in_use).filter_map(|path| damage(path).err()).collect();
     if !damage.is_empty() {
-        let hint = "restore it, with the files beside it, from a backup; or go on with what is left: stepwarden up --accept-loss";
+        let hint = "restore it, with the files beside it, from a backup; or continue with what is left: stepwarden up --accept-loss";
         return fail("data", damage.join("; "), hint);
     }
     let token = folder.join(access::FILE);
@@ -251,7 +249,7 @@ fn damage(path: &Path) -> Result<(), String> {
     };
     match looked() {
         Ok(verdict) => verdict.map_err(damaged),
-        Err(error) => Err(format!("{} cannot be copied to look at it: {error}", path.display())),
+        Err(error) => Err(format!("{} cannot be copied for inspection: {error}", path.display())),
     }
 }
 
@@ -263,7 +261,7 @@ fn database(path: &Path) -> Result<(), String> {
     let mut begin = Vec::new();
     open.and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin))
         .map_err(|error| format!("cannot be used: {error}"))?;
-    if begin.is_empty() || begin == BEGIN { Ok(()) } else { Err("is damaged: it is no SQLite database".into()) }
+    if begin.is_empty() || begin == BEGIN { Ok(()) } else { Err("is damaged: it is not an SQLite database".into()) }
 }
 
 /// The clock of whoever sent `headers` beside this machine's; nothing if it tells no time.
@@ -274,7 +272,7 @@ fn clock(of: &str, headers: &HeaderMap, now: Timestamp) -> Option<Check> {
     let detail = format!("{} s from {of}", apart.as_secs());
     let hint = "set the clocks by NTP: deadlines and signatures are compared across machines";
     Some(match apart.abs() {
-        apart if apart <= CLOCK => ok("clock", format!("as {of}")),
+        apart if apart <= CLOCK => ok("clock", format!("matches {of}")),
         apart if apart <= CLOCK_WRONG => warn("clock", detail, hint),
         _ => fail("clock", detail, hint),
     })
