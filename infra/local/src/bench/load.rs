@@ -1,6 +1,6 @@
 //! Orders for a system in this process, and when each of them ended.
 
-use super::report::{Latency, Rate, Throughput};
+use super::report::{Latency, Rate, Throughput, over_time};
 use super::{Settings, System};
 use crate::demo::calls;
 use crate::process;
@@ -183,7 +183,7 @@ pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Re
             .map(|(operation, count)| (operation.clone(), count.requests as f64 / orders))
             .collect(),
         fsyncs_per_order: counts.syncs as f64 / orders,
-        ends_s,
+        ended_over_time: over_time(&ends_s),
     })
 }
 

@@ -3,12 +3,10 @@
 
 pub mod agent;
 mod load;
-mod plot;
 mod recovery;
 mod report;
 mod steady;
 
-pub use plot::svg;
 pub use recovery::{Kills, Recovery};
 pub use report::{Latency, Rate, Report, Throughput};
 pub use steady::{Sample, Steady};
@@ -88,13 +86,9 @@ impl Settings {
     ///
     /// # Errors
     /// What does not, in words.
-    pub fn check(&self, draws: bool) -> Result<(), &'static str> {
+    pub fn check(&self) -> Result<(), &'static str> {
         if self.durability.is_none() && self.parts == [Part::Recovery] && self.steady.is_none() {
             return Err("nothing to recover: with --memory nothing survives a kill");
-        }
-        let is_drawn = |part: &Part| matches!(part, Part::Throughput | Part::Rates);
-        if draws && self.steady.is_none() && !self.parts.iter().any(is_drawn) {
-            return Err("nothing to draw: --svg shows throughput, rates, or a run with --duration");
         }
         if self.backlog.is_some() && !self.parts.contains(&Part::Throughput) {
             return Err("--backlog needs the throughput run, which --only excludes");

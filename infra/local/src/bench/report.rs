@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use stepwarden_embedded::Durability;
 
+/// Parts of a rate over time.
+const BINS: usize = 60;
+
 /// What was measured. A part that was left out has no fields.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -70,9 +73,8 @@ pub struct Throughput {
     pub requests_per_order: BTreeMap<String, f64>,
     /// Times the disk was made to keep what was written, per order.
     pub fsyncs_per_order: f64,
-    /// When each order ended, in seconds of scheduling, in order.
-    #[serde(skip)]
-    pub ends_s: Vec<f64>,
+    /// Orders ended per second in equal parts of the scheduling, each with the middle of its part in seconds.
+    pub ended_over_time: Vec<(f64, f64)>,
 }
 
 impl Throughput {
@@ -212,6 +214,16 @@ impl std::fmt::Display for Latency {
         let Self { p50_ms, p90_ms, p99_ms, max_ms } = self;
         write!(f, "p50 {p50_ms:.1} ms, p90 {p90_ms:.1} ms, p99 {p99_ms:.1} ms, at most {max_ms:.1} ms")
     }
+}
+
+/// How many a second, in equal parts of the time until the last one.
+pub fn over_time(ends_s: &[f64]) -> Vec<(f64, f64)> {
+    let width = ends_s.last().copied().unwrap_or_default().max(1e-3) / BINS as f64;
+    let mut bins = [0_u32; BINS];
+    for end in ends_s {
+        bins[((end / width) as usize).min(BINS - 1)] += 1;
+    }
+    bins.iter().enumerate().map(|(n, count)| ((n as f64 + 0.5) * width, f64::from(*count) / width)).collect()
 }
 
 /// The `q`-th part of what is sorted; 0 of nothing.

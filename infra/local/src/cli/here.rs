@@ -180,15 +180,8 @@ async fn bench(bench: Bench) -> Result<ExitCode> {
         durability: (!bench.memory).then_some(bench.durability.into()),
         data: bench.data,
     };
-    settings.check(bench.svg.is_some()).map_err(|wrong| StartError::Data(wrong.into()))?;
-    if let Some(path) = &bench.svg {
-        // Now, and not after a minute.
-        std::fs::write(path, "").map_err(|e| StartError::Data(format!("cannot write {}: {e}", path.display())))?;
-    }
+    settings.check().map_err(|wrong| StartError::Data(wrong.into()))?;
     let report = bench::run(&settings).await?;
-    if let Some(path) = &bench.svg {
-        std::fs::write(path, bench::svg(&report)).with_context(|| format!("writing {}", path.display()))?;
-    }
     if bench.json {
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {

@@ -155,9 +155,6 @@ pub struct Bench {
     /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// Write a chart of throughput and latencies to this file
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

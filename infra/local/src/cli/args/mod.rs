@@ -65,7 +65,7 @@ pub enum Command {
     Demo(Demo),
     /// Measure throughput, latency, recovery and memory on this machine, in about a minute
     #[command(
-        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900 --svg bench.svg\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --only throughput --orders 100000 --backlog 1000    the same, 1000 at a time\n  stepwarden bench --duration 1h --rate 100    does memory stay constant?"
+        after_help = "Examples:\n  stepwarden bench\n  stepwarden bench --only single,throughput --memory --json\n  stepwarden bench --rates 100,500,900\n  stepwarden bench --only throughput --orders 100000 --backlog\n  stepwarden bench --only throughput --orders 100000 --backlog 1000    the same, 1000 at a time\n  stepwarden bench --duration 1h --rate 100    does memory stay constant?"
     )]
     Bench(Bench),
     /// Serve the steps of `bench`'s recovery runs; `bench` starts and kills it
