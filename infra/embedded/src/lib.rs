@@ -20,6 +20,14 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # What is offered
+//!
+//! - SQS: SendMessage, SendMessageBatch, ReceiveMessage, DeleteMessage, DeleteMessageBatch, ChangeMessageVisibility, CreateQueue,
+//!   DeleteQueue, PurgeQueue, GetQueueUrl, ListQueues, GetQueueAttributes, SetQueueAttributes, StartMessageMoveTask. The list is
+//!   frozen: it is what somebody in this repository calls, and any other operation gets UnsupportedOperation.
+//! - DynamoDB: what dynoxide offers of items, queries, batches, transactions, tables and times to live.
+//! - EventBridge: PutEvents, CreateEventBus, DescribeEventBus.
+//!
 //! # What is kept
 //!
 //! Everything answered with success is kept as [`Durability`] says, apart from deletes, receive

@@ -134,21 +134,28 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     assert!(attributes[&A::DeadLetterQueueSourceArn].ends_with(":work"));
 
     tokio::time::advance(seconds(30)).await;
-    sqs.start_message_move_task().source_arn(arn).send().await.unwrap();
+    let work = "arn:aws:sqs:us-east-1:000000000000:work";
+    let no_target = sqs.start_message_move_task().source_arn(arn).send().await.unwrap_err();
+    assert!(no_target.into_service_error().is_unsupported_operation());
+    sqs.start_message_move_task().source_arn(arn).destination_arn(work).send().await.unwrap();
     let back = sqs.receive_message().queue_url(&url).wait_time_seconds(5);
     let back = back.message_system_attribute_names("All".into()).send().await.unwrap();
     let back = back.messages.unwrap();
     assert_eq!(bodies(&back), ["poison"]);
     assert_ne!(back[0].message_id, id, "a redriven message is a new one");
     assert_eq!(back[0].attributes().unwrap()[&A::ApproximateReceiveCount], "1");
-    tokio::time::sleep(seconds(1)).await;
-    let tasks = sqs.list_message_move_tasks().source_arn(arn).send().await.unwrap();
-    assert_eq!(tasks.results()[0].status(), Some("COMPLETED"));
-    assert_eq!(tasks.results()[0].approximate_number_of_messages_moved(), 1);
 
-    let not_dead = "arn:aws:sqs:us-east-1:000000000000:work";
-    let refused = sqs.start_message_move_task().source_arn(not_dead).send().await.unwrap_err();
+    let refused = sqs.start_message_move_task().source_arn(work).destination_arn(arn).send().await.unwrap_err();
     assert!(refused.into_service_error().message().unwrap().contains("Dead Letter Queue"));
+}
+
+// The list is frozen, and whoever needs more is told what there is.
+#[tokio::test]
+async fn an_operation_that_is_not_on_the_list_is_refused_in_words() {
+    let refused = sqs(&memory()).list_queue_tags().queue_url("work").send().await.unwrap_err().into_service_error();
+    assert!(refused.is_unsupported_operation());
+    let told = refused.message().unwrap();
+    assert!(told.contains("ListQueueTags is not offered") && told.contains("SendMessage"), "{told}");
 }
 
 // A task that moves dead letters holds its target, and the target may be deleted while it runs.
@@ -165,8 +172,12 @@ async fn no_dead_letter_is_lost_when_the_target_of_its_move_is_deleted() {
         for n in 0..20 {
             send(&sqs, &dead_url, &n.to_string()).await;
         }
-        let start = sqs.start_message_move_task().source_arn(arn("dead")).destination_arn(arn("target"));
-        start.max_number_of_messages_per_second(10).send().await.unwrap();
+        let start = || {
+            let start = sqs.start_message_move_task().source_arn(arn("dead")).destination_arn(arn("target"));
+            start.max_number_of_messages_per_second(10).send()
+        };
+        start().await.unwrap();
+        assert!(start().await.unwrap_err().into_service_error().message().unwrap().contains("already a task running"));
         tokio::time::sleep(Duration::from_millis(550)).await;
         let moved = endpoints.queue_stats().iter().find(|stat| stat.name == "target").unwrap().visible;
         assert!((1..20).contains(&moved), "{moved} moved");
@@ -174,9 +185,8 @@ async fn no_dead_letter_is_lost_when_the_target_of_its_move_is_deleted() {
         tokio::time::sleep(seconds(30)).await;
         let left = endpoints.queue_stats().iter().find(|stat| stat.name == "dead").unwrap().visible;
         assert_eq!(left, 20 - moved, "what was not moved before is in the dead-letter queue");
-        let tasks = sqs.list_message_move_tasks().source_arn(arn("dead")).send().await.unwrap();
-        assert_eq!(tasks.results()[0].status(), Some("FAILED"));
-        assert_eq!(tasks.results()[0].failure_reason(), Some("AWS.SimpleQueueService.NonExistentQueue"));
+        queue(&sqs, "target", &[]).await;
+        start().await.expect("the task has ended");
     }
 }
 

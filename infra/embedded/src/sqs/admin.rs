@@ -41,8 +41,6 @@ struct WithAttributes {
 #[serde(rename_all = "PascalCase")]
 struct List {
     #[serde(default)]
-    queue_url: String,
-    #[serde(default)]
     queue_name_prefix: String,
     next_token: Option<String>,
     max_results: Option<usize>,
@@ -134,10 +132,19 @@ impl Sqs {
         Ok(Answer::ok(&Url { queue_url: url(at, &queue.name) }))
     }
 
+    /// One page of URLs, and the token of the next: the last name of this one.
     pub(super) fn list_queues(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let request: List = parse(body)?;
-        let starts = |queue: &Arc<Queue>| queue.name.starts_with(&request.queue_name_prefix);
-        let (urls, next_token) = page(self.all().into_iter().filter(starts), at, &request)?;
+        let List { queue_name_prefix: prefix, next_token, max_results } = parse(body)?;
+        let max = max_results.unwrap_or(PAGE_MAX);
+        if !(1..=PAGE_MAX).contains(&max) {
+            return Err(Error::parameter("MaxResults", format!("{max} is not within 1 and {PAGE_MAX}")));
+        }
+        let is_wanted =
+            |name: &String| name.starts_with(&prefix) && next_token.as_ref().is_none_or(|after| name > after);
+        let all = self.all().into_iter().map(|queue| queue.name.clone());
+        let mut names: Vec<String> = all.filter(is_wanted).take(max + 1).collect();
+        let more = names.len() > max;
+        names.truncate(max);
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
         struct Urls {
@@ -145,23 +152,8 @@ impl Sqs {
             #[serde(skip_serializing_if = "Option::is_none")]
             next_token: Option<String>,
         }
-        Ok(Answer::ok(&Urls { queue_urls: urls, next_token }))
-    }
-
-    /// The queues whose dead letters go to a queue.
-    pub(super) fn list_sources(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let request: List = parse(body)?;
-        let target = self.queue(&request.queue_url)?;
-        let sources = self.all().into_iter().filter(|queue| self.sends_dead_letters(queue, &target));
-        let (urls, next_token) = page(sources, at, &request)?;
-        #[derive(Serialize)]
-        struct Urls {
-            #[serde(rename = "queueUrls")]
-            queue_urls: Vec<String>,
-            #[serde(rename = "NextToken", skip_serializing_if = "Option::is_none")]
-            next_token: Option<String>,
-        }
-        Ok(Answer::ok(&Urls { queue_urls: urls, next_token }))
+        let queue_urls = names.iter().map(|name| url(at, name)).collect();
+        Ok(Answer::ok(&Urls { queue_urls, next_token: names.pop().filter(|_| more) }))
     }
 
     pub(super) fn sends_dead_letters(&self, from: &Queue, to: &Arc<Queue>) -> bool {
@@ -240,24 +232,6 @@ fn check_name(name: &str) -> Result<(), Error> {
         "QueueName",
         "can only include alphanumeric characters, hyphens, or underscores, 1 to 80 in length",
     ))
-}
-
-/// One page of URLs, and the token of the next: the last name of this one.
-fn page(
-    queues: impl Iterator<Item = Arc<Queue>>,
-    at: &str,
-    request: &List,
-) -> Result<(Vec<String>, Option<String>), Error> {
-    let max = request.max_results.unwrap_or(PAGE_MAX);
-    if !(1..=PAGE_MAX).contains(&max) {
-        return Err(Error::parameter("MaxResults", format!("{max} is not within 1 and {PAGE_MAX}")));
-    }
-    let after = |queue: &Arc<Queue>| request.next_token.as_ref().is_none_or(|t| queue.name > *t);
-    let mut names: Vec<String> = queues.filter(after).take(max + 1).map(|queue| queue.name.clone()).collect();
-    let more = names.len() > max;
-    names.truncate(max);
-    let next_token = if more { names.last().cloned() } else { None };
-    Ok((names.iter().map(|name| url(at, name)).collect(), next_token))
 }
 
 fn url(at: &str, name: &str) -> String {

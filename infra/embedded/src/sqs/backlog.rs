@@ -192,21 +192,14 @@ impl Backlog {
         taken
     }
 
-    /// Takes out up to `max` visible messages for which `wanted`; looks at `max` at most.
-    pub fn take_out(&mut self, max: usize, wanted: impl Fn(&Entry) -> bool) -> (Vec<Entry>, usize) {
-        let (mut out, mut kept) = (Vec::new(), Vec::new());
-        while out.len() + kept.len() < max {
+    /// Up to `max` messages that are ready, out of here.
+    pub fn take_out(&mut self, max: usize) -> Vec<Entry> {
+        let mut out = Vec::new();
+        while out.len() < max {
             let Some(row) = self.ready.pop() else { break };
-            match self.entries.get(&row) {
-                None => {}
-                Some(entry) if wanted(entry) => out.extend(self.remove(row)),
-                Some(_) => kept.push(row),
-            }
+            out.extend(self.remove(row));
         }
-        for row in &kept {
-            self.ready.push(&self.entries[row].content.group, *row);
-        }
-        (out, kept.len())
+        out
     }
 
     /// False if it is not the newest receipt of a message that is still here: as in AWS, deleting

@@ -145,12 +145,9 @@ impl Error {
         )
     }
 
-    pub fn unknown_operation(name: &str) -> Self {
-        Self::sender(
-            "UnknownOperationException",
-            "InvalidAction",
-            format!("The action {name} is not valid for this endpoint."),
-        )
+    pub fn not_offered(name: &str) -> Self {
+        let offered = super::OPERATIONS.join(", ");
+        Self::unsupported(&format!("{name} is not offered by this endpoint, which knows {offered}."))
     }
 
     pub fn throttled() -> Self {

@@ -19,37 +19,35 @@ impl Sqs {
     }
 
     pub(super) fn delete_batch(&self, body: &[u8]) -> Result<Answer, Error> {
-        self.each(body, Self::delete_one)
-    }
-
-    pub(super) fn change_visibility(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: Single<ChangeVisibility> = parse(body)?;
-        let queue = self.queue(&request.queue_url)?;
-        self.change_one(&queue, &request.what)?;
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
-    }
-
-    pub(super) fn change_visibility_batch(&self, body: &[u8]) -> Result<Answer, Error> {
-        self.each(body, Self::change_one)
-    }
-
-    /// Applies `one` to each entry of a batch.
-    fn each<T: serde::de::DeserializeOwned>(
-        &self,
-        body: &[u8],
-        one: fn(&Self, &Arc<Queue>, &T) -> Result<(), Error>,
-    ) -> Result<Answer, Error> {
-        let batch: Batch<T> = parse(body)?;
+        let batch: Batch<Delete> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
         batch.check()?;
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         for BatchEntry { id, what } in batch.entries {
-            match one(self, &queue, &what) {
+            match self.delete_one(&queue, &what) {
                 Ok(()) => outcome.successful.push(EntryId { id }),
                 Err(error) => outcome.failed.push(FailedEntry::new(id, error)),
             }
         }
         Ok(Answer::ok(&outcome))
+    }
+
+    pub(super) fn change_visibility(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: Single<ChangeVisibility> = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        let receipt = receipt(&request.what.receipt_handle)?;
+        let timeout_s = request.what.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
+        bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
+        let now_ms = self.clock.now_ms();
+        // A timeout that has ended must not be prolonged.
+        self.advance(&queue, &mut queue.lock(), now_ms);
+        if receipt.run != self.run || !queue.change_visibility(receipt, timeout_s, now_ms) {
+            return Err(Error::not_in_flight());
+        }
+        if timeout_s == 0 {
+            self.store_standing(&queue, &queue.lock(), &[receipt.row]);
+        }
+        Ok(Answer::ok_bytes(b"{}".to_vec()))
     }
 
     fn delete_one(&self, queue: &Arc<Queue>, request: &Delete) -> Result<(), Error> {
@@ -59,22 +57,6 @@ impl Sqs {
             self.store.write_later([(receipt.row, Lazy::Delete)]);
         }
         Ok(())
-    }
-
-    fn change_one(&self, queue: &Arc<Queue>, request: &ChangeVisibility) -> Result<(), Error> {
-        let receipt = receipt(&request.receipt_handle)?;
-        let timeout_s = request.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
-        bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
-        let now_ms = self.clock.now_ms();
-        // A timeout that has ended must not be prolonged.
-        self.advance(queue, &mut queue.lock(), now_ms);
-        if receipt.run == self.run && queue.change_visibility(receipt, timeout_s, now_ms) {
-            if timeout_s == 0 {
-                self.store_standing(queue, &queue.lock(), &[receipt.row]);
-            }
-            return Ok(());
-        }
-        Err(Error::not_in_flight())
     }
 }
 
