@@ -366,7 +366,8 @@ pub enum Survives {
 }
 
 /// Which start of the system this is; zeros where it does not say.
-fn boot() -> [u8; 7] {
+#[must_use]
+pub fn boot() -> [u8; 7] {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hash = if id.is_empty() { 0 } else { fnv(FNV, &id) };
     hash.to_le_bytes()[..7].try_into().expect("seven of eight")

@@ -296,16 +296,13 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
 pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
     let opened = Remotes::open(data).map_err(|error| match error {
         stepwarden_remotes::OpenError::Prepare { path, source } => {
-            format!("cannot use the data directory {}: {source}", path.display())
+            format!("cannot use {}: {source}", path.display())
         }
         stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
-            "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or \
+            "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or \
              continue with what is left by --accept-loss, which keeps a copy",
             path.display()
         ),
-        stepwarden_remotes::OpenError::Sqlite { path, source } => {
-            format!("the database file {} cannot be opened: {source}", path.display())
-        }
     });
     Ok(opened.map_err(StartError::Data)?)
 }

@@ -200,10 +200,10 @@ async fn damaged_data_is_said_and_there_is_a_way_on() {
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     std::fs::write(&log, flipped).unwrap();
-    std::fs::write(dir.path().join("data/remotes.db"), "").unwrap();
+    std::fs::write(dir.path().join("data/remotes.log"), "").unwrap();
     let told = doctor();
     assert!(told.contains("tables.db is damaged"), "{told}");
-    assert!(told.contains("remotes.db is damaged"), "{told}");
+    assert!(told.contains("remotes.log is damaged"), "{told}");
     let ended = common::run(dir.path(), &["up", "--port", "0", "--data", "data", "--workflows", "quick"]);
     let why = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(2), "{why}");

@@ -358,7 +358,7 @@ fn a_data_directory_in_use_is_said_in_one_line() {
 
 #[test]
 fn a_damaged_database_file_is_said_in_one_line() {
-    for file in ["tables.db", "queues.db", "remotes.db"] {
+    for file in ["tables.db", "queues.db", "remotes.log"] {
         let dir = directory();
         let data = dir.path().join("data");
         std::fs::create_dir(&data).unwrap();

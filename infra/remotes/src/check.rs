@@ -1,15 +1,14 @@
 //! The check of a run: what the services hold against what the orders ended as.
 //!
-//! It reads the effects, not the keys' own notes: two effects are two rows whatever key they came with.
+//! It reads the effects, not the keys' own notes: two effects are two whatever key they came with.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::Service;
-use crate::ledger;
+use crate::rules::Row;
 
 /// What an order should have left behind. JSON: `{"applied": ["inventory"]}`, `"undone"`, `"any"`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -51,7 +50,7 @@ pub struct Violation {
 }
 
 /// Violations listed in a report at most; all are counted.
-pub const LISTED_MAX: usize = 1_000;
+const LISTED_MAX: usize = 1_000;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -62,7 +61,7 @@ pub struct Report {
     pub effects: u64,
     /// Everything wrong, counted.
     pub violation_count: u64,
-    /// The first [`LISTED_MAX`] of them.
+    /// The first 1,000 of them.
     pub violations: Vec<Violation>,
 }
 
@@ -111,18 +110,16 @@ struct Tally {
 #[derive(Debug, Default)]
 pub(crate) struct Tallies(HashMap<String, Tally>);
 
-/// Rows read in one turn of the database thread, so that calls get theirs in between.
-pub(crate) const READ_MAX: i64 = 5_000;
+/// Rows read in one turn, so that calls get theirs in between.
+pub(crate) const READ_MAX: usize = 5_000;
 
 impl Tallies {
-    pub(crate) fn add_effect(&mut self, effect: &Effect) {
-        let tally = self.0.entry(effect.order_id.clone()).or_default();
-        tally.applied[effect.service.index()] += 1;
-        tally.standing[effect.service.index()] += u32::from(effect.stands);
-    }
-
-    pub(crate) fn add_order(&mut self, order_id: String) {
-        self.0.entry(order_id).or_default();
+    pub(crate) fn add(&mut self, row: &Row) {
+        let tally = self.0.entry(row.order_id.clone()).or_default();
+        for effect in &row.effects {
+            tally.applied[row.service.index()] += 1;
+            tally.standing[row.service.index()] += u32::from(effect.undone_at.is_none());
+        }
     }
 
     /// Compares. Orders are reported as they come, unknown ones last, by name.
@@ -160,60 +157,53 @@ fn check_order(report: &mut Report, order_id: &str, expected: &Expected, tally: 
     for service in Service::ALL {
         let applied = tally.applied[service.index()];
         let standing = tally.standing[service.index()];
+        let mut add = |kind, words: String| report.add(order_id, kind, words);
         if applied > 1 {
-            let words = format!(
-                "order `{order_id}`: `{service}` applied its effect {applied} times, {standing} still standing"
-            );
-            report.add(order_id, Kind::Doubled, words);
+            let words = format!("applied its effect {applied} times, {standing} still standing");
+            add(Kind::Doubled, format!("order `{order_id}`: `{service}` {words}"));
         }
         match expected {
             Expected::Applied(services) if services.contains(&service) => {
                 if standing == 0 {
                     let why = if applied == 0 { "never applied" } else { "undone" };
                     let words = format!("order `{order_id}`: the effect of `{service}` is missing, it was {why}");
-                    report.add(order_id, Kind::Missing, words);
+                    add(Kind::Missing, words);
                 }
             }
-            Expected::Applied(_) => {
-                if standing > 0 && service.is_undoable() {
-                    let words = format!("order `{order_id}`: an effect of `{service}` stands, but none was expected");
-                    report.add(order_id, Kind::Unexpected, words);
-                }
+            Expected::Applied(_) if standing > 0 && service.is_undoable() => {
+                let words = format!("order `{order_id}`: an effect of `{service}` stands, but none was expected");
+                add(Kind::Unexpected, words);
             }
-            Expected::Undone => {
-                if standing > 0 && service.is_undoable() {
-                    let words = format!("order `{order_id}` is undone, but an effect of `{service}` is left");
-                    report.add(order_id, Kind::LeftAfterUndo, words);
-                }
+            Expected::Undone if standing > 0 && service.is_undoable() => {
+                let words = format!("order `{order_id}` is undone, but an effect of `{service}` is left");
+                add(Kind::LeftAfterUndo, words);
             }
-            Expected::Any => {}
+            Expected::Applied(_) | Expected::Undone | Expected::Any => {}
         }
     }
 }
 
-/// One row of the effects.
-#[derive(Debug)]
-pub(crate) struct Effect {
-    pub(crate) seq: i64,
-    pub(crate) order_id: String,
-    service: Service,
-    stands: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Remotes;
+    use serde_json::json;
 
-/// The next effects after `seq`, at most [`READ_MAX`].
-pub(crate) fn effects_after(conn: &Connection, seq: i64) -> rusqlite::Result<Vec<Effect>> {
-    conn.prepare_cached(
-        "SELECT seq, order_id, service, undone_at IS NULL FROM effects WHERE seq > ?1 ORDER BY seq LIMIT ?2",
-    )?
-    .query_map([seq, READ_MAX], |row| {
-        Ok(Effect { seq: row.get(0)?, order_id: row.get(1)?, service: ledger::service(row, 2)?, stands: row.get(3)? })
-    })?
-    .collect()
-}
-
-/// The next orders that a key names, after the key's `seq`.
-pub(crate) fn orders_after(conn: &Connection, seq: i64) -> rusqlite::Result<Vec<(i64, String)>> {
-    conn.prepare_cached("SELECT seq, order_id FROM keys WHERE seq > ?1 ORDER BY seq LIMIT ?2")?
-        .query_map([seq, READ_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+    // The services cannot do this; another hand writes the row into their ledger.
+    #[test]
+    fn a_double_effect_with_one_key_is_found() {
+        let remotes = Remotes::open(None).unwrap();
+        let effect = json!({"number": 1, "applied_at": "2026-01-31T12:00:00Z", "undone_at": null});
+        let undone = json!({"number": 2, "applied_at": "2026-01-31T12:00:00Z", "undone_at": "2026-01-31T12:00:01Z"});
+        let row = json!({"service": "inventory", "direction": "Apply", "key": "k", "order_id": "o-1", "body": 1,
+            "done": "Declined", "effects": [effect, undone], "tombstone": false, "calls": 2, "replays": 0});
+        remotes.ledger().put(&[serde_json::from_value(row).unwrap()]).unwrap();
+        assert_eq!(remotes.order_ledger("o-1").unwrap().len(), 2);
+        let kinds = |expected| {
+            let report = remotes.check([("o-1".to_owned(), expected)]).unwrap();
+            report.violations.into_iter().map(|violation| violation.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(Expected::Applied(vec![Service::Inventory])), [Kind::Doubled]);
+        assert_eq!(kinds(Expected::Undone), [Kind::Doubled, Kind::LeftAfterUndo]);
+    }
 }

@@ -1,6 +1,4 @@
 //! What was asked of each service since it was opened, and which faults it showed. In memory only.
-//!
-//! Counted inside the transaction, so a commit that fails (answered 503) leaves its calls counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -61,26 +59,22 @@ pub struct ServiceCounts {
 
 /// The counters behind [`Counts`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters([Mutex<ServiceCounts>; 4]);
+pub(crate) struct Counters(Mutex<Counts>);
 
 impl Counters {
     pub(crate) fn add(&self, service: Service, change: impl FnOnce(&mut ServiceCounts)) {
-        change(&mut self.0[service.index()].lock().unwrap_or_else(PoisonError::into_inner));
+        change(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(service).or_default());
     }
 
     pub(crate) fn add_fault(&self, service: Service, fault: Fault) {
-        self.add(service, |counts| {
-            *counts.faults.entry(fault).or_default() += 1;
-        });
+        self.add(service, |counts| *counts.faults.entry(fault).or_default() += 1);
     }
 
     pub(crate) fn read(&self) -> Counts {
-        Service::ALL
-            .into_iter()
-            .map(|service| {
-                let counts = self.0[service.index()].lock().unwrap_or_else(PoisonError::into_inner);
-                (service, counts.clone())
-            })
-            .collect()
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Service::ALL.into_iter().for_each(|service| {
+            all.entry(service).or_default();
+        });
+        all
     }
 }

@@ -2,24 +2,16 @@
 //!
 //! Nothing else enters, so a run with the same seed meets the same faults however its calls interleave.
 
-use crate::Service;
+use serde::{Deserialize, Serialize};
+
 use crate::counts::Fault;
-use crate::faults::ServiceFaults;
+use crate::rules::Call;
 
 /// Forward or back. Each has its own keys, call numbers and draws.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Direction {
     Apply,
     Undo,
-}
-
-/// One call as the draw sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a> {
-    pub(crate) seed: u64,
-    pub(crate) service: Service,
-    pub(crate) direction: Direction,
-    pub(crate) key: &'a str,
 }
 
 /// What happens to one call on its way, whatever the service decides about its key.
@@ -42,6 +34,11 @@ pub(crate) enum Disruption {
 }
 
 impl Disruption {
+    /// Whether only its answer is disrupted.
+    pub(crate) fn is_carried_out_at_once(self) -> bool {
+        matches!(self, Disruption::AnswerCut | Disruption::AnswerHangs | Disruption::AfterDeadline)
+    }
+
     /// The kind it is counted as.
     pub(crate) fn fault(self) -> Fault {
         match self {
@@ -59,8 +56,9 @@ impl Disruption {
 const THROTTLED_SHARE: f64 = 0.25;
 
 /// The disruption of call number `number` (from 1) with its key, if it meets one.
-pub(crate) fn disruption(faults: &ServiceFaults, call: Call<'_>, number: u64) -> Option<Disruption> {
-    let transient = match call.direction {
+pub(crate) fn disruption(call: &Call, number: u64) -> Option<Disruption> {
+    let faults = call.settings();
+    let transient = match call.direction() {
         Direction::Apply => faults.transient,
         Direction::Undo => faults.undo_transient,
     };
@@ -84,21 +82,21 @@ pub(crate) fn disruption(faults: &ServiceFaults, call: Call<'_>, number: u64) ->
 }
 
 /// Whether the key itself is one that fails for good. The call number does not enter: the choice is the key's.
-pub(crate) fn key_fails(faults: &ServiceFaults, call: Call<'_>) -> bool {
-    let rate = match call.direction {
-        Direction::Apply => faults.permanent,
-        Direction::Undo => faults.undo_fails,
+pub(crate) fn key_fails(call: &Call) -> bool {
+    let rate = match call.direction() {
+        Direction::Apply => call.settings().permanent,
+        Direction::Undo => call.settings().undo_fails,
     };
     unit(call, b"key", 0) < rate
 }
 
 /// A number from 0 (included) to 1 (excluded).
-fn unit(call: Call<'_>, purpose: &[u8], number: u64) -> f64 {
-    let direction: &[u8] = match call.direction {
+fn unit(call: &Call, purpose: &[u8], number: u64) -> f64 {
+    let direction: &[u8] = match call.direction() {
         Direction::Apply => b"apply",
         Direction::Undo => b"undo",
     };
-    let mut state = mix(call.seed);
+    let mut state = mix(call.faults.seed);
     for part in [call.service.name().as_bytes(), direction, call.key.as_bytes(), purpose] {
         state = absorb(state, part);
     }
@@ -132,55 +130,49 @@ fn mix(value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Action;
+    use crate::{Faults, Service, ServiceFaults};
+    use std::sync::Arc;
 
-    fn call(seed: u64, key: &str) -> Call<'_> {
-        Call { seed, service: Service::Payment, direction: Direction::Apply, key }
+    fn calls(seed: u64, faults: &ServiceFaults) -> Vec<Call> {
+        let faults = Arc::new(Faults { seed, services: [(Service::Payment, faults.clone())].into() });
+        let call = |n| Call {
+            service: Service::Payment,
+            key: format!("order-{n}"),
+            order_id: "o".into(),
+            action: Action::Apply { input: ().into(), details: ().into() },
+            faults: Arc::clone(&faults),
+        };
+        (0..10_000).map(call).collect()
     }
 
     #[test]
     fn rates_are_met_and_seeds_differ() {
-        let faults = ServiceFaults {
-            transient: 0.2,
-            slow: 0.1,
-            hang: 0.1,
-            lost_answer: 0.1,
-            after_deadline: 0.1,
-            permanent: 0.3,
-            ..ServiceFaults::default()
-        };
-        let draws = |seed| -> Vec<Option<Disruption>> {
-            (0..10_000).map(|n| disruption(&faults, call(seed, &format!("order-{n}")), 1)).collect()
-        };
-        let first = draws(1);
-        assert_eq!(first, draws(1));
-        assert_ne!(first, draws(2));
-        let share = |wanted: &[Disruption]| {
-            let hits = first.iter().flatten().filter(|got| wanted.contains(got)).count();
-            hits as f64 / first.len() as f64
-        };
         use Disruption::*;
-        for (kinds, rate) in [
+        let none = ServiceFaults::default;
+        let faults =
+            ServiceFaults { transient: 0.2, slow: 0.1, hang: 0.1, lost_answer: 0.1, after_deadline: 0.1, ..none() };
+        let draws = |seed, faults: &ServiceFaults| -> Vec<Option<Disruption>> {
+            calls(seed, faults).iter().map(|call| disruption(call, 1)).collect()
+        };
+        let first = draws(1, &faults);
+        assert_eq!(first, draws(1, &faults));
+        assert_ne!(first, draws(2, &faults));
+        let rates = [
             (&[Unavailable][..], 0.15),
-            (&[Throttled][..], 0.05),
-            (&[Slow][..], 0.1),
-            (&[Hang][..], 0.1),
-            (&[AnswerCut, AnswerHangs][..], 0.1),
-            (&[AfterDeadline][..], 0.1),
-        ] {
-            let got = share(kinds);
+            (&[Throttled], 0.05),
+            (&[Slow], 0.1),
+            (&[Hang], 0.1),
+            (&[AnswerCut, AnswerHangs], 0.1),
+            (&[AfterDeadline], 0.1),
+        ];
+        for (kinds, rate) in rates {
+            let got = first.iter().flatten().filter(|got| kinds.contains(got)).count() as f64 / first.len() as f64;
             assert!((got - rate).abs() < 0.015, "{kinds:?}: {got}, not {rate}");
         }
-        let failing = (0..10_000).filter(|n| key_fails(&faults, call(1, &format!("order-{n}")))).count();
-        assert!((2_800..3_200).contains(&failing), "{failing}");
-    }
-
-    #[test]
-    fn rates_of_zero_and_one_are_exact() {
-        let never = ServiceFaults::default();
-        let always = ServiceFaults { hang: 1.0, ..ServiceFaults::default() };
-        for number in 1..1_000 {
-            assert_eq!(disruption(&never, call(3, "k"), number), None);
-            assert_eq!(disruption(&always, call(3, "k"), number), Some(Disruption::Hang));
-        }
+        let failing = calls(1, &ServiceFaults { permanent: 0.3, ..none() });
+        assert!((2_800..3_200).contains(&failing.iter().filter(|call| key_fails(call)).count()));
+        assert!(draws(3, &none()).iter().all(Option::is_none));
+        assert!(draws(3, &ServiceFaults { hang: 1.0, ..none() }).iter().all(|drawn| *drawn == Some(Hang)));
     }
 }

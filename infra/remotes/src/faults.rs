@@ -149,29 +149,3 @@ impl ServiceFaults {
         ]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_refused_in_words() {
-        let none = ServiceFaults::default;
-        let table = [
-            (ServiceFaults { hang: -0.1, ..none() }, "from 0 to 1"),
-            (ServiceFaults { slow: f64::NAN, ..none() }, "from 0 to 1"),
-            (ServiceFaults { slow_ms: 120_001, ..none() }, "at most 120000"),
-            (ServiceFaults { transient: 0.6, permanent: 0.6, ..none() }, "at most 1"),
-            (ServiceFaults { undo_fails: 0.6, hang: 0.6, ..none() }, "at most 1"),
-        ];
-        for (faults, says) in table {
-            let err = faults.validate(Service::Payment).unwrap_err().to_string();
-            assert!(err.contains(says) && err.contains("payment"), "{err}");
-        }
-        // Forward and undo rates never meet in one call, so they are added up apart.
-        let apart = ServiceFaults { permanent: 1.0, undo_fails: 1.0, ..none() };
-        assert_eq!(apart.validate(Service::Payment), Ok(()));
-        let rounding = ServiceFaults { transient: 0.7, slow: 0.2, hang: 0.1, ..none() };
-        assert_eq!(rounding.validate(Service::Payment), Ok(()));
-    }
-}

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::{send, serve};
 use serde_json::json;
-use stepwarden_remotes::{Expected, Remotes, Service};
+use stepwarden_remotes::{Expected, FILE_NAME, OpenError, Remotes, Service, accept_loss, examine};
 use tokio::net::TcpListener;
 
 const CHILD_DIR: &str = "REMOTES_CRASH_TEST_DIR";
@@ -112,4 +112,46 @@ async fn tombstones_declines_and_undos_outlive_a_restart() {
     // References go on, they do not start over.
     let next = served.apply("payment", "k4", "o-4").await;
     assert_eq!(next.body["reference"], "chg-000002");
+}
+
+#[tokio::test]
+async fn a_file_that_has_lost_something_is_refused_until_the_loss_is_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    for n in 0..3 {
+        let served = serve(Some(dir.path())).await;
+        served.apply("payment", &format!("k{n}"), "o-1").await;
+        let err = Remotes::open(Some(dir.path())).unwrap_err();
+        assert!(matches!(err, OpenError::Prepare { .. }), "two at once: {err}");
+        served.stop().await;
+    }
+    let whole = std::fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() - 100] ^= 1;
+    let cut = whole[..whole.len() - 1].to_vec();
+    let damages = [
+        (Some(flipped), "cannot be read", 2),
+        (Some(cut), "are left", 2),
+        (Some(vec![]), "empty", 0),
+        (None, "missing", 0),
+    ];
+    for (left, says, kept) in damages {
+        match left {
+            Some(left) => std::fs::write(&path, left).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let err = Remotes::open(Some(dir.path())).unwrap_err().to_string();
+        assert!(err.contains("damaged") && err.contains(says), "{err}");
+        assert!(examine(dir.path()).is_err());
+        let done = accept_loss(dir.path()).unwrap().unwrap();
+        assert!(done.contains(says), "{done}");
+        assert_eq!(accept_loss(dir.path()).unwrap(), None);
+        assert_eq!(Remotes::open(Some(dir.path())).unwrap().order_ledger("o-1").unwrap().len(), kept, "{done}");
+        std::fs::write(&path, &whole).unwrap();
+        drop(Remotes::open(Some(dir.path())).unwrap());
+    }
+    // Begun by a process that was killed over it, and never answered.
+    std::fs::write(&path, [&whole, &b"0123 [{"[..]].concat()).unwrap();
+    drop(Remotes::open(Some(dir.path())).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
 }

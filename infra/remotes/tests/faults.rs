@@ -230,6 +230,9 @@ async fn settings_are_read_back_and_bad_ones_change_nothing() {
         ("/faults", json!({"services": {"fraud": {"hangs": 1}}}), "unknown field `hangs`"),
         ("/faults", json!({"services": {"fraud": {"hang": 1.5}}}), "from 0 to 1"),
         ("/faults/fraud", json!({"hang": 0.6, "lost_answer": 0.6}), "at most 1"),
+        ("/faults/fraud", json!({"hang": -0.1}), "from 0 to 1"),
+        ("/faults/fraud", json!({"transient": 0.6, "permanent": 0.6}), "at most 1"),
+        ("/faults/fraud", json!({"undo_fails": 0.6, "hang": 0.6}), "at most 1"),
         ("/faults/fraud", json!({"slow_ms": 120_001}), "at most 120000"),
         ("/faults/fraud", json!({"slow_ms": -1}), "expected u64"),
         ("/faults/fraud", json!({"outage": "yes"}), "boolean"),
@@ -241,33 +244,26 @@ async fn settings_are_read_back_and_bad_ones_change_nothing() {
         assert!(answer.detail().contains(says), "{answer:?}");
     }
     assert_eq!(served.get("/faults").await.body, read);
+    // Forward and undo rates never meet in one call, so they are added up apart; a rounding error is no mistake.
+    for good in [json!({"permanent": 1, "undo_fails": 1}), json!({"transient": 0.7, "slow": 0.2, "hang": 0.1})] {
+        assert_eq!(served.put("/faults/fraud", good).await.status, StatusCode::OK);
+    }
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_answer_before_the_deadline() {
-    let served = serve(None).await;
-    let faults = ServiceFaults { after_deadline: 1.0, slow_ms: 60_000, ..none() };
-    served.faults(Service::Payment, faults);
-    let waiting = served.apply_request("payment", "k", "o-1");
-    let waiting = tokio::spawn(waiting.timeout(Duration::from_secs(20)).send());
-    while served.remotes.counts()[&Service::Payment].applied == 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
+async fn a_shutdown_neither_waits_for_calls_that_hang_nor_answers_before_the_deadline() {
+    let late = ServiceFaults { after_deadline: 1.0, slow_ms: 60_000, ..none() };
+    for faults in [late, ServiceFaults { hang: 1.0, ..none() }] {
+        let served = serve(None).await;
+        served.faults(Service::Payment, faults);
+        let waiting = served.apply_request("payment", "k", "o-1").timeout(Duration::from_secs(20));
+        let waiting = tokio::spawn(waiting.send());
+        while served.remotes.counts()[&Service::Payment].faults.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let start = Instant::now();
+        served.stop().await;
+        assert!(waiting.await.unwrap().is_err());
+        assert!(start.elapsed() < PATIENCE * 5);
     }
-    served.stop().await;
-    assert!(waiting.await.unwrap().is_err());
-}
-
-#[tokio::test]
-async fn a_shutdown_does_not_wait_for_calls_that_hang() {
-    let served = serve(None).await;
-    served.faults(Service::Shipping, ServiceFaults { hang: 1.0, ..none() });
-    let hanging = served.apply_request("shipping", "k", "o-1");
-    let hanging = tokio::spawn(hanging.timeout(Duration::from_secs(20)).send());
-    while served.remotes.counts()[&Service::Shipping].faults.is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    let start = Instant::now();
-    served.stop().await;
-    assert!(hanging.await.unwrap().is_err());
-    assert!(start.elapsed() < PATIENCE * 5);
 }

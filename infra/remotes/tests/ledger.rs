@@ -92,31 +92,6 @@ async fn the_check_finds_a_double_effect_with_different_keys() {
 }
 
 #[tokio::test]
-async fn the_check_finds_a_double_effect_with_one_key() {
-    // The services cannot do this; another hand writes the row into their file.
-    let dir = tempfile::tempdir().unwrap();
-    let served = serve(Some(dir.path())).await;
-    served.apply("inventory", "k", "o-1").await;
-    let conn = rusqlite::Connection::open(dir.path().join("remotes.db")).unwrap();
-    conn.execute(
-        "INSERT INTO effects (service, order_id, key, reference, applied_at)
-         SELECT service, order_id, key, 'inv-again', applied_at FROM effects",
-        [],
-    )
-    .unwrap();
-    assert_eq!(
-        kinds(&served, &[("o-1", Expected::Applied(vec![Service::Inventory]))]),
-        [("o-1".to_owned(), Kind::Doubled)]
-    );
-    assert_eq!(served.remotes.order_ledger("o-1").unwrap().len(), 2);
-    served.undo("inventory", "u", "o-1", "k").await;
-    assert_eq!(
-        kinds(&served, &[("o-1", Expected::Undone)]),
-        [("o-1".to_owned(), Kind::Doubled), ("o-1".to_owned(), Kind::LeftAfterUndo)]
-    );
-}
-
-#[tokio::test]
 async fn the_check_finds_what_is_missing_left_unexpected_or_unknown() {
     let served = serve(None).await;
     served.apply("inventory", "k", "o-1").await;

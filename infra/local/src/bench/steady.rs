@@ -98,7 +98,10 @@ async fn sample(lasting: Duration, data: Option<PathBuf>) -> Result<Vec<Sample>>
 fn sizes(folder: &Path) -> (u64, u64) {
     let size = |name: &str| std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
     let of = |suffix: &str| {
-        ["tables.db", "queues.db", "remotes.db"].map(|name| size(&format!("{name}{suffix}"))).iter().sum()
+        ["tables.db", "queues.db", stepwarden_remotes::FILE_NAME]
+            .map(|name| size(&format!("{name}{suffix}")))
+            .iter()
+            .sum()
     };
     (of(""), of("-wal"))
 }

@@ -213,8 +213,13 @@ fn data(folder: &Path) -> Check {
             }
         }
     }
-    let marked = ["queues.db", "tables.db", "remotes.db"].map(|name| folder.join(name));
-    let damage: Vec<_> = marked.iter().filter(|_| !is_in_use).filter_map(|path| damage(path).err()).collect();
+    let mut damage: Vec<_> = match is_in_use {
+        true => Vec::new(),
+        false => ["queues.db", "tables.db"].iter().filter_map(|name| damage(&folder.join(name)).err()).collect(),
+    };
+    if let (false, Err(why)) = (is_in_use, stepwarden_remotes::examine(folder)) {
+        damage.push(format!("{} is damaged: {why}", folder.join(stepwarden_remotes::FILE_NAME).display()));
+    }
     if !damage.is_empty() {
         let hint = "restore it, with the files beside it, from a backup; or continue with what is left: stepwarden up --accept-loss";
         return fail("data", damage.join("; "), hint);

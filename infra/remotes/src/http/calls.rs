@@ -1,30 +1,27 @@
 //! `apply` and `undo` over HTTP: read the call, have it decided, and answer it in the way its fault asks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::Json;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use rusqlite::Connection;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stepwarden_guard::listener::Cut;
 
-use super::problem::Problem;
-use super::{KEY_MAX, ORDER_ID_MAX, Shared};
-use crate::answer;
-use crate::call::{Action, Call, Decision};
-use crate::counts::{Counters, Fault};
+use super::{KEY_MAX, Problem, Read, Shared};
+use crate::Remotes;
+use crate::counts::Fault;
 use crate::draw::Disruption;
 use crate::faults::DELAY_MAX_MS;
-use crate::hash::body_hash;
+use crate::rules::{self, Action, Call, Decision};
 use crate::service::{Service, UnknownService};
-use crate::undo;
+
+/// Bytes of an order id at most.
+const ORDER_ID_MAX: usize = 200;
 
 /// An answer after the deadline comes this much after it: more than clocks and timers round.
 const LATE_BY: Duration = Duration::from_millis(50);
@@ -46,14 +43,12 @@ pub(super) async fn apply(
     Extension(cut): Extension<Cut>,
     Path(name): Path<String>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Read,
 ) -> Result<Response, Problem> {
     let head = Head::read(&name, &headers)?;
-    let body: ApplyBody = parse(&body?, r#"{"order_id": "…", "input": {…}}"#)?;
-    let details = answer::details(head.service, &body.order_id, &body.input)
-        .map_err(|err| Problem::bad_request(err.to_string()))?;
-    let action = Action::Apply { body_hash: body_hash(&body.order_id, &body.input), details };
-    carry(shared, cut, head, body.order_id, action).await
+    let ApplyBody { order_id, input } = parse(&body?, r#"{"order_id": "…", "input": {…}}"#)?;
+    let details = rules::details(head.service, &order_id, &input).map_err(Problem::bad_request)?;
+    carry(shared, cut, head, order_id, Action::Apply { input, details }).await
 }
 
 pub(super) async fn undo(
@@ -61,14 +56,13 @@ pub(super) async fn undo(
     Extension(cut): Extension<Cut>,
     Path(name): Path<String>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Read,
 ) -> Result<Response, Problem> {
     let head = Head::read(&name, &headers)?;
     let example = r#"{"order_id": "…", "undoes": "<forward key>", "output": {…}|null}"#;
-    let body: UndoBody = parse(&body?, example)?;
-    check_key("`undoes`", &body.undoes)?;
-    let action = Action::Undo { undoes: body.undoes };
-    carry(shared, cut, head, body.order_id, action).await
+    let UndoBody { order_id, undoes } = parse(&body?, example)?;
+    check_key("`undoes`", &undoes)?;
+    carry(shared, cut, head, order_id, Action::Undo { undoes }).await
 }
 
 /// What path and headers say.
@@ -111,59 +105,58 @@ async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: A
     if !(1..=ORDER_ID_MAX).contains(&order_id.len()) {
         return Err(Problem::bad_request(format!("`order_id` must be 1 to {ORDER_ID_MAX} bytes")));
     }
-    let inner = &shared.remotes.0;
-    let call = Call { service: head.service, key: head.key, order_id, action, faults: shared.remotes.current_faults() };
-    inner.counters.add(call.service, |counts| match call.action {
+    let remotes = &shared.remotes;
+    let call = Call { service: head.service, key: head.key, order_id, action, faults: remotes.current_faults() };
+    let counters = &remotes.0.counters;
+    counters.add(call.service, |counts| match call.action {
         Action::Apply { .. } => counts.calls += 1,
         Action::Undo { .. } => counts.undo_calls += 1,
     });
     let settings = call.settings();
     if settings.outage {
-        inner.counters.add_fault(call.service, Fault::Outage);
-        return Err(unavailable("the service is out of order"));
+        counters.add_fault(call.service, Fault::Outage);
+        return Err(Problem::unavailable("the service is out of order"));
     }
-    let ledger =
-        Ledger { call: Arc::new(call), counters: Arc::clone(&inner.counters), clock: Arc::clone(&inner.clock) };
-    let first = ledger.clone();
-    let (disruption, decision) = inner.db.run(move |conn| first.begin(conn)).await?;
+    let (disruption, decision) = call.begin(&mut remotes.ledger())?;
+    if let Some(disruption) = disruption {
+        counters.add_fault(call.service, disruption.fault());
+    }
+    if let Some(decision) = &decision {
+        count(remotes, call.service, decision);
+    }
     let slow = Duration::from_millis(settings.slow_ms);
     match (disruption, decision) {
-        (None, Some(decision)) => Ok(answer_to(decision)),
-        (Some(Disruption::AfterDeadline), Some(decision)) => {
-            let wait = match head.complete_by {
-                Some(complete_by) => until_late(complete_by, (inner.clock)()),
-                None => slow,
-            };
-            // A shutdown must not make it an answer in time.
-            if shared.pause(wait).await { Ok(answer_to(decision)) } else { Ok(cut_off(&cut)) }
+        (Some(Disruption::Throttled), _) => {
+            let detail = "too many calls; try again after `Retry-After` seconds";
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", detail);
+            Ok(([(header::RETRY_AFTER, "1")], problem).into_response())
         }
-        (Some(Disruption::Slow), _) => finish_slowly(&shared, &cut, ledger, slow).await,
+        (Some(Disruption::Unavailable), _) => Err(Problem::unavailable("the service is busy")),
         (Some(Disruption::AnswerCut), _) => Ok(cut_off(&cut)),
         (Some(Disruption::AnswerHangs | Disruption::Hang), _) => {
             shared.pause(Duration::from_millis(DELAY_MAX_MS)).await;
             Ok(cut_off(&cut))
         }
-        (Some(Disruption::Throttled), _) => Err(Problem::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "throttled",
-            "too many calls; try again after `Retry-After` seconds",
-        )
-        .with_header(header::RETRY_AFTER, "1")),
-        (Some(Disruption::Unavailable), _) => Err(unavailable("the service is busy")),
-        (None | Some(Disruption::AfterDeadline), None) => {
-            unreachable!("`begin` decides every call that is answered")
+        (Some(Disruption::AfterDeadline), Some(decision)) => {
+            let wait = head.complete_by.map_or(slow, until_late);
+            // A shutdown must not make it an answer in time.
+            if shared.pause(wait).await { Ok(answer_to(decision)) } else { Ok(cut_off(&cut)) }
         }
+        (_, Some(decision)) => Ok(answer_to(decision)),
+        (_, None) => finish_slowly(&shared, &cut, call, slow).await,
     }
 }
 
 /// A slow call is a call that arrives late: it is carried out also when its client is gone by then.
-async fn finish_slowly(shared: &Shared, cut: &Cut, ledger: Ledger, slow: Duration) -> Result<Response, Problem> {
+async fn finish_slowly(shared: &Shared, cut: &Cut, call: Call, slow: Duration) -> Result<Response, Problem> {
     let late = shared.clone();
     let carried_out = tokio::spawn(async move {
         if !late.pause(slow).await {
             return None;
         }
-        Some((late.remotes.0.db).run(move |conn| ledger.decide(conn)).await)
+        let decision = call.finish(&mut late.remotes.ledger());
+        decision.iter().for_each(|decision| count(&late.remotes, call.service, decision));
+        Some(decision)
     });
     match carried_out.await {
         Ok(Some(decision)) => Ok(answer_to(decision?)),
@@ -171,59 +164,31 @@ async fn finish_slowly(shared: &Shared, cut: &Cut, ledger: Ledger, slow: Duratio
     }
 }
 
-/// The call with what its transaction needs. Counted there, so that a client that leaves is counted too.
-#[derive(Clone)]
-struct Ledger {
-    call: Arc<Call>,
-    counters: Arc<Counters>,
-    clock: crate::Clock,
-}
-
-impl Ledger {
-    fn begin(&self, conn: &Connection) -> rusqlite::Result<(Option<Disruption>, Option<Decision>)> {
-        let disruption = self.call.count(conn)?;
-        if let Some(disruption) = disruption {
-            let fault = disruption.fault();
-            self.counters.add_fault(self.call.service, fault);
+fn count(remotes: &Remotes, service: Service, decision: &Decision) {
+    remotes.0.counters.add(service, |counts| match decision {
+        Decision::Applied(_) => counts.applied += 1,
+        Decision::Undone => counts.undone += 1,
+        Decision::Tombstoned => counts.tombstones += 1,
+        Decision::Replayed(_) => counts.replays += 1,
+        Decision::Declined { replayed } => {
+            counts.replays += u64::from(*replayed);
+            *counts.faults.entry(Fault::Permanent).or_default() += 1;
         }
-        let decision = match disruption {
-            None | Some(Disruption::AnswerCut | Disruption::AnswerHangs | Disruption::AfterDeadline) => {
-                Some(self.decide(conn)?)
-            }
-            Some(Disruption::Unavailable | Disruption::Throttled | Disruption::Slow | Disruption::Hang) => None,
-        };
-        Ok((disruption, decision))
-    }
-
-    fn decide(&self, conn: &Connection) -> rusqlite::Result<Decision> {
-        let decision = self.call.decide(conn, (self.clock)().as_millisecond())?;
-        self.counters.add(self.call.service, |counts| match decision {
-            Decision::Applied(_) => counts.applied += 1,
-            Decision::Undone => counts.undone += 1,
-            Decision::Tombstoned => counts.tombstones += 1,
-            Decision::Replayed(_) => counts.replays += 1,
-            Decision::Declined { replayed } => {
-                counts.replays += u64::from(replayed);
-                *counts.faults.entry(Fault::Permanent).or_default() += 1;
-            }
-            Decision::UndoFailed => *counts.faults.entry(Fault::UndoFails).or_default() += 1,
-            Decision::WasUndone => counts.refused_undone += 1,
-            Decision::Reused => counts.refused_reused += 1,
-        });
-        Ok(decision)
-    }
+        Decision::UndoFailed => *counts.faults.entry(Fault::UndoFails).or_default() += 1,
+        Decision::WasUndone => counts.refused_undone += 1,
+        Decision::Reused => counts.refused_reused += 1,
+    });
 }
 
 fn answer_to(decision: Decision) -> Response {
-    let json = [(header::CONTENT_TYPE, "application/json")];
     let replayed = [("idempotency-replayed", "true")];
     let unprocessable = |code, detail| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
     let declined = || unprocessable("declined", "declined; no attempt with this key will succeed");
     match decision {
-        Decision::Applied(body) => (json, body).into_response(),
-        Decision::Undone => (json, undo::answer(true)).into_response(),
-        Decision::Tombstoned => (json, undo::answer(false)).into_response(),
-        Decision::Replayed(body) => (json, replayed, body).into_response(),
+        Decision::Applied(body) => Json(body).into_response(),
+        Decision::Undone => Json(rules::undo_answer(true)).into_response(),
+        Decision::Tombstoned => Json(rules::undo_answer(false)).into_response(),
+        Decision::Replayed(body) => (replayed, Json(body)).into_response(),
         Decision::Declined { replayed: false } => declined().into_response(),
         Decision::Declined { replayed: true } => (replayed, declined()).into_response(),
         Decision::UndoFailed => {
@@ -241,17 +206,13 @@ fn answer_to(decision: Decision) -> Response {
     }
 }
 
-fn unavailable(why: &str) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", format!("{why}; try again later"))
-}
-
 /// The response is never written: the connection ends instead.
 fn cut_off(cut: &Cut) -> Response {
     cut.cut();
     StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
-fn until_late(complete_by: Timestamp, now: Timestamp) -> Duration {
-    let left = Duration::try_from(complete_by.duration_since(now)).unwrap_or(Duration::ZERO);
+fn until_late(complete_by: Timestamp) -> Duration {
+    let left = Duration::try_from(complete_by.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
     left.min(Duration::from_millis(DELAY_MAX_MS)) + LATE_BY
 }
