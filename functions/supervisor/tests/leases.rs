@@ -1,36 +1,26 @@
 //! Goal: supervisors share the work under leases, cost little when idle, and do no harm without a leader or with two.
 //! Method: the real supervisor and store over the embedded endpoints, messages dropped, the wall clock a number.
 
-use jiff::{SignedDuration, Timestamp};
+mod common;
+
+use common::{BEGIN, LIFE, SKEW, order, tables, workflow};
 use serde_json::json;
-use shared::engine::{self, Engine};
+use shared::engine::Engine;
 use shared::lease::LeaseStore;
 use shared::message::{Effect, Outcome, Reply};
-use shared::order::{Id, Order};
+use shared::order::Id;
 use shared::ports::{Error, Messenger, Saved, StateStore};
 use shared::scheduler::{Event, Turn};
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use stepwarden_aws::{Clients, Config, DynamoStore, schema};
+use stepwarden_aws::DynamoStore;
 use stepwarden_embedded::{Endpoints, Fault};
 use supervisor::{Settings, Supervisor, handler, lease_name};
 use tokio::time::Instant;
-
-const SKEW: SignedDuration = SignedDuration::from_secs(1);
-const LIFE: Duration = Duration::from_secs(60);
-const ONE: &str = r#"
-name = "one"
-[[step]]
-name = "a"
-agent = "x"
-timeout = "10s"
-retry = { max = 3, backoff = ["1s"] }
-"#;
 
 /// Nothing arrives: only the record counts.
 struct Dropped;
@@ -52,35 +42,14 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let endpoints = Endpoints::open(&Default::default()).unwrap();
-        let clients = Clients::embedded(endpoints.http_client());
-        let names =
-            [("ORDERS_TABLE", "orders"), ("STATE_TABLE", "state"), ("QUEUE_PREFIX", "q-"), ("EVENT_BUS", "default")];
-        let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        let config = Config::from_lookup(lookup).unwrap();
-        schema::create(&clients, &config, "q-", 30).await.unwrap();
-        let workflow = parse("one.toml", ONE, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let (endpoints, clients, config) = tables().await;
         let store = DynamoStore::new(clients.dynamodb, &config);
-        Self { endpoints, store, now: Arc::new(AtomicI64::new(1_800_000_000_000)), workflow }
+        Self { endpoints, store, now: Arc::new(AtomicI64::new(BEGIN)), workflow: workflow() }
     }
 
     /// An instance whose wall clock is `ahead_ms` ahead.
     fn instance(&self, name: &str, ahead_ms: i64) -> Instance {
-        let now = Arc::clone(&self.now);
-        let clock: engine::Clock = Arc::new(move || {
-            Timestamp::from_millisecond(now.load(Ordering::Relaxed) + ahead_ms).expect("within the calendar")
-        });
-        let config = engine::Config {
-            instance: name.into(),
-            skew: SKEW,
-            cache: 1,
-            overload_age: SignedDuration::ZERO,
-            clock,
-            observer: None,
-            pools: shared::pools::Layout::new(),
-            classes: false,
-        };
-        Engine::new(self.store.clone(), Dropped, config)
+        common::engine(self.store.clone(), Dropped, name, &self.now, ahead_ms)
     }
 
     fn pass(&self, ms: i64) {
@@ -94,23 +63,7 @@ impl World {
         let mut ids = Vec::new();
         for n in 0..n {
             let id = Id::derive("acme", &n.to_string());
-            let submission = Submission {
-                id: id.clone(),
-                tenant: "acme".into(),
-                reference: None,
-                reply_queue: None,
-                priority: Priority::Normal,
-                shard: u16::try_from(n).unwrap() % shards,
-            };
-            let task = Task::new(submission, &self.workflow, door.now());
-            let order = Order {
-                id: id.clone(),
-                tenant: "acme".into(),
-                idempotency_key: n.to_string(),
-                hash: String::new(),
-                created_at: task.created_at,
-                input: json!({ "n": n }),
-            };
+            let (order, task) = order(id.clone(), u16::try_from(n).unwrap() % shards, door.now());
             door.create(&order, &task).await.unwrap();
             ids.push(id);
         }

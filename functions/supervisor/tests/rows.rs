@@ -1,53 +1,32 @@
 //! Goal: rows of the due index that cannot be brought on never starve those that can. Method: the real supervisor over a store in
 //! memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse on demand.
 
+mod common;
+
 use aws_sdk_dynamodb::types::AttributeValue;
+use common::{BEGIN, LIFE, order, tables, workflow};
 use contract::memory::MemoryStore;
-use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
-use shared::engine::{self, ASIDE_FOR, Engine};
+use jiff::Timestamp;
+use shared::engine::{ASIDE_FOR, Engine};
 use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect};
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::Event;
-use shared::task::{Phase, Priority, Submission, Task, moved};
-use shared::workflow::file::{Known, parse};
+use shared::task::{Phase, Task, moved};
 use shared::workflow::{Hash, Workflow};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stepwarden_aws::{Clients, Config, DynamoStore, schema};
-use stepwarden_embedded::Endpoints;
+use stepwarden_aws::DynamoStore;
 use supervisor::{Places, Settings, Supervisor, Sweep};
 
-const LIFE: Duration = Duration::from_secs(60);
-const BEGIN: i64 = 1_800_000_000_000;
 /// More rows than one sweep reads of a part.
 const ROWS: usize = 10_050;
-const ONE: &str = r#"
-name = "one"
-[[step]]
-name = "a"
-agent = "x"
-timeout = "10s"
-retry = { max = 3, backoff = ["1s"] }
-"#;
 
-fn workflow() -> Workflow {
-    parse("one.toml", ONE, Known { agents: &["x"], inputs: &[] }).unwrap()
-}
-
+/// Of an order that tells a queue how it ends.
 fn task(id: &str, now: Timestamp) -> Task {
-    let submission = Submission {
-        id: Id(id.into()),
-        tenant: "acme".into(),
-        reference: None,
-        reply_queue: Some("gone".into()),
-        priority: Priority::Normal,
-        shard: 0,
-    };
-    Task::new(submission, &workflow(), now)
+    Task { reply_queue: Some("gone".into()), ..order(Id(id.into()), 0, now).1 }
 }
 
 /// Queues of submitters, and a bus, that may be away.
@@ -87,20 +66,7 @@ impl Messenger for Away {
 }
 
 fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine<S, Arc<Away>> {
-    let now = Arc::clone(now);
-    let clock: engine::Clock =
-        Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).expect("within the calendar"));
-    let config = engine::Config {
-        instance: "v".into(),
-        skew: SignedDuration::from_secs(1),
-        cache: 1,
-        overload_age: SignedDuration::ZERO,
-        clock,
-        observer: None,
-        pools: shared::pools::Layout::new(),
-        classes: false,
-    };
-    Engine::new(store, Arc::clone(queues), config)
+    common::engine(store, Arc::clone(queues), "v", now, 0)
 }
 
 /// Rows that owe a notice to a queue that is gone, and behind them an order whose attempt has expired.
@@ -117,15 +83,7 @@ fn rows(store: &MemoryStore, now: Timestamp) {
 
 /// An order claimed at `now`, in the same part as the rows, that nobody answers.
 async fn claimed<S: StateStore>(engine: &Engine<S, Arc<Away>>, memory: &MemoryStore) -> Id {
-    let task = task("waits", engine.now());
-    let order = Order {
-        id: task.id.clone(),
-        tenant: "acme".into(),
-        idempotency_key: "k".into(),
-        hash: String::new(),
-        created_at: task.created_at,
-        input: json!({}),
-    };
+    let (order, task) = (order(Id("waits".into()), 0, engine.now()).0, task("waits", engine.now()));
     engine.use_workflow(&workflow()).await.unwrap();
     engine.create(&order, &task).await.unwrap();
     engine.handle(vec![(task.id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
@@ -309,26 +267,12 @@ async fn a_sweep_goes_on_where_the_one_before_it_was_cut_short() {
 // by itself once it can be read.
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
-    let endpoints = Endpoints::open(&Default::default()).unwrap();
-    let clients = Clients::embedded(endpoints.http_client());
-    let names =
-        [("ORDERS_TABLE", "orders"), ("STATE_TABLE", "state"), ("QUEUE_PREFIX", "q-"), ("EVENT_BUS", "default")];
-    let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-    let config = Config::from_lookup(lookup).unwrap();
-    schema::create(&clients, &config, "q-", 30).await.unwrap();
+    let (_endpoints, clients, config) = tables().await;
     let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
     let engine = engine(DynamoStore::new(clients.dynamodb.clone(), &config), &queues, &now);
     engine.use_workflow(&workflow()).await.unwrap();
     for name in ["damaged", "healthy"] {
-        let task = task(name, engine.now());
-        let order = Order {
-            id: task.id.clone(),
-            tenant: "acme".into(),
-            idempotency_key: name.into(),
-            hash: String::new(),
-            created_at: task.created_at,
-            input: json!({}),
-        };
+        let (order, task) = (order(Id(name.into()), 0, engine.now()).0, task(name, engine.now()));
         engine.create(&order, &task).await.unwrap();
         engine.handle(vec![(task.id, Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
     }
