@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use stepwarden_simulation::{
-    ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, Trouble, run, shrink, simulate, workflows,
+    ADAPTER_EVERY, Allowed, Class, Defect, Mishap, RunOptions, Settings, Trouble, run, shrink, simulate, workflows,
 };
 
 /// Seeds of the quick share; `stepwarden simulate` plays as many as one likes.
@@ -38,9 +38,12 @@ fn whatever_goes_wrong_every_order_ends_well() {
     let report = simulate(&settings(ADAPTER_EVERY), 0, SEEDS, threads(), |_| {});
     println!("{report}");
     assert!(report.is_clean(), "{report}");
-    assert!(report.real_runs >= 10);
+    assert!(report.real_runs >= 10 && report.messenger_runs >= 100);
     for trouble in Trouble::ALL {
-        assert!(report.met[trouble.name()] > 0, "the adapter never met a {}", trouble.name());
+        assert!(report.met[trouble.name()] > 0, "the store's adapter never met a {}", trouble.name());
+    }
+    for mishap in Mishap::ALL {
+        assert!(report.met[mishap.name()] > 0, "the messenger never met: {}", mishap.name());
     }
     assert_eq!(report.missed(), Vec::<Class>::new(), "every class of faults is hit");
     for (act, times) in &report.acts {
@@ -103,8 +106,9 @@ fn without_faults_every_order_is_processed_at_once() {
 // The check can fail: each of these is found, and few faults are enough to show it.
 #[test]
 fn every_defect_put_in_on_purpose_is_found() {
-    let settings = settings(0);
     let find = |defect: Defect| {
+        // The messenger in memory reads no answers.
+        let settings = settings(if defect == Defect::HidesRefusals { 5 } else { 0 });
         let options = RunOptions { defect: Some(defect), ..RunOptions::default() };
         let found = (0..WITHIN).map(|seed| run(seed, &settings, &options)).find(|run| !run.violations.is_empty());
         let found = found.unwrap_or_else(|| panic!("{defect:?} was not found within {WITHIN} seeds"));

@@ -1,6 +1,9 @@
 //! Goal: the simulation's ports answer as the adapters do. Method: the contract's suites in virtual time with no faults,
-//! over the store in memory and over the real adapter.
+//! over store and messenger in memory and over the real adapters; and sends of any size by the real messenger under faults.
+//!
+//! `SEED=n cargo test -p stepwarden-simulation under_faults` sends once more what seed `n` sends.
 
+use crate::dice::{Class, Draw};
 use crate::node::{Node, Role};
 use crate::plan::Plan;
 use crate::port::Faulty;
@@ -8,7 +11,10 @@ use crate::world::World;
 use crate::{Allowed, Defect, RunOptions, workflows};
 use contract::messenger::{self, Place};
 use serde_json::Value;
+use shared::message::{AlertEvent, Effect, SetAside};
+use shared::order::Id;
 use shared::pools::Layout;
+use shared::ports::Messenger;
 use std::sync::Arc;
 
 struct Ports {
@@ -17,11 +23,18 @@ struct Ports {
 }
 
 /// A world in which nothing goes wrong, but for a defect.
-fn ports(is_real_store: bool, defect: Option<Defect>) -> Ports {
-    let plan = Plan { is_real_store, classes: true, pools: true, ..Plan::new(1, &workflows(), 0) };
-    let options = RunOptions { allowed: Allowed::none(), defect, ..RunOptions::default() };
-    let world = Arc::new(World::new(plan, &options));
-    assert_eq!(world.config.pools, Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]));
+fn ports(is_real_store: bool, is_real_messenger: bool, defect: Option<Defect>) -> Ports {
+    let plan = Plan { is_real_store, is_real_messenger, classes: true, pools: true, ..Plan::new(1, &workflows(), 0) };
+    let ports = over(plan, &RunOptions { allowed: Allowed::none(), defect, ..RunOptions::default() });
+    assert_eq!(
+        ports.world.config.pools,
+        Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])])
+    );
+    ports
+}
+
+fn over(plan: Plan, options: &RunOptions) -> Ports {
+    let world = Arc::new(World::new(plan, options));
     let faulty = Faulty::new(&world, &Arc::new(Node::new(Role::Scheduler, 0)));
     Ports { world, faulty }
 }
@@ -45,7 +58,7 @@ impl Place for Ports {
 }
 
 async fn stores(is_real_store: bool, defect: Option<Defect>) {
-    let new = || ports(is_real_store, defect).faulty;
+    let new = || ports(is_real_store, false, defect).faulty;
     contract::store::suite(&new()).await;
     contract::store::sizes(&new()).await;
     contract::store::attention(&new()).await;
@@ -66,7 +79,58 @@ async fn the_store_over_the_adapter_keeps_the_contract() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queues_keep_the_contract() {
-    messenger::suite(&ports(false, None)).await;
+    messenger::suite(&ports(false, false, None)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_real_messenger_over_the_queues_keeps_the_contract() {
+    messenger::suite(&ports(false, true, None)).await;
+}
+
+// An order of the simulation seldom fills a request. Whatever fails of any number of requests, and in whatever part: what is
+// reported as sent was taken.
+#[tokio::test(start_paused = true)]
+async fn what_the_messenger_reports_under_faults_holds() {
+    let seeds = match std::env::var("SEED") {
+        Ok(seed) => seed.parse().map(|seed| seed..=seed).expect("SEED is a whole number"),
+        Err(_) => 0..=199,
+    };
+    let (mut sent, mut failed) = (0, 0);
+    for seed in seeds {
+        let rates = [
+            (Class::SendError, 0.15),
+            (Class::SendLost, 0.15),
+            (Class::PartialBatch, 0.15),
+            (Class::NoticeRefused, 0.15),
+            (Class::AlertRefused, 0.15),
+        ];
+        let plan = Plan { is_real_messenger: true, rates: rates.into(), ..Plan::new(seed, &workflows(), 0) };
+        let ports = over(plan, &RunOptions::default());
+        let mut draw = Draw::of(seed, "effects");
+        let effects = (0..draw.between(1, 60)).map(|n| effect(usize::try_from(n).expect("a few"), &mut draw)).collect();
+        let results = ports.faulty.send(effects).await;
+        assert_eq!(ports.world.violations(), [], "seed {seed}");
+        sent += results.iter().filter(|result| result.is_ok()).count();
+        failed += results.iter().filter(|result| result.is_err()).count();
+    }
+    println!("{sent} sent, {failed} failed");
+    assert!(sent > failed && failed > 0);
+}
+
+fn effect(n: usize, draw: &mut Draw) -> Effect {
+    let aside = SetAside {
+        queue: "scheduler".into(),
+        message_id: n.to_string(),
+        reason: "no message".into(),
+        body: "{".into(),
+        is_cut: false,
+    };
+    match draw.between(0, 4) {
+        0 | 1 => Effect::Request(Box::new(messenger::request(n, "payment", "tenant"))),
+        2 => messenger::wake(n, i64::try_from(draw.between(0, 5000)).expect("a few seconds")),
+        3 => Effect::Alert(Box::new(AlertEvent::unreadable(&Id(format!("ord_{n}")), "reason"))),
+        _ => Effect::SetAside(Box::new(aside)),
+    }
 }
 
 // The suite can fail: a store that writes whatever version is there, one that forgets who led last, and one that shows

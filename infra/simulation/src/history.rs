@@ -50,6 +50,8 @@ pub enum Rule {
     NoneAside,
     /// An agent is given the input that holds for its step: the order's, or what an operator put in its place.
     Input,
+    /// What the messenger reports as sent was taken, as it was meant; what it reports as failed was not all acknowledged.
+    Sent,
 }
 
 /// A rule that a run broke.

@@ -5,12 +5,14 @@
 //! Then nothing goes wrong any more, the world has to come to rest, and the [`history`] of the run is checked.
 //!
 //! It decides nothing of the product: all decisions are made by the code that runs in production. What is simulated is the
-//! world around it. The store is one in memory; in a share of the runs it is the real adapter over embedded endpoints.
+//! world around it. Store and messenger are in memory; in a share of the runs the store is the real adapter over
+//! embedded endpoints, and in a larger share the messenger is the real one over an endpoint that answers its HTTP requests.
 
 mod calls;
 #[cfg(test)]
 mod contract;
 mod dice;
+mod endpoint;
 pub mod history;
 mod node;
 mod people;
@@ -26,6 +28,7 @@ mod trace;
 mod world;
 
 pub use dice::{Allowed, Class, Fired};
+pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
 pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
@@ -56,11 +59,13 @@ pub enum Defect {
     NoMovedSweep,
     /// Messages are deleted before they are handled.
     DeletesFirst,
+    /// The answers of SQS and EventBridge do not say what was refused; the real messenger reads them.
+    HidesRefusals,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::IgnoresVersion,
         Self::IgnoresToken,
         Self::FreshKeys,
@@ -70,10 +75,12 @@ impl Defect {
         Self::NoSweep,
         Self::NoMovedSweep,
         Self::DeletesFirst,
+        Self::HidesRefusals,
     ];
 }
 
-/// One run in so many goes over the real adapter, unless somebody says otherwise: a seed does the same wherever it is played.
+/// One run in so many goes over the real store, and five times as many over the real messenger, unless somebody says otherwise: a
+/// seed does the same wherever it is played.
 pub const ADAPTER_EVERY: u64 = 20;
 
 /// Which workflows, over which store.
@@ -81,7 +88,7 @@ pub const ADAPTER_EVERY: u64 = 20;
 pub struct Settings {
     /// Each seed takes one of them.
     pub workflows: Vec<Arc<Workflow>>,
-    /// One run in so many goes over the real adapter; 0: none.
+    /// One run in so many goes over the real store, and five times as many over the real messenger; 0: none.
     pub real_every: u64,
     /// The command that plays seeds with these settings, without `--seed`: a report says how a seed is played again.
     pub command: String,

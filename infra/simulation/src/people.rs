@@ -364,10 +364,13 @@ pub(crate) async fn poison(world: Arc<World>) {
     all.extend(world.plan.workflow.agents().iter().map(|agent| queues::of_requests(agent, Priority::Normal, false)));
     for queue in all {
         if let Some(mut draw) = world.fires(Class::Poison, &queue) {
-            let body = format!("{POISON} for {queue}");
-            world.add_poison(&body);
             let delay = Duration::from_millis(draw.between(0, 10_000));
-            world.queues.send(&queue, &body, &body, &[delay]);
+            // Several at once are set aside together, and alerted of in one request.
+            for n in 1..=draw.between(1, 4) {
+                let body = format!("{POISON} {n} for {queue}");
+                world.add_poison(&body);
+                world.queues.send(&queue, &body, &body, &[delay]);
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 /// How far apart clocks may be, in milliseconds: on one machine, and up to what is usual on AWS. Never less because a workflow
 /// is too short for it: such a workflow would not run there.
 const SKEWS_MS: [i64; 3] = [50, 400, 1000];
+/// Runs over the real messenger for each over the real store: it needs no tables and no thread.
+const MESSENGERS: u64 = 5;
 /// Most orders of a run.
 pub const MOST_ORDERS: usize = 6;
 /// The longest wait of a breaker between two probes, and its spread.
@@ -94,15 +96,19 @@ pub struct Plan {
     pub longest_timeout: Duration,
     /// The store is the real adapter over embedded endpoints.
     pub is_real_store: bool,
+    /// The messenger is the real adapter over [`crate::endpoint`].
+    pub is_real_messenger: bool,
 }
 
 impl Plan {
-    /// What `seed` decides, over one of `workflows`; the store is the real adapter in one run of `real_every` (0: never).
+    /// What `seed` decides, over one of `workflows`; the store is the real adapter in one run of `real_every` (0: never),
+    /// and the messenger in [`MESSENGERS`] times as many.
     #[must_use]
     pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
         let workflow = Arc::clone(draw.pick(workflows));
         let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
+        let is_real_messenger = real_every > 0 && seed.is_multiple_of(real_every.div_ceil(MESSENGERS));
         let times =
             workflow.steps.iter().flat_map(|s| std::iter::once(s.timeout).chain(s.undo.as_ref().map(|u| u.timeout)));
         let longest_timeout = std_of(times.max().unwrap_or_default());
@@ -147,6 +153,7 @@ impl Plan {
             visibility: Duration::from_secs(draw.between(10, 40)) + longest_timeout * 2,
             longest_timeout,
             is_real_store,
+            is_real_messenger,
             workflow,
         }
     }

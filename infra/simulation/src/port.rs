@@ -5,6 +5,7 @@
 
 use crate::Defect;
 use crate::dice::Class;
+use crate::endpoint::Sender;
 use crate::node::Node;
 use crate::queues::wait_ms;
 use crate::real::Trouble;
@@ -41,6 +42,8 @@ const WAY_MS: u64 = 8;
 pub struct Faulty {
     world: Arc<World>,
     node: Arc<Node>,
+    /// The real messenger, where the run has it.
+    sender: Option<Sender>,
 }
 
 /// What happens to a call of the store.
@@ -59,7 +62,8 @@ impl Faulty {
     /// The ports of `node`.
     #[must_use]
     pub fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
-        Self { world: Arc::clone(world), node: Arc::clone(node) }
+        let sender = world.plan.is_real_messenger.then(|| Sender::new(world, node));
+        Self { world: Arc::clone(world), node: Arc::clone(node), sender }
     }
 
     /// One call of the store. No fault is drawn that could do nothing to it. `act` may be done twice, as it is when the SDK repeats a call whose answer was lost.
@@ -318,11 +322,14 @@ impl LeaseStore for Faulty {
 }
 
 /// A message on its way; the effect it belongs to is number `owner` of its request.
-struct Parcel {
-    owner: usize,
-    label: String,
-    body: String,
-    delay: Duration,
+#[derive(Clone)]
+pub(crate) struct Parcel {
+    pub(crate) owner: usize,
+    pub(crate) label: String,
+    pub(crate) body: String,
+    pub(crate) delay: Duration,
+    /// Its message group.
+    pub(crate) group: Option<String>,
     /// The notice that it is.
     notice: Option<Box<Notice>>,
 }
@@ -331,23 +338,27 @@ impl Messenger for Faulty {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let mut results: Vec<Result<(), Error>> = Vec::with_capacity(effects.len());
         let mut by_queue: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
-        for (owner, effect) in effects.into_iter().enumerate() {
-            results.push(messenger::address(&effect, &self.world.config).map(|(message, event)| {
-                let label = self.label(&effect);
+        for (owner, effect) in effects.iter().enumerate() {
+            results.push(messenger::address(effect, &self.world.config).map(|(message, event)| {
+                let label = self.label(effect);
                 let notice = match effect {
-                    Effect::Notice(notice) => Some(notice),
+                    Effect::Notice(notice) => Some(notice.clone()),
                     _ => None,
                 };
                 if let Some(event) = event {
                     let body = json!({ "detail-type": event.detail_type, "detail": event.detail }).to_string();
-                    let parcel = Parcel { owner, label: label.clone(), body, delay: Duration::ZERO, notice: None };
+                    let (label, delay) = (label.clone(), Duration::ZERO);
+                    let parcel = Parcel { owner, label, body, delay, group: None, notice: None };
                     by_queue.entry(BUS.into()).or_default().push(parcel);
                 }
-                if let Some(Outgoing { queue, body, delay_s, .. }) = message {
+                if let Some(Outgoing { queue, body, delay_s, group, .. }) = message {
                     let delay = Duration::from_secs(u64::from(delay_s.unsigned_abs()));
-                    by_queue.entry(queue).or_default().push(Parcel { owner, label, body, delay, notice });
+                    by_queue.entry(queue).or_default().push(Parcel { owner, label, body, delay, group, notice });
                 }
             }));
+        }
+        if let Some(sender) = &self.sender {
+            return sender.send(effects, by_queue).await;
         }
         let mut requests = Vec::new();
         for (queue, mut parcels) in by_queue {
@@ -433,14 +444,14 @@ impl Faulty {
     }
 }
 
-fn refuse(world: &World, parcel: &Parcel) {
+pub(crate) fn refuse(world: &World, parcel: &Parcel) {
     if let Some(notice) = &parcel.notice {
         world.history().notice_refused(notice);
     }
 }
 
 /// A message reaches its queue.
-fn arrive(world: &World, queue: &str, parcel: &Parcel) {
+pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     let is_end = |notice: &Notice| matches!(notice.kind, NoticeKind::Completed | NoticeKind::Undone);
     let is_dropped = match world.defect {
         Some(Defect::DropsFinalNotice) => parcel.notice.as_deref().is_some_and(is_end),
@@ -468,7 +479,7 @@ pub(crate) fn alert_in(body: &str) -> Option<AlertEvent> {
 
 /// Whom a queue leads to: what happens to messages on their way is another class for each.
 #[derive(Clone, Copy)]
-enum Route {
+pub(crate) enum Route {
     /// One of our own processes.
     Within,
     /// A submitter, with notices.
@@ -478,7 +489,7 @@ enum Route {
 }
 
 impl Route {
-    fn of(queue: &str) -> Self {
+    pub(crate) fn of(queue: &str) -> Self {
         match queue {
             BUS => Self::Bus,
             _ if queue.starts_with("notices-") => Self::Submitter,
@@ -486,7 +497,7 @@ impl Route {
         }
     }
 
-    fn refused(self) -> Class {
+    pub(crate) fn refused(self) -> Class {
         match self {
             Self::Within => Class::PartialBatch,
             Self::Submitter => Class::NoticeRefused,

@@ -1,6 +1,7 @@
 //! Many seeds at once, and what they came to.
 
 use crate::dice::{Allowed, Class};
+use crate::endpoint::Mishap;
 use crate::history::{Rule, Violation};
 use crate::people::ACTS;
 use crate::real::Trouble;
@@ -64,8 +65,10 @@ pub struct Report {
     pub first: u64,
     /// Seeds played.
     pub runs: usize,
-    /// Of these, over the real adapter.
+    /// Of these, over the real store.
     pub real_runs: usize,
+    /// Of these, over the real messenger.
+    pub messenger_runs: usize,
     /// Seeds that broke a rule.
     pub failed: usize,
     /// The first [`LISTED`] of them.
@@ -80,7 +83,7 @@ pub struct Report {
     pub harm: Vec<Harm>,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
-    /// What the DynamoDB adapter met at its endpoint and rode out, and how often.
+    /// What the real adapters met at their endpoints, and how often.
     pub met: BTreeMap<&'static str, u64>,
     /// Dead letters put back once the faults had ended.
     pub redriven: usize,
@@ -180,7 +183,8 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     for (name, times) in runs.iter().flat_map(|run| &run.acts) {
         *acts.entry(name).or_default() += times;
     }
-    let mut met: BTreeMap<&'static str, u64> = Trouble::ALL.map(|trouble| (trouble.name(), 0)).into();
+    let names = Trouble::ALL.map(Trouble::name).into_iter().chain(Mishap::ALL.map(Mishap::name));
+    let mut met: BTreeMap<&'static str, u64> = names.map(|name| (name, 0)).collect();
     for (name, times) in runs.iter().flat_map(|run| &run.met) {
         *met.entry(name).or_default() += times;
     }
@@ -190,6 +194,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
         first: runs.first().map_or(0, |run| run.seed),
         runs: runs.len(),
         real_runs: runs.iter().filter(|run| run.is_real_store).count(),
+        messenger_runs: runs.iter().filter(|run| run.is_real_messenger).count(),
         failed: failed.len(),
         failures: failed
             .iter()
@@ -252,10 +257,11 @@ impl fmt::Display for Report {
         let rate = self.runs as u64 * 60_000 / self.took_ms.max(1);
         writeln!(
             f,
-            "{} seeds from {} ({} over the DynamoDB adapter), {total} orders, {} h of virtual time, {} a minute",
+            "{} seeds from {} ({} over the DynamoDB adapter, {} over that of SQS), {total} orders, {} h of virtual time, {} a minute",
             self.runs,
             self.first,
             self.real_runs,
+            self.messenger_runs,
             self.virtual_s / 3600,
             rate
         )?;
@@ -281,9 +287,9 @@ impl fmt::Display for Report {
         }
         let acts: Vec<String> = self.acts.iter().map(|(name, times)| format!("{name} {times}")).collect();
         writeln!(f, "what people did that changed something: {}", acts.join(", "))?;
-        if self.real_runs > 0 {
+        if self.messenger_runs > 0 {
             let met: Vec<String> = self.met.iter().map(|(name, times)| format!("{name} {times}")).collect();
-            writeln!(f, "what the DynamoDB adapter rode out: {}", met.join(", "))?;
+            writeln!(f, "what the adapters met: {}", met.join(", "))?;
         }
         if self.is_clean() {
             return write!(

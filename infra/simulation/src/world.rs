@@ -3,6 +3,7 @@
 use crate::Defect;
 use crate::calls::{MOST_LATE, SimulatedAgent};
 use crate::dice::{Allowed, Class, Dice, Draw, Fired};
+use crate::endpoint::Mishap;
 use crate::history::{History, Rule, Violation};
 use crate::node::{Node, Role, time_at};
 use crate::people;
@@ -79,8 +80,10 @@ pub struct Run {
     pub seed: u64,
     /// Its workflow.
     pub workflow: String,
-    /// It went over the real adapter.
+    /// It went over the real store.
     pub is_real_store: bool,
+    /// It went over the real messenger.
+    pub is_real_messenger: bool,
     /// The rules it broke; none if all is well.
     pub violations: Vec<Violation>,
     /// The faults that happened, in order.
@@ -97,7 +100,7 @@ pub struct Run {
     pub redriven: usize,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
-    /// What the real adapter met at its endpoint and rode out, and how often.
+    /// What the real adapters met at their endpoints, and how often.
     pub met: BTreeMap<&'static str, u64>,
 }
 
@@ -127,6 +130,7 @@ pub struct World {
     poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
+    met: Mutex<BTreeMap<&'static str, u64>>,
     busy: AtomicUsize,
 }
 
@@ -171,6 +175,7 @@ impl World {
             poison: Mutex::default(),
             doors: Mutex::default(),
             acts: Mutex::default(),
+            met: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
         }
@@ -301,6 +306,11 @@ impl World {
         *lock(&self.acts).entry(name).or_default() += 1;
     }
 
+    /// The messenger met something.
+    pub(crate) fn count_met(&self, mishap: Mishap) {
+        *lock(&self.met).entry(mishap.name()).or_default() += 1;
+    }
+
     /// This body is one that nobody can read.
     pub(crate) fn add_poison(&self, body: &str) {
         lock(&self.poison).insert(body.to_owned());
@@ -339,6 +349,12 @@ impl World {
         if !lock(&self.poison).contains(body) {
             self.wrong(Rule::NoneAside, None, format!("a message was set aside: {reason}: {body}"));
         }
+    }
+
+    /// The rules that were broken so far, but for those of the history.
+    #[cfg(test)]
+    pub(crate) fn violations(&self) -> Vec<Violation> {
+        lock(&self.violations).clone()
     }
 
     pub(crate) fn wrong(&self, rule: Rule, order: Option<Id>, words: String) {
@@ -620,6 +636,7 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
         seed: world.plan.seed,
         workflow: workflow.name.clone(),
         is_real_store: world.plan.is_real_store,
+        is_real_messenger: world.plan.is_real_messenger,
         violations,
         fired: world.dice.fired(),
         orders,
@@ -628,9 +645,12 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
         virtual_ms,
         redriven,
         acts: world.acts.into_inner().unwrap_or_else(PoisonError::into_inner),
-        met: match &world.store {
-            Store::Real(real) => real.met(),
-            Store::Memory(_) => BTreeMap::new(),
+        met: {
+            let mut met = world.met.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if let Store::Real(real) = &world.store {
+                met.extend(real.met());
+            }
+            met
         },
     }
 }

@@ -184,7 +184,7 @@ pub struct Simulate {
     /// Replay only this seed and print its trace
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// Run every Nth seed through the DynamoDB adapter; 0: none
+    /// Run every Nth seed through the DynamoDB adapter, and five times as many through the SQS adapter; 0: none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object
