@@ -1,0 +1,252 @@
+//! The operator routes over embedded endpoints, for tests: tables, queues and bus in memory, a clock that is a number, and orders that
+//! the engine's own events drive.
+#![allow(dead_code)]
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use operator::Operator;
+use serde_json::{Value, json};
+use shared::engine::{Clock, Handled};
+use shared::message::{Outcome, Reply};
+use shared::order::{Id, Order};
+use shared::scheduler::Event;
+use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use stepwarden_aws::{Clients, Config, engine, item, schema};
+use stepwarden_embedded::{Endpoints, Options};
+
+pub const WORKFLOW: &str = r#"
+name = "sample"
+on_failure = "error"
+[[step]]
+name = "a"
+agent = "x"
+timeout = "10s"
+retry = { max = 2, backoff = ["5m"] }
+undo = { agent = "x" }
+[[step]]
+name = "b"
+agent = "y"
+after = ["a"]
+timeout = "10s"
+"#;
+
+/// Ids in a list that answers with `order_id`.
+pub fn ids(all: &Value) -> Vec<String> {
+    let mut ids: Vec<_> =
+        all.as_array().into_iter().flatten().map(|one| one["order_id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+pub fn sorted<const N: usize>(ids: [&Id; N]) -> Vec<String> {
+    let mut ids = ids.map(|id| id.0.clone()).to_vec();
+    ids.sort();
+    ids
+}
+
+/// 21 November 2026, 09:00 UTC.
+pub const START: i64 = 1_795_251_600_000;
+
+pub struct World {
+    pub operator: Operator,
+    pub clients: Clients,
+    pub config: Config,
+    pub endpoints: Endpoints,
+    pub workflow: Workflow,
+    pub now: Arc<AtomicI64>,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let endpoints = Endpoints::open(&Options::default()).unwrap();
+        let clients = Clients::embedded(endpoints.http_client());
+        let settings = [
+            ("ORDERS_TABLE", "orders"),
+            ("STATE_TABLE", "state"),
+            ("QUEUE_PREFIX", "to be made"),
+            ("EVENT_BUS", "default"),
+            ("REPLY_QUEUES", "shop"),
+            ("AGENTS", "x,y"),
+            ("ORDER_BUCKETS", "3"),
+        ];
+        let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        let mut config = Config::from_lookup(lookup).unwrap();
+        config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
+        let now = Arc::new(AtomicI64::new(START));
+        let clock: Clock = {
+            let now = Arc::clone(&now);
+            Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
+        };
+        let engine = Arc::new(engine(&config, &clients, clock));
+        let workflow = parse("sample.toml", WORKFLOW, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+        engine.use_workflow(&workflow).await.unwrap();
+        let operator = Operator::new(engine, &clients, &config, vec!["supervisor".into()]);
+        Self { operator, clients, config, endpoints, workflow, now }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.operator.engine.now()
+    }
+
+    pub fn later(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    pub async fn submit(&self, key: &str, tenant: &str) -> Id {
+        self.submit_to(&self.workflow, key, tenant).await
+    }
+
+    pub async fn submit_to(&self, workflow: &Workflow, key: &str, tenant: &str) -> Id {
+        let id = Id::derive(tenant, key);
+        let submission = Submission {
+            id: id.clone(),
+            tenant: tenant.into(),
+            reference: Some(key.into()),
+            reply_queue: Some("shop".into()),
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let task = Task::new(submission, workflow, self.now());
+        let order = Order {
+            id: id.clone(),
+            tenant: tenant.into(),
+            idempotency_key: key.into(),
+            hash: String::new(),
+            created_at: self.now(),
+            input: json!({"n": 1}),
+        };
+        self.operator.engine.create(&order, &task).await.unwrap();
+        id
+    }
+
+    pub async fn event(&self, id: &Id, event: Event) -> Handled {
+        self.operator.engine.handle(vec![(id.clone(), event)]).await.pop().unwrap().unwrap()
+    }
+
+    pub async fn wake(&self, id: &Id) {
+        self.event(id, Event::Wake { seen: 0, hops: 0 }).await;
+    }
+
+    pub async fn reply(&self, id: &Id, step: &str, outcome: Outcome) {
+        let task = self.task(id).await;
+        let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
+        let (tenant, queued_ms) = (String::new(), None);
+        let reply =
+            Reply { task_id: id.clone(), step: step.into(), attempt, tenant, queued_ms, traceparent: None, outcome };
+        self.event(id, Event::Reply(reply)).await;
+    }
+
+    /// An order whose step `a` failed for good.
+    pub async fn in_error(&self, key: &str, tenant: &str) -> Id {
+        let id = self.submit(key, tenant).await;
+        self.wake(&id).await;
+        self.reply(&id, "a", Outcome::Failed { error: "no such card".into() }).await;
+        assert_eq!(self.task(&id).await.process_state(), ProcessState::Error);
+        id
+    }
+
+    pub async fn task(&self, id: &Id) -> Task {
+        use shared::ports::StateStore;
+        self.operator.engine.store.load(id).await.unwrap().unwrap()
+    }
+
+    /// Writes what is no record in the place of the order's, and leaves its columns.
+    pub async fn damage(&self, id: &Id) {
+        let mut item = item::from_task(&self.task(id).await, SignedDuration::from_hours(24)).unwrap();
+        let no_record = item["pk"].clone();
+        item.insert("task".into(), no_record);
+        let put = self.clients.dynamodb.put_item().table_name(&self.config.state_table);
+        put.set_item(Some(item)).send().await.unwrap();
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> (i64, Value) {
+        let answer = self.answer(method, path, body, subject).await;
+        let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
+        (answer["statusCode"].as_i64().unwrap(), body)
+    }
+
+    /// The answer as API Gateway gets it.
+    pub async fn answer(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> Value {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let mut event = json!({
+            "version": "2.0",
+            "routeKey": "$default",
+            "rawPath": path,
+            "rawQueryString": query,
+            "headers": {"content-type": "application/json"},
+            "requestContext": {"http": {"method": method, "path": path}},
+            "isBase64Encoded": false,
+        });
+        if !body.is_null() {
+            event["body"] = Value::String(body.to_string());
+        }
+        if let Some(subject) = subject {
+            event["requestContext"]["authorizer"] =
+                json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}});
+        }
+        let event = serde_json::from_value(event).unwrap();
+        assert!(operator::http::takes(&event), "{method} {path}");
+        let answer = operator::http::handler(&self.operator, event).await;
+        serde_json::to_value(answer).unwrap()
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.call("GET", path, Value::Null, None).await;
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> (i64, Value) {
+        self.call("POST", path, body, None).await
+    }
+
+    pub async fn act(&self, id: &Id, name: &str, more: Value) -> (i64, Value) {
+        let mut body = json!({"by": "ann", "reason": "ticket 7"});
+        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        self.post(&format!("/orders/{id}/actions/{name}"), body).await
+    }
+
+    /// Bodies in a queue, deleted as they are read.
+    pub async fn drain(&self, name: &str) -> Vec<Value> {
+        let url = self.config.queue_url(name);
+        let mut all = Vec::new();
+        loop {
+            let request = self.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
+            let messages = request.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default();
+            if messages.is_empty() {
+                return all;
+            }
+            for message in messages {
+                all.push(serde_json::from_str(message.body().unwrap()).unwrap_or(json!(message.body())));
+                let delete = self.clients.sqs.delete_message().queue_url(&url);
+                delete.set_receipt_handle(message.receipt_handle).send().await.unwrap();
+            }
+        }
+    }
+
+    pub async fn send(&self, name: &str, body: &str) {
+        let url = self.config.queue_url(name);
+        self.clients.sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
+    }
+
+    /// The item of an order as it is stored.
+    pub async fn stored(&self, id: &Id) -> item::Item {
+        let get = self.clients.dynamodb.get_item().table_name(&self.config.state_table);
+        get.key("pk", AttributeValue::S(id.0.clone())).send().await.unwrap().item.unwrap()
+    }
+
+    /// Writes `value` as an attribute of an order's item, or takes the attribute away.
+    pub async fn write(&self, id: &Id, name: &str, value: Option<AttributeValue>) {
+        let update = self.clients.dynamodb.update_item().table_name(&self.config.state_table);
+        let update = update.key("pk", AttributeValue::S(id.0.clone())).expression_attribute_names("#name", name);
+        let update = match value {
+            Some(value) => update.update_expression("SET #name = :value").expression_attribute_values(":value", value),
+            None => update.update_expression("REMOVE #name"),
+        };
+        update.send().await.unwrap();
+    }
+}
