@@ -6,6 +6,7 @@
 use crate::agents::Agents;
 use crate::history::{MAX_TEXT, shorten};
 use crate::lease::Lease;
+use crate::mend::{self, Unfit};
 use crate::message::{AlertEvent, Effect, NoticeKind};
 use crate::operator::{Act, Outcome};
 use crate::order::{Id, Order};
@@ -284,6 +285,26 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(outcome(match decision {
             Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
             Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
+        }))
+    }
+
+    /// What [`mend::mend`] makes of `task`, ready to be saved in the place of a record that cannot be read; nothing is saved or
+    /// sent.
+    ///
+    /// # Errors
+    /// The store's, for the workflow.
+    pub async fn mended(
+        &self,
+        task: &Task,
+        tenant: &str,
+        by: &str,
+        reason: &str,
+    ) -> Result<Result<(Box<Task>, Vec<Effect>), Unfit>, Error> {
+        let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
+        let mended = mend::mend(task, tenant, by, reason, &self.turn(&workflow, &agents));
+        Ok(mended.map(|(mut task, effects)| {
+            task.stamp = self.stamp();
+            (task, effects)
         }))
     }
 

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod history;
 pub mod json;
 pub mod lease;
+pub mod mend;
 pub mod message;
 pub mod operator;
 pub mod order;

@@ -331,8 +331,8 @@ impl AlertEvent {
             reason: format!("nobody can move this order on: {}", shorten(why, MAX_TEXT)),
             last_error: None,
             version: 0,
-            // It goes on by itself as soon as it can be read; until then no act reaches it.
-            resubmit: format!("stepwarden get {id}"),
+            // It goes on by itself as soon as it can be read; until then this is the way to the one act that reaches it.
+            resubmit: format!("stepwarden get {id} --raw"),
             runbook: "docs/runbook.md#record-unreadable".into(),
         }
     }

@@ -441,6 +441,6 @@ fn only(task: &Task, name: Option<&str>, turn: &Turn<'_>, fits: impl Fn(usize) -
     }
 }
 
-fn length(value: &Value) -> usize {
+pub(crate) fn length(value: &Value) -> usize {
     serde_json::to_string(value).map_or(usize::MAX, |json| json.len())
 }

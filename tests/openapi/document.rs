@@ -1,7 +1,7 @@
 //! The OpenAPI document: what each route takes and answers is written here once, the shapes come from the types that the
 //! functions read and write, the refusals from the list of codes.
 
-use operator::{act, agents, bulk, details, list, overview, queues};
+use operator::{act, agents, bulk, details, list, mend, overview, queues};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -241,6 +241,17 @@ pub fn routes() -> Vec<Route> {
                        "acts": [{"act": "retry-now", "fits": true, "steps": ["charge"]}]}),
             )
             .refuses(&["no_such_order", "unreadable"]),
+        Route::new("get", "/details/{order_id}/record", "getRecord", "operator", "The record of an order as it is stored")
+            .says("Also one that cannot be read, for `mend`.")
+            .takes([order_id()])
+            .answers(
+                200,
+                "The text of the record, why it cannot be read if so, and a mark of it.",
+                "Record",
+                json!({"order_id": ID, "why": "the attribute `task` ends too early", "record": "{\"wf\":\"order\",\"wh",
+                       "columns": {"pk": ID, "version": "7"}, "seen": "5f0c1c5e9d2b7a41"}),
+            )
+            .refuses(&["no_such_order"]),
         Route::new("get", "/leases", "listLeases", "operator", "Who leads the supervisors").answers(
             200,
             "The leases as they stand.",
@@ -283,6 +294,23 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]);
         all.push(act);
     }
+    let path = format!("/orders/{{order_id}}/actions/{}", mend::NAME);
+    all.push(
+        Route::new("post", &path, mend::NAME, "operator", "Put a mended record in the place of one that cannot be read")
+            .says(
+                "Only of the record that `seen` names, and only while it cannot be read. The act stays in the order's history, with \
+                 who and why. Done twice it answers `repeated`.",
+            )
+            .takes([order_id()])
+            .body(
+                reference("Mend"),
+                json!({"by": "ann", "reason": "a damaged disk", "seen": "5f0c1c5e9d2b7a41",
+                       "record": {"wf": "order", "wh": "5f0c1c5e", "ph": "Error", "st": [], "tn": "default", "log": []}}),
+            )
+            .answers(200, "It is done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
+            .with("ETag")
+            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
+    );
     for (verb, summary) in [("pause", "Hand an agent no more work"), ("resume", "Hand an agent work again")] {
         let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)
             .takes([parameter("path", "name", "The agent.", text())])
@@ -416,6 +444,7 @@ fn schemas() -> Value {
     named::<list::Wanted>(&mut reads);
     named::<act::Why>(&mut reads);
     named::<queues::Redrive>(&mut reads);
+    named::<mend::Mend>(&mut reads);
     named::<shared::task::Priority>(&mut reads);
     let mut writes = settings().for_serialize().into_generator();
     named::<Accepted>(&mut writes);
@@ -431,6 +460,7 @@ fn schemas() -> Value {
     named::<queues::Queues>(&mut writes);
     named::<overview::Overview>(&mut writes);
     named::<details::Details>(&mut writes);
+    named::<mend::Record>(&mut writes);
     named::<problem::Problem>(&mut writes);
     let mut all: Map<String, Value> = reads.take_definitions(true).into_iter().collect();
     for (name, schema) in writes.take_definitions(true) {

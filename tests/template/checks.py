@@ -19,6 +19,7 @@ SUBMIT_ROUTES = {
 OPERATOR_ROUTES = {
     "GET /orders",
     "GET /details/{id}",
+    "GET /details/{id}/record",
     "GET /overview",
     "GET /queues",
     "POST /orders/{id}/actions/{action}",

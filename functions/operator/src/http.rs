@@ -2,6 +2,7 @@
 
 use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
+use crate::mend::{self, Mend};
 use crate::queues::{Leases, Queues};
 use crate::{Operator, console, list};
 use aws_lambda_events::encodings::Body;
@@ -95,6 +96,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let query = query::read(event, &list::PARAMETERS)?;
             Ok(json_answer(200, &operator.list(&query).await?, &[]))
         }
+        ("POST", ["orders", id, "actions", mend::NAME]) => post_mend(operator, event, id).await,
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["bulk"]) => {
             let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
@@ -102,6 +104,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             Ok(json_answer(200, &report, &[]))
         }
         ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
+        ("GET", ["details", id, "record"]) => Ok(json_answer(200, &operator.record(id).await?, &[])),
         ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
         ("GET", ["queues"]) => Ok(json_answer(200, &Queues { queues: operator.queues().await }, &[])),
         ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
@@ -120,9 +123,12 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["agents" | "leases" | "queues" | "overview" | "console"] | ["details" | "console", _]) => {
-            Err(problem::wrong_method("GET"))
-        }
+        (
+            _,
+            ["agents" | "leases" | "queues" | "overview" | "console"]
+            | ["details" | "console", _]
+            | ["details", _, "record"],
+        ) => Err(problem::wrong_method("GET")),
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
             Err(problem::wrong_method("POST"))
         }
@@ -152,7 +158,8 @@ async fn post_act(
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     let body: act::Body = parse(event)?;
     let what = act::what(name, &body).unwrap_or_else(|| {
-        let detail = format!("there is no act `{name}`; write one of {}", act::NAMES.join(", "));
+        let names = act::NAMES.join(", ");
+        let detail = format!("there is no act `{name}`; write one of {names}, {}", mend::NAME);
         Err(problem::no_such_route(None, detail))
     })?;
     traces::set("act", name.to_owned());
@@ -161,10 +168,7 @@ async fn post_act(
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
-    let answer = |outcome: &'static str, version: u64| {
-        let etag = format!("\"{version}\"");
-        json_answer(200, &Done { order_id: id.clone(), outcome, version }, &[("etag", &etag)])
-    };
+    let answer = |outcome: &'static str, version: u64| done(&Done { order_id: id.clone(), outcome, version });
     match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
         Outcome::Applied(version) => Ok(answer("applied", version)),
         Outcome::Repeated(version) => Ok(answer("repeated", version)),
@@ -177,11 +181,30 @@ async fn post_act(
     }
 }
 
+async fn post_mend(
+    operator: &Operator,
+    event: &ApiGatewayV2httpRequest,
+    id: &str,
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    let mend: Mend = parse_up_to(event, mend::MAX_BODY)?;
+    traces::set("act", mend::NAME);
+    traces::set("task.id", id.to_owned());
+    Ok(done(&operator.mend(id, &mend, claim(event, "sub")).await?))
+}
+
+fn done(done: &Done) -> ApiGatewayV2httpResponse {
+    json_answer(200, done, &[("etag", &format!("\"{}\"", done.version))])
+}
+
 fn parse<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest) -> Result<T, Problem> {
+    parse_up_to(event, MAX_BODY)
+}
+
+fn parse_up_to<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest, most: usize) -> Result<T, Problem> {
     check_media_type(event)?;
     let body = body(event)?;
-    if body.len() > MAX_BODY {
-        let detail = format!("the body has {} bytes, at most {MAX_BODY} are taken", body.len());
+    if body.len() > most {
+        let detail = format!("the body has {} bytes, at most {most} are taken", body.len());
         return Err(problem::too_large(None, detail));
     }
     read(&body)

@@ -10,6 +10,7 @@ pub mod console;
 pub mod details;
 pub mod http;
 pub mod list;
+pub mod mend;
 pub mod overview;
 mod query;
 pub mod queues;

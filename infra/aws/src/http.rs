@@ -46,6 +46,18 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
+/// The type that the field called `field` holds, out of its JSON.
+///
+/// # Errors
+/// The first place in it that is wrong.
+pub fn read_field<T: DeserializeOwned>(field: &str, value: &Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|e| {
+        let at = e.path().to_string();
+        let at = if at == "." { field.to_owned() } else { format!("{field}.{at}") };
+        problem::invalid_field(None, e.into_inner().to_string()).at(at)
+    })
+}
+
 /// Refuses a body that is not declared as JSON.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ pub mod messenger;
 pub mod metrics;
 pub mod problem;
 pub mod query;
+pub mod raw;
 pub mod redrive;
 pub mod reply_queues;
 pub mod schema;

@@ -260,6 +260,56 @@ fn watch_ends_with_a_code_for_each_end() {
     assert!(none.contains("filter") && none.contains("narrow it down"), "{none}");
 }
 
+// From a record that cannot be read back to an order that ends, by the commands that each answer names.
+#[test]
+fn a_damaged_record_is_shown_and_mended() {
+    let case = Case::new();
+    case.faults("payment", json!({"permanent": 1.0}));
+    let id = case.submit("strict");
+    case.says(4, &["watch", &id]);
+    let good = case.says(0, &["get", &id, "--raw"]);
+    let cut = &good[..good.len() / 2];
+    let item = json!({"TableName": "stepwarden-state", "Key": {"pk": {"S": id}}, "UpdateExpression": "SET #t = :t",
+        "ExpressionAttributeNames": {"#t": "task"}, "ExpressionAttributeValues": {":t": {"S": cut}}});
+    let update = "DynamoDB_20120810.UpdateItem";
+    block(async { common::record::call(&http(), &case.up.aws_url, update, &item).await.unwrap() });
+
+    let (_, report) = case.doctor(&[]);
+    let failed = of_status(&report, "fail").join("\n");
+    assert!(failed.contains(&id) && failed.contains("stepwarden get ORDER_ID --raw"), "{failed}");
+    let output = case.run(&["get", &id, "--raw"]);
+    let (text, beside) = texts(&output);
+    assert_eq!((output.status.code(), text.trim_end_matches('\n')), (Some(0), cut), "{beside}");
+    assert!(beside.contains("cannot be read: ") && beside.contains("damaged"), "{beside}");
+    let command = beside.lines().last().unwrap().split_once(": stepwarden ").unwrap().1;
+    let seen = command.split_once("--seen ").unwrap().1.split(' ').next().unwrap();
+    assert!(command.starts_with(&format!("mend {id} FILE --seen ")), "{command}");
+    assert_eq!(case.json(0, &["get", &id, "--raw"])["record"], cut);
+
+    let mend = |file: &str, reason: &str| {
+        std::fs::write(case.dir.path().join("record.json"), file).unwrap();
+        ["mend", &id, "record.json", "--seen", seen, "--by", "ann", "--reason", reason].map(str::to_owned)
+    };
+    for (file, words) in
+        [(cut, "record.json: "), ("{}", "record: "), (&good.replace("\"tn\":\"", "\"tn\":\"x"), "record.tn: ")]
+    {
+        let args = mend(file, "r");
+        let error = case.fails(2, &args.each_ref().map(String::as_str));
+        assert!(error.contains(words), "no `{words}` in {error}");
+    }
+    let args = mend(&good, "a bad disk");
+    for said in ["mend: accepted, version ", "mend: accepted before, version "] {
+        let text = case.says(0, &args.each_ref().map(String::as_str));
+        assert!(text.starts_with(said), "{text}");
+    }
+    let args = mend(&good, "another reason");
+    let error = case.fails(1, &args.each_ref().map(String::as_str));
+    assert!(error.contains("409") && error.contains("can be read"), "{error}");
+    assert!(case.says(0, &["history", &id]).contains("ann: the record was mended: a bad disk"));
+    case.faults("payment", json!({}));
+    case.says(3, &["undo", &id, "--by", "ann", "--reason", "r", "--wait"]);
+}
+
 // A system that goes away is waited for, and no longer than was asked.
 #[test]
 fn watch_bears_with_a_system_that_is_away_for_a_while() {

@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::agents::Agents;
+use shared::mend;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::{Id, Order};
 use shared::pools::Pools;
@@ -286,6 +287,8 @@ impl Bench {
         let back: Task = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), json, "a record survives being written and read");
         assert_eq!((&back.steps, back.phase), (&task.steps, task.phase));
+        // A person may put it in the place of a damaged one.
+        assert_eq!(mend::check(task, &task.tenant, &self.workflow), Ok(()), "{task:?}");
     }
 
     /// `STATE name=State#attempt...`; `+` is a wait in milliseconds from now, `f` failures, `uf` failures of the undo.

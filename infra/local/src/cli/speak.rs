@@ -1,6 +1,6 @@
 //! The verbs that speak to a system, over its API.
 
-use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, One, Redrive, Submit, Watch};
+use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
 use super::show::{self, Cell, age, items, table, text, time, when};
 use super::{bulk, watch};
 use crate::client::{Api, DATA, Error, segment};
@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use shared::json;
 use std::fmt::Write as _;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -49,6 +49,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Undo(act) => return self::act("undo", act).await,
         Command::Pause(act) => return self::act("pause", act).await,
         Command::Resume(act) => return self::act("resume", act).await,
+        Command::Mend(mend) => self::mend(mend).await?,
         Command::Up(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -97,12 +98,7 @@ pub(super) fn who(by: Option<String>) -> Option<String> {
 
 async fn submit(submit: Submit) -> Result<ExitCode> {
     let Submit { file, workflow, reference, key, reply_queue, priority, wait, until, at } = submit;
-    let wrong =
-        |why: String| Error::File(format!("{}: {why}; name a file with the order as one JSON object", file.display()));
-    let input = read(&file).map_err(|e| wrong(e.to_string()))?;
-    // What the parser would change in silence is no more refused by the API: it sees what was parsed.
-    json::check(input.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
-    let input: Value = serde_json::from_str(&input).map_err(|e| wrong(format!("not JSON: {e}")))?;
+    let input = object(&file, "the order")?;
     let mut body =
         json!({"workflow": workflow, "reference": reference, "reply_queue": reply_queue, "priority": priority});
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
@@ -122,6 +118,16 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     watch::run(&api, &id, until.timeout, at.json).await
 }
 
+/// The JSON in a file with `what`.
+fn object(file: &Path, what: &str) -> Result<Value, Error> {
+    let wrong =
+        |why: String| Error::File(format!("{}: {why}; name a file with {what} as one JSON object", file.display()));
+    let text = read(file).map_err(|e| wrong(e.to_string()))?;
+    // What the parser would change in silence is no more refused by the API: it sees what was parsed.
+    json::check(text.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
+    serde_json::from_str(&text).map_err(|e| wrong(format!("not JSON: {e}")))
+}
+
 fn read(file: &Path) -> std::io::Result<String> {
     if file == Path::new("-") {
         let mut all = String::new();
@@ -130,11 +136,45 @@ fn read(file: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(file)
 }
 
-async fn get(Get { id, full, at }: Get) -> Result<()> {
+async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
+    if raw {
+        return self::raw(&id, &at).await;
+    }
     let now = Timestamp::now();
     let path = format!("/{}/{}", if full { "details" } else { "orders" }, segment(&id)?);
     let answer = api(&at)?.read(&path).await?;
     print(&at, &answer, |answer| if full { details(answer, now) } else { show::order(answer, now) })
+}
+
+/// The record on standard output as it is, so that it can be kept in a file; what there is to say of it beside that.
+async fn raw(id: &str, at: &At) -> Result<()> {
+    let answer = api(at)?.read(&format!("/details/{}/record", segment(id)?)).await?;
+    if at.json {
+        return print(at, &answer, |_| String::new());
+    }
+    crate::say!("{}", answer["record"].as_str().unwrap_or_default());
+    let beside = match text(&answer, "why") {
+        why if why.is_empty() => "it can be read, so there is nothing to mend".to_owned(),
+        why => {
+            let seen = text(&answer, "seen");
+            format!(
+                "it cannot be read: {why}\nonce it is mended: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
+            )
+        }
+    };
+    // `eprintln!` would panic where nobody reads it.
+    let _ = writeln!(std::io::stderr(), "{beside}");
+    Ok(())
+}
+
+async fn mend(Mend { id, file, seen, by, reason, at }: Mend) -> Result<()> {
+    let record = object(&file, "the record")?;
+    let body = json!({"by": who(by), "reason": reason, "seen": seen, "record": record});
+    let answer = api(&at)?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
+    print(&at, &answer, |answer| {
+        let was = if answer["outcome"] == "repeated" { "accepted before" } else { "accepted" };
+        format!("mend: {was}, version {}; to see what comes of it: stepwarden watch {id}\n", text(answer, "version"))
+    })
 }
 
 fn details(answer: &Value, now: Timestamp) -> String {

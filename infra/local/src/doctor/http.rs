@@ -119,7 +119,7 @@ async fn system(api: &Api) -> Vec<Check> {
                 all.len(),
                 named.collect::<Vec<_>>().join("; ")
             );
-            fail("orders", what, "stepwarden overview; see Record unreadable in docs/runbook.md")
+            fail("orders", what, "stepwarden get ORDER_ID --raw; see Record unreadable in docs/runbook.md")
         }
         Ok(overview) => match text(&overview["waiting"], "count").as_str() {
             "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),

@@ -8,7 +8,7 @@ mod speak;
 
 pub use here::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
 pub use speak::{
-    Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, One, Redrive, Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
 
 use clap::{Parser, Subcommand};
@@ -104,7 +104,7 @@ pub enum Command {
     /// Show an order's current state
     #[command(
         visible_alias = "show",
-        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with input, history and the acts that are possible now"
+        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with input, history and the acts that are possible now\n  stepwarden get ORDER_ID --raw > record.json    the stored record, to mend it"
     )]
     Get(Get),
     /// Show what happened to an order
@@ -174,6 +174,14 @@ pub enum Command {
     /// End the pause of an order
     #[command(after_help = "Examples:\n  stepwarden resume ORDER_ID --reason \"the customer answered\"")]
     Resume(Act),
+    /// Replace a record that cannot be read with a corrected one
+    ///
+    /// The order continues from the new record. `get --raw` prints the stored record, why it cannot be read, and the mark for --seen. If
+    /// somebody else has written the record since, or if it can be read by now, nothing is changed.
+    #[command(
+        after_help = "Examples:\n  stepwarden get ORDER_ID --raw > record.json    then correct the file\n  stepwarden mend ORDER_ID record.json --seen MARK --reason \"a damaged disk\""
+    )]
+    Mend(Mend),
     /// Give an agent no more work until it is resumed
     #[command(after_help = "Examples:\n  stepwarden pause-agent payment --reason \"the bank is down until noon\"")]
     PauseAgent(AgentAct),

@@ -79,6 +79,29 @@ pub struct Get {
     /// Also show the input, the history and the acts that are possible now; needs the operator's scope
     #[arg(long)]
     pub full: bool,
+    /// Only its record, exactly as stored, also if it cannot be read; for operators
+    #[arg(long, conflicts_with = "full")]
+    pub raw: bool,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A record in place of one that cannot be read.
+#[derive(clap::Args)]
+pub struct Mend {
+    /// The order's id
+    pub id: String,
+    /// The whole record, mended: JSON, `-` for standard input
+    pub file: PathBuf,
+    /// The mark of the record that you looked at, as `get --raw` says it
+    #[arg(long, value_name = "MARK")]
+    pub seen: String,
+    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
+    #[arg(long)]
+    pub by: Option<String>,
+    /// Why; it stays in the order's history
+    #[arg(long)]
+    pub reason: String,
     #[command(flatten)]
     pub at: At,
 }

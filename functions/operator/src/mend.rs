@@ -1,0 +1,162 @@
+//! A record that cannot be read: how it is stored, and the act that puts a mended one in its place.
+//!
+//! Like all of the operator's routes these are for orders of every tenant: of a damaged record nobody can say whose it is.
+
+use crate::act::{self, Done, MAX_BY, MAX_REASON};
+use crate::{Operator, act::unavailable};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::mend::{Unfit, is_mended};
+use shared::order::Id;
+use shared::ports::{Error, Messenger, StateStore};
+use shared::task::{Task, shard_of};
+use std::collections::BTreeMap;
+use stepwarden_aws::http::read_field;
+use stepwarden_aws::problem::{self, Problem};
+use stepwarden_aws::raw::Raw;
+use stepwarden_aws::telemetry::Chain;
+
+/// The act's name, as in its route. It is none of [`act::NAMES`]: those are for orders that can be read.
+pub const NAME: &str = "mend";
+/// Largest body, in bytes: the longest record, written with spaces.
+pub const MAX_BODY: usize = 512 * 1024;
+/// Length of a mark, in characters.
+pub const MARK: usize = 16;
+
+/// The record of an order as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Record {
+    /// The order.
+    pub order_id: Id,
+    /// Why it cannot be read; absent if it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Its text exactly as stored: JSON, if nothing damaged it.
+    pub record: String,
+    /// The attributes beside it.
+    pub columns: BTreeMap<String, String>,
+    /// For `mend`: which save of the record this is.
+    pub seen: String,
+}
+
+/// A record in place of one that cannot be read.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mend {
+    /// Who, where no token says so.
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
+    pub by: Option<String>,
+    /// Why.
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
+    pub reason: Option<String>,
+    /// `seen` of the record that was looked at: the act is refused if it is another one now.
+    #[schemars(length(max = MARK))]
+    pub seen: String,
+    /// The whole record, mended.
+    #[schemars(with = "BTreeMap<String, Value>")]
+    pub record: Value,
+}
+
+impl Operator {
+    /// The record of the order called `id`, whether it can be read or not.
+    ///
+    /// # Errors
+    /// There is none, or the store's.
+    pub async fn record(&self, id: &str) -> Result<Record, Problem> {
+        let (order_id, raw) = self.raw(id).await?;
+        let why = match raw.task() {
+            Ok(task) => self.engine.workflow(&task.workflow_hash).await.err(),
+            Err(error) => Some(error),
+        };
+        let why = match why {
+            Some(Error::Corrupt { what, why }) => Some(format!("{what}: {why}")),
+            Some(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => return Err(unavailable(&error)),
+            None => None,
+        };
+        Ok(Record { order_id, why, record: raw.text().to_owned(), columns: raw.columns(), seen: raw.mark() })
+    }
+
+    /// Puts a mended record in the place of one that cannot be read, and lets the order go on.
+    ///
+    /// # Errors
+    /// The record can be read, or is another one than the one that was seen; the mended one cannot be, or does not fit the order.
+    pub async fn mend(&self, id: &str, mend: &Mend, subject: Option<&str>) -> Result<Done, Problem> {
+        let (by, reason) = act::who_and_why(subject, mend.by.as_deref(), mend.reason.as_deref())?;
+        let (order_id, raw) = self.raw(id).await?;
+        tracing::info!(task.id = %order_id, operator = %by, "asked to mend the record");
+        if let Ok(task) = raw.task() {
+            return readable(&task, &by, &reason);
+        }
+        if raw.mark() != mend.seen {
+            let detail = "the record has changed since you looked at it; look at it again and decide anew";
+            return Err(problem::order_moved("seen", detail));
+        }
+        let task = self.proposed(&raw, &mend.record)?;
+        let tenant = match self.engine.store.order(&task).await {
+            Ok(Some(order)) => order.tenant,
+            Ok(None) => {
+                let detail = "the order table has no such order, so its tenant is unknown; restore it there first";
+                return Err(problem::not_allowed(None, detail));
+            }
+            Err(error) => return Err(unavailable(&error)),
+        };
+        let (next, effects) = match self.engine.mended(&task, &tenant, &by, &reason).await {
+            Ok(mended) => {
+                mended.map_err(|Unfit { at, why }| problem::invalid_field(None, why).at(format!("record.{at}")))?
+            }
+            Err(error @ Error::Corrupt { .. }) => {
+                return Err(problem::invalid_field(None, error.to_string()).at("record.wh".into()));
+            }
+            Err(error) => return Err(unavailable(&error)),
+        };
+        if !self.engine.store.replace_raw(&next, &raw).await.map_err(|e| unavailable(&e))? {
+            let (_, raw) = self.raw(id).await?;
+            return match raw.task() {
+                Ok(task) => readable(&task, &by, &reason),
+                Err(_) => Err(problem::order_moved(
+                    "seen",
+                    "somebody else has just written the record; look at it again and decide anew",
+                )),
+            };
+        }
+        // What does not go out is owed, or found by the sweep: the record is in the due index wherever something is left to do.
+        for error in self.engine.messenger.send(effects).await.into_iter().filter_map(Result::err) {
+            tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order goes on with the next sweep");
+        }
+        Ok(Done { order_id, outcome: "applied", version: next.version })
+    }
+
+    async fn raw(&self, id: &str) -> Result<(Id, Raw), Problem> {
+        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+        let order_id = Id::parse(id).ok_or_else(none)?;
+        let raw = self.engine.store.raw(&order_id).await.map_err(|e| unavailable(&e))?;
+        Ok((order_id, raw.ok_or_else(none)?))
+    }
+
+    /// The task that the mended text makes of the stored record.
+    fn proposed(&self, raw: &Raw, record: &Value) -> Result<Task, Problem> {
+        // Here the place in the text is told; the columns are not the text's.
+        read_field::<Task>("record", record)?;
+        let mut task = raw.with_text(&record.to_string()).map_err(|error| {
+            problem::not_allowed(
+                None,
+                format!("{error}; only the text of a record can be mended here, not its other attributes"),
+            )
+        })?;
+        if !raw.is_due() {
+            // Whatever the text says: in another part no supervisor would look.
+            task.shard = shard_of(&task.id, self.config.shards, false);
+        }
+        Ok(task)
+    }
+}
+
+/// The answer to a mending where nothing is to be mended.
+fn readable(task: &Task, by: &str, reason: &str) -> Result<Done, Problem> {
+    if is_mended(task, by, reason) {
+        return Ok(Done { order_id: task.id.clone(), outcome: "repeated", version: task.version });
+    }
+    let detail = "the record can be read, so there is nothing to mend; look at the order and use another act";
+    Err(problem::not_allowed(None, detail))
+}

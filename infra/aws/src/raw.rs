@@ -1,0 +1,123 @@
+//! A record as it is stored, whether it can be read or not, and the write that puts a readable one in its place.
+
+use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
+use crate::many::Source;
+use crate::state_store::{DynamoStore, unavailable};
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::types::AttributeValue;
+use shared::order::{self, Id};
+use shared::ports::Error;
+use shared::task::Task;
+use std::collections::BTreeMap;
+
+/// The attribute that holds the text of a record.
+const TEXT: &str = "task";
+/// What tells one save of a record from the others.
+const SAVE: [&str; 3] = [TEXT, "version", "stamp"];
+/// Attributes that sweeps write beside a record that cannot be read.
+const NOTES: [&str; 2] = [ASIDE, ASIDE_TOLD];
+
+/// A record as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Raw {
+    item: Item,
+}
+
+impl Raw {
+    /// The text as stored; empty if there is none.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.item.get(TEXT).and_then(|value| value.as_s().ok()).map_or("", String::as_str)
+    }
+
+    /// The attributes beside it by name, as text.
+    #[must_use]
+    pub fn columns(&self) -> BTreeMap<String, String> {
+        let columns = self.item.iter().filter(|(name, _)| *name != TEXT && !NOTES.contains(&name.as_str()));
+        columns.map(|(name, value)| (name.clone(), plain(value))).collect()
+    }
+
+    /// A mark of exactly this save: another one as soon as somebody wrote the record. What sweeps note beside it counts for nothing.
+    #[must_use]
+    pub fn mark(&self) -> String {
+        let parts = SAVE.map(|name| self.item.get(name).map_or_else(String::new, plain));
+        order::canonical_hash(&serde_json::json!(parts))[..16].to_owned()
+    }
+
+    /// The task in it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: why it cannot be read.
+    pub fn task(&self) -> Result<Task, Error> {
+        item::to_task(&self.item)
+    }
+
+    /// The task that it would be with `text` in the place of its own.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: why that could not be read either.
+    pub fn with_text(&self, text: &str) -> Result<Task, Error> {
+        let mut item = self.item.clone();
+        item.insert(TEXT.into(), s(text));
+        item::to_task(&item)
+    }
+
+    /// Whether it is in the due index, so that its part of it is known.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.item.contains_key("due")
+    }
+}
+
+/// An attribute as text.
+fn plain(value: &AttributeValue) -> String {
+    match value {
+        AttributeValue::S(text) | AttributeValue::N(text) => text.clone(),
+        AttributeValue::Bool(is) => is.to_string(),
+        AttributeValue::B(bytes) => format!("{} bytes", bytes.as_ref().len()),
+        _ => "neither text nor number".into(),
+    }
+}
+
+impl DynamoStore {
+    /// The record of the order called `id` as it is stored (a consistent read).
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn raw(&self, id: &Id) -> Result<Option<Raw>, Error> {
+        let key = Item::from([("pk".into(), s(&id.0))]);
+        let item = self.get(Source::consistent(&self.state_table), key, &format!("task {id}")).await?;
+        Ok(item.map(|item| Raw { item }))
+    }
+
+    /// Puts `task` in the place of `raw`, if that is still what is stored. False if it is not.
+    ///
+    /// # Errors
+    /// The table's; [`Error::TooLarge`].
+    pub async fn replace_raw(&self, task: &Task, raw: &Raw) -> Result<bool, Error> {
+        let mut put = self
+            .client
+            .put_item()
+            .table_name(&self.state_table)
+            .set_item(Some(item::from_task(task, self.retention)?))
+            .expression_attribute_values(":token", n(task.lease_token));
+        let mut is_same = vec!["(attribute_not_exists(lease_token) OR lease_token <= :token)".to_owned()];
+        for name in SAVE {
+            put = put.expression_attribute_names(format!("#{name}"), name);
+            is_same.push(match raw.item.get(name) {
+                Some(value) => {
+                    put = put.expression_attribute_values(format!(":{name}"), value.clone());
+                    format!("#{name} = :{name}")
+                }
+                None => format!("attribute_not_exists(#{name})"),
+            });
+        }
+        match put.condition_expression(is_same.join(" AND ")).send().await {
+            Ok(_) => Ok(true),
+            Err(error) if error.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
+                Ok(false)
+            }
+            Err(error) => Err(unavailable(&format!("mending task {}", task.id), error)),
+        }
+    }
+}
