@@ -16,6 +16,8 @@ import urllib.request
 from pathlib import Path
 
 PATIENCE_S = 120
+# Every instance reads which agents are paused at most every two seconds.
+PAUSE_SEEN_S = 3
 ENDED = {"Processed", "Undone"}
 # Every rule that a definition can have and an older version may not know does no harm to it, or is refused.
 WORKFLOW = """
@@ -85,6 +87,11 @@ class System:
         status, answer = self.ask(f"{path}/{verb}", {"by": "ann", "reason": "a change of versions"})
         assert status in (200, 202), (path, verb, status, answer)
 
+    def pause(self, agent):
+        """Pauses an agent, and waits until no instance gives it work."""
+        self.act(f"/agents/{agent}", "pause")
+        time.sleep(PAUSE_SEEN_S)
+
     def order(self, id):
         """How it stands; `None` where this version refuses it."""
         status, answer = self.ask(f"/orders/{id}")
@@ -120,25 +127,26 @@ def main(newer, older):
     newer, older = (Path(program).resolve() for program in (newer, older))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "workflows").mkdir()
-        (folder / "workflows/trip.toml").write_text(WORKFLOW)
-        workflows = ["--workflows", folder / "workflows"]
+        # Not `workflows`, which `up` reads unasked: the older version would refuse the file before it saw a record.
+        (folder / "newer").mkdir()
+        (folder / "newer/trip.toml").write_text(WORKFLOW)
+        workflows = ["--workflows", folder / "newer"]
         with System(newer, folder, workflows) as system:
-            system.act("/agents/shipping", "pause")
+            system.pause("shipping")
             ids = []
             for n in range(12):
-                body = {"workflow": "trip", "input": {"n": n}, "reply_queue": "default", "reference": f"r-{n}"}
+                body = {"workflow": "trip", "input": {"total_cents": 100 + n}, "reply_queue": "default", "reference": f"r-{n}"}
                 status, answer = system.ask("/orders", body, key=f"key-{n}")
                 assert status == 202, answer
                 ids.append(answer["order_id"])
             goes, turns, waits = ids[:4], ids[4:8], ids[8:]
             paid = lambda id: system.order(id)["steps"][1]["state"] == "Processed"
             until("all are paid", lambda: all(map(paid, ids)))
-            system.act("/agents/inventory", "pause")
+            system.pause("inventory")
             for id in turns:
-                system.act(f"/orders/{id}", "cancel")
+                system.act(f"/orders/{id}/actions", "cancel")
             for id in waits:
-                system.act(f"/orders/{id}", "pause")
+                system.act(f"/orders/{id}/actions", "pause")
         # The older version knows the workflow from the record alone.
         with System(older, folder, []) as system:
             before = states(system, ids)
@@ -153,14 +161,14 @@ def main(newer, older):
         with again(newer, folder, workflows) as system:
             system.act("/agents/inventory", "resume")
             for id in waits:
-                system.act(f"/orders/{id}", "resume")
+                system.act(f"/orders/{id}/actions", "resume")
             until("all come to their end", lambda: set(states(system, ids)) <= ENDED)
             assert set(states(system, goes + waits)) == {"Processed"}, states(system, ids)
             assert set(states(system, turns)) == {"Undone"}, states(system, ids)
             for n, id in enumerate(ids):
                 order = system.order(id)
                 assert (order["reference"], order["tenant"]) == (f"r-{n}", "default"), order
-                body = {"workflow": "trip", "input": {"n": n}, "reply_queue": "default", "reference": f"r-{n}"}
+                body = {"workflow": "trip", "input": {"total_cents": 100 + n}, "reply_queue": "default", "reference": f"r-{n}"}
                 assert system.ask("/orders", body, key=f"key-{n}")[1]["order_id"] == id, "one key, one order"
     print("back again: every order came to its end once")
 
