@@ -5,11 +5,11 @@ mod support;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use shared::decision::Event;
 use shared::engine::{Engine as Core, Handled, Observer};
 use shared::lease::LeaseStore;
 use shared::message::Request;
 use shared::order::Id;
-use shared::scheduler::Event;
 use shared::task::{ProcessState, Task};
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;

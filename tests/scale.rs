@@ -7,12 +7,13 @@
 
 mod support;
 
+use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
 use shared::lease::{Lease, LeaseStore};
 use shared::message::Effect;
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
-use shared::scheduler::{Decision, Event, Turn, schedule};
+use shared::scheduler::schedule;
 use shared::task::{MAX_SHARDS, Priority, Submission, Task, moved};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::file::{Known, parse};

@@ -3,11 +3,11 @@
 //! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Which transition
 //! happens is decided by its callers; here is only what each one does to the record, and what has to be sent after it.
 
+use crate::decision::{Decision, Turn};
 use crate::history::{self, Entry, Kind};
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::pools;
 use crate::retry::{Late, Rung, Then};
-use crate::scheduler::{Decision, Turn};
 use crate::step::{Direction, State};
 use crate::task::{Alert, Phase, Priority, Task, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus, until};

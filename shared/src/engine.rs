@@ -3,27 +3,29 @@
 //! The message that triggered the work is the outbox. If the process dies anywhere here, the queue delivers the message
 //! again and the decision re-sends what may not have gone out. A version conflict means: decide again on what is there.
 
+mod memory;
+mod outbox;
+
 use crate::agents::Agents;
+use crate::decision::{Act, Decision, Event, Kept, Turn};
 use crate::history::{MAX_TEXT, shorten};
 use crate::lease::Lease;
 use crate::mend::{self, Unfit};
-use crate::message::{AlertEvent, Effect, NoticeKind};
-use crate::operator::{Act, Outcome};
+use crate::message::{AlertEvent, Effect};
+use crate::operator::Outcome;
 use crate::order::{Id, Order};
-use crate::overload::{self, Overload, Wait};
 use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
-use crate::queues;
-use crate::scheduler::{Decision, Event, Kept, Turn, schedule, schedule_full};
+use crate::scheduler::{schedule, schedule_full};
 use crate::strain;
 use crate::supervisor::{Verdict, supervise, supervise_full};
-use crate::task::{Priority, Task, grace};
+use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, MAX_STEPS, Workflow};
 use futures::future::join_all;
 use lru::LruCache;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -308,82 +310,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// How agents and queues stand, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
-    pub async fn agents(&self) -> Arc<Agents> {
-        self.known_agents().await.unwrap_or_default()
-    }
-
-    /// The same, or why nothing is known of them at all: then nobody knows who is paused.
-    async fn known_agents(&self) -> Result<Arc<Agents>, Error> {
-        let now = self.now();
-        let known = lock(&self.agents).clone();
-        if let Some((read, agents)) = &known
-            && read.duration_until(now).abs() < AGENTS_FOR
-        {
-            return Ok(Arc::clone(agents));
-        }
-        let agents = match (self.store.agents().await, known) {
-            (Ok(agents), _) => Arc::new(agents),
-            (Err(_), Some((_, agents))) => agents,
-            (Err(error), None) => return Err(error),
-        };
-        *lock(&self.agents) = Some((now, Arc::clone(&agents)));
-        Ok(agents)
-    }
-
-    /// Forgets what was read about agents and queues: it has just been changed.
-    pub fn forget_agents(&self) {
-        *lock(&self.agents) = None;
-    }
-
-    /// Why another order of `workflow` by `tenant` is too much now, if it is.
-    pub async fn overload(&self, workflow: &Workflow, tenant: &str, priority: Priority) -> Option<Overload> {
-        if self.config.overload_age.is_zero() {
-            return None;
-        }
-        let agents = self.agents().await;
-        if agents.waits.is_empty() {
-            return None;
-        }
-        let passages = queues::passages(workflow, priority, &self.config.pools, self.config.classes);
-        overload::refuse(workflow, tenant, &passages, &agents.waits, self.config.overload_age, self.now())
-    }
-
-    /// How far back from now a sweep keeps among tasks that wait for their first Wake, because its queue is long.
-    pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
-        let queue = queues::of_wakes(priority, self.config.classes);
-        let grace = lock(&self.workflows).values().map(|workflow| grace(workflow)).min().unwrap_or_default();
-        overload::sweep_lag(self.agents().await.waits.get(&queue), grace, self.now())
-    }
-
-    /// Notes that a message about an order of `workflow` by `tenant` has waited for `age` in `queue`, if that is too long and not just
-    /// noted: then it is true.
-    ///
-    /// # Errors
-    /// The store's. The next message that waited too long is noted in its place.
-    pub async fn note_wait(
-        &self,
-        queue: &str,
-        tenant: &str,
-        age: SignedDuration,
-        workflow: &Workflow,
-    ) -> Result<bool, Error> {
-        // Sweeps go by the notes even where nobody is refused.
-        let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
-        if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
-            return Ok(false);
-        }
-        let wait = Wait { ms: i64::try_from(age.as_millis()).unwrap_or(i64::MAX), at: self.now() };
-        let known = self.agents().await;
-        let Some(waits) = overload::noted(known.waits.get(queue), tenant, wait) else { return Ok(false) };
-        let mut agents = (*known).clone();
-        agents.waits.insert(queue.to_owned(), waits.clone());
-        if let Some((_, known)) = &mut *lock(&self.agents) {
-            *known = Arc::new(agents);
-        }
-        self.store.note_wait(queue, &waits).await.map(|()| true)
-    }
-
     /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order.
     pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<Found, Error>> {
         if ids.is_empty() {
@@ -438,68 +364,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let sent = Box::pin(self.messenger.send(alerts)).await;
         let sent = untold.iter().zip(sent).filter(|(_, sent)| sent.is_ok());
         join_all(sent.map(|((id, why), _)| self.store.set_aside(id, why, due, true))).await;
-    }
-
-    /// The definition with this hash, from memory if it was read before.
-    ///
-    /// # Errors
-    /// The store's; [`Error::Corrupt`] if there is none, which cannot be for a task that was submitted.
-    pub async fn workflow(&self, hash: &Hash) -> Result<Arc<Workflow>, Error> {
-        if let Some(workflow) = lock(&self.workflows).get(hash) {
-            return Ok(Arc::clone(workflow));
-        }
-        let found = self.store.workflow(hash).await?;
-        let workflow = Arc::new(found.ok_or_else(|| Error::Corrupt {
-            what: format!("workflow {hash}"),
-            why: "its definition is missing from the state table".into(),
-        })?);
-        lock(&self.workflows).insert(hash.clone(), Arc::clone(&workflow));
-        Ok(workflow)
-    }
-
-    /// Keeps `workflow` in the store and in memory, once per instance.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
-        let hash = workflow.hash();
-        if !lock(&self.workflows).contains_key(&hash) {
-            self.store.put_workflow(workflow).await?;
-            lock(&self.workflows).insert(hash.clone(), Arc::new(workflow.clone()));
-        }
-        Ok(hash)
-    }
-
-    /// The tasks with these ids: from memory, and all the others from the store at once.
-    async fn know(&self, ids: &[&Id]) -> Vec<Known> {
-        let remembered: Vec<Option<Arc<Task>>> = {
-            let mut tasks = lock(&self.tasks);
-            ids.iter().map(|id| tasks.get(*id).cloned()).collect()
-        };
-        let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
-        let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
-        let read = self.read(&missing).await;
-        // Once for all, as the workflows; but not where the store is away, since each try lengthens the outage.
-        if read.iter().any(Result::is_ok) {
-            let _ = self.known_agents().await;
-        }
-        let mut read = read.into_iter().map(|read| read.map(|task| task.map(Arc::new)));
-        let mut read = || read.next().expect("`read` has one for each that is missing");
-        remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
-    }
-
-    /// What the store has under these ids: one for each, in order. Their workflows are in memory afterwards, so that a batch that begins on
-    /// nothing does not read one once for each of its messages. What fails is tried again, and told, by whoever needs it.
-    async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
-        if ids.is_empty() {
-            return Vec::new();
-        }
-        let mut read = Box::pin(self.store.load_all(ids)).await;
-        // A store that breaks its promise must not leave a message without an answer.
-        read.resize_with(ids.len(), || Err(unanswered()));
-        let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
-        let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
-        read
     }
 
     /// Decides and saves, the events of each task together.
@@ -601,7 +465,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                         let mut before: &Task = &task;
                         let earlier = fold.changes.iter().map(|(event, after)| (*event, &**after));
                         for (event, after) in earlier.chain([(last, &*saved)]) {
-                            pools.learn(events[event], before, after, &workflow, self.now());
+                            let reply = if let Event::Reply(reply) = events[event] { Some(reply) } else { None };
+                            pools.learn(reply, before, after, &workflow, self.now());
                             before = after;
                         }
                     }
@@ -748,99 +613,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
-        let mut answers = Vec::with_capacity(decided.len());
-        let mut inputs = self.inputs(&decided).await;
-        let (mut effects, mut owners, mut told) = (Vec::new(), Vec::new(), HashSet::<Id>::new());
-        for (owner, decided) in decided.into_iter().enumerate() {
-            match decided {
-                Ok(Decided { handled, effects: mut own }) => match add_inputs(&handled, &mut own, &mut inputs) {
-                    Ok(()) => {
-                        owners.extend(own.iter().map(|effect| (owner, is_turn(effect), follow_up(effect, &handled))));
-                        if own.iter().any(is_turn)
-                            && let Some(task) = handled.task()
-                            && task.updated_at.duration_until(self.now()) < NOTICE_FIRST_FOR
-                        {
-                            told.insert(task.id.clone());
-                        }
-                        effects.append(&mut own);
-                        answers.push(Ok(handled));
-                    }
-                    Err(error) => answers.push(Err(error)),
-                },
-                Err(error) => answers.push(Err(error)),
-            }
-        }
-        // A Wake must not overtake the notice of where its task stands: the task would move on, and nobody would know any
-        // more that the notice is missing (simulation, seeds 16 and 1995). The next message about it sends both again. The Wake may
-        // be the one of another message that was saved with the one whose notice it is.
-        let of =
-            |answer: &Result<Handled, Error>| answer.as_ref().ok().and_then(Handled::task).map(|task| task.id.clone());
-        let (later, first): (Vec<_>, Vec<_>) = effects.into_iter().zip(owners).partition(|(effect, (owner, ..))| {
-            matches!(effect, Effect::Wake(..)) && of(&answers[*owner]).is_some_and(|id| told.contains(&id))
-        });
-        let (mut followers, mut untold) = (Vec::new(), HashMap::<Id, Error>::new());
-        for round in [first, later] {
-            for (_, (owner, ..)) in &round {
-                if let Some(error) = of(&answers[*owner]).and_then(|id| untold.get(&id)) {
-                    answers[*owner] = Err(error.again());
-                }
-            }
-            let open = round.into_iter().filter(|(_, (owner, ..))| answers[*owner].is_ok());
-            let (now, owners): (Vec<_>, Vec<_>) = open.unzip();
-            if now.is_empty() {
-                continue;
-            }
-            let sent = Box::pin(self.messenger.send(now)).await;
-            for ((owner, is_turn, follow_up), sent) in owners.into_iter().zip(sent) {
-                match sent {
-                    Ok(()) => followers.extend(of(&answers[owner]).zip(follow_up)),
-                    Err(error) => {
-                        if let (true, Some(id)) = (is_turn, of(&answers[owner])) {
-                            untold.insert(id, error.again());
-                        }
-                        answers[owner] = Err(error);
-                    }
-                }
-            }
-        }
-        // What is not cleared now stays owed, and the next sweep sends it once more.
-        self.decide_all(&followers).await;
-        answers
-    }
-
-    /// The inputs of the orders whose requests need them: from memory, and all the others from the store at once.
-    async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Value, Error>> {
-        let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
-        let mut inputs = HashMap::new();
-        let mut missing: Vec<&Task> = Vec::new();
-        for task in needy.filter_map(|decided| decided.handled.task()) {
-            if let Some(input) = lock(&self.inputs).get(&task.id) {
-                inputs.insert(task.id.clone(), Ok(input.clone()));
-            } else if missing.iter().all(|other| other.id != task.id) {
-                missing.push(task);
-            }
-        }
-        if missing.is_empty() {
-            return inputs;
-        }
-        let orders = Box::pin(self.store.orders(&missing)).await;
-        for (task, order) in missing.into_iter().zip(orders) {
-            let input = order.and_then(|order| match order {
-                Some(order) => Ok(order.input),
-                None => Err(Error::Corrupt {
-                    what: format!("order {}", task.id),
-                    why: "its input is missing from the order table".into(),
-                }),
-            });
-            if let Ok(input) = &input {
-                self.remember_input(&task.id, input);
-            }
-            inputs.insert(task.id.clone(), input);
-        }
-        inputs
-    }
-
     fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
         let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
         Turn { workflow, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
@@ -848,32 +620,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     fn stamp(&self) -> String {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn saved(&self, task: &Arc<Task>, before: Option<(&Task, &Workflow)>) {
-        self.remember(Arc::clone(task));
-        if let Some(observer) = &self.config.observer {
-            observer(&Save { task, before });
-        }
-    }
-
-    fn remember(&self, task: Arc<Task>) {
-        if task.process_state().is_final() {
-            lock(&self.tasks).pop(&task.id);
-            lock(&self.inputs).pop(&task.id);
-        } else {
-            let mut tasks = lock(&self.tasks);
-            // What was read before another batch of this process saved must not hide what that saved.
-            if tasks.peek(&task.id).is_none_or(|known| known.version <= task.version) {
-                tasks.put(task.id.clone(), task);
-            }
-        }
-    }
-
-    fn remember_input(&self, id: &Id, input: &Value) {
-        if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
-            lock(&self.inputs).put(id.clone(), input.clone());
-        }
     }
 }
 
@@ -887,65 +633,14 @@ fn outcome(handled: Handled) -> Outcome {
     }
 }
 
-fn needs_input(effect: &Effect) -> bool {
-    matches!(effect, Effect::Request(request) if request.input.is_null())
-}
-
-/// Puts the order's input into the requests that need it.
-fn add_inputs(
-    handled: &Handled,
-    effects: &mut [Effect],
-    inputs: &mut HashMap<Id, Result<Value, Error>>,
-) -> Result<(), Error> {
-    let Some(task) = handled.task() else { return Ok(()) };
-    for effect in effects {
-        if let Effect::Request(request) = effect
-            && request.input.is_null()
-        {
-            request.input = match inputs.get(&task.id) {
-                Some(Ok(input)) => input.clone(),
-                Some(Err(Error::Corrupt { what, why })) => {
-                    return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
-                }
-                // An outage is told in the store's words once, to the first of the events of this order.
-                Some(Err(_)) | None => {
-                    return inputs.remove(&task.id).unwrap_or_else(|| Err(unread(&task.id))).map(drop);
-                }
-            };
-        }
-    }
-    Ok(())
-}
-
-fn unread(id: &Id) -> Error {
-    Error::Unavailable { what: format!("order {id}"), source: "its input could not be read".into() }
-}
-
-fn unanswered() -> Error {
-    Error::Unavailable { what: "the store".into(), source: "it did not answer".into() }
-}
-
-/// The event that says an owed message is out, to be handled after it was sent.
-fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
-    match effect {
-        Effect::Alert(alert) => Some(Event::AlertSent { version: alert.version }),
-        Effect::Notice(notice) => {
-            let task = handled.task()?;
-            (task.notice_owed && notice.seq >= task.turned_at).then_some(Event::NoticeSent { version: task.turned_at })
-        }
-        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => None,
-    }
-}
-
-/// A notice that is sent again only as long as its task has not moved on. What one step came to is in every later notice.
-fn is_turn(effect: &Effect) -> bool {
-    matches!(effect, Effect::Notice(notice) if notice.kind != NoticeKind::StepCompleted)
-}
-
 fn contended(id: &Id) -> Error {
     Error::Unavailable { what: format!("task {id}"), source: "too many writers at once".into() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn unanswered() -> Error {
+    Error::Unavailable { what: "the store".into(), source: "it did not answer".into() }
 }

@@ -10,6 +10,7 @@
 
 pub mod agents;
 mod change;
+pub mod decision;
 pub mod engine;
 pub mod history;
 pub mod json;

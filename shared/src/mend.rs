@@ -4,11 +4,11 @@
 //! refused is what would leave the order without a way on, or what no version of this program would have written.
 
 use crate::change::Change;
+use crate::decision::{Decision, Turn};
 use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
-use crate::scheduler::{Decision, Turn};
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use crate::time::{Timestamp, plus};

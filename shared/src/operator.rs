@@ -6,10 +6,10 @@
 //! like a strict one, because nobody delivers an act again.
 
 use crate::change::{self, Change};
+use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::json;
 use crate::message::{MAX_OUTPUT, NoticeKind};
-use crate::scheduler::{Decision, Kept, Turn};
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use serde_json::Value;
@@ -20,111 +20,6 @@ pub const MAX_INPUT: usize = 16 * 1024;
 /// Longest sum of the inputs that operators put in place of an order's, over its steps, in bytes of JSON: with the longest outputs
 /// of as many steps as there can be it still fits into the record.
 pub const MAX_INPUTS: usize = 64 * 1024;
-
-/// What a person does to one order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Act {
-    /// What.
-    pub what: What,
-    /// Who.
-    pub by: String,
-    /// Why.
-    pub reason: String,
-    /// The version they looked at.
-    pub seen: Option<u64>,
-}
-
-/// The kinds of act. A step may be left out where only one comes into question.
-#[derive(Clone, Debug, PartialEq)]
-pub enum What {
-    /// Go on from the failed steps, in the direction that failed; every failed step gets its whole ladder again.
-    Resubmit {
-        /// The failed step that gets `input`. Where none has failed, because the record was full, one that has an input of its own.
-        step: Option<String>,
-        /// In place of the order's input, for that step only.
-        input: Option<Value>,
-    },
-    /// Leave a failed step, or a failed undo, out.
-    Skip {
-        /// Which.
-        step: Option<String>,
-    },
-    /// A failed step, or a failed undo, was done by hand.
-    MarkDone {
-        /// Which.
-        step: Option<String>,
-        /// What the agent would have returned.
-        output: Value,
-    },
-    /// End the wait of a step, or of all that wait.
-    RetryNow {
-        /// Which.
-        step: Option<String>,
-    },
-    /// Stop an order that has not ended, and undo what was done.
-    Cancel,
-    /// The same, also for an order that is Processed.
-    Undo,
-    /// Claim nothing more until resumed.
-    Pause,
-    /// End the pause.
-    Resume,
-}
-
-/// Why an act does not fit. `Display` is a sentence for the person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refusal {
-    /// Resubmission of an order that is not in Error.
-    #[error("the order is not in Error, so there is nothing to resubmit")]
-    NotStopped,
-    /// The order has ended.
-    #[error("the order has ended")]
-    Ended,
-    /// The order waits for a person already.
-    #[error("the order is in Error; resubmit, skip, mark done, or undo")]
-    Stopped,
-    /// Its undo has begun.
-    #[error("the undo has begun; it can only be brought to its end")]
-    UndoBegun,
-    /// A step that may have run cannot be undone.
-    #[error("a step that may have run is irreversible; resubmit, skip or mark done instead")]
-    Irreversible,
-    /// The workflow has no such step.
-    #[error("the workflow has no step of this name")]
-    UnknownStep,
-    /// More than one step comes into question.
-    #[error("more than one step comes into question; name one")]
-    Ambiguous,
-    /// The step did not fail.
-    #[error("no such step has failed or waits after a failure")]
-    NotFailed,
-    /// The step is with an agent.
-    #[error("the step is with an agent; wait for its reply or its CompleteBy")]
-    WithAgent,
-    /// Nothing waits for a time.
-    #[error("nothing waits for its next attempt")]
-    NothingWaits,
-    /// The order is paused.
-    #[error("the order is paused; resume it first")]
-    Paused,
-    /// The order is not paused.
-    #[error("the order is not paused")]
-    NotPaused,
-    /// The output is longer than [`MAX_OUTPUT`].
-    #[error("the output is longer than 4096 bytes; give a reference to it")]
-    LongOutput,
-    /// The output is nested deeper than [`json::MAX_DEPTH`].
-    #[error("the output is nested too deep: at most 50 levels of arrays and objects are taken")]
-    DeepOutput,
-    /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
-    #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
-    BadInput,
-    /// The inputs put in place of the order's are longer than [`MAX_INPUTS`] together.
-    #[error(
-        "the inputs of this order's steps would be longer than 65536 bytes together; give a reference in place of one"
-    )]
-    LongInputs,
-}
 
 /// What became of an act.
 #[derive(Clone, Debug, PartialEq, Eq)]

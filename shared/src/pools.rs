@@ -8,8 +8,8 @@
 //! Health is learned from what comes back, by each instance for itself and in memory only: it guides, and decides nothing
 //! that has to be right. Everything here is pure; the engine keeps the [`Pools`] and tells them what it saved.
 
-use crate::message::Outcome;
-use crate::scheduler::{Event, asked_wait};
+use crate::message::{Outcome, Reply};
+use crate::retry::asked_wait;
 use crate::step::{Direction, State, Step};
 use crate::task::{Priority, Task};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -190,12 +190,12 @@ impl Pools {
         }
     }
 
-    /// Learns from a saved change of a task, and from what led to it.
-    pub fn learn(&mut self, event: &Event, before: &Task, after: &Task, workflow: &Workflow, now: Timestamp) {
+    /// Learns from a saved change of a task, and from the reply that led to it, if one did.
+    pub fn learn(&mut self, reply: Option<&Reply>, before: &Task, after: &Task, workflow: &Workflow, now: Timestamp) {
         if self.agents.is_empty() {
             return;
         }
-        if let Event::Reply(reply) = event
+        if let Some(reply) = reply
             && let Some(index) = workflow.position(&reply.step)
             && let Some((direction, _)) = before.holds(index, reply.attempt)
             && let Some(work) = workflow.steps[index].work(direction)

@@ -99,6 +99,14 @@ impl Calls {
     }
 }
 
+/// The longest wait an agent may ask for: a day.
+const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
+
+/// A wait as an agent names it, within bounds.
+pub(crate) fn asked_wait(ms: u64) -> SignedDuration {
+    SignedDuration::from_millis(i64::try_from(ms.min(MAX_WISH_MS)).expect("a day in milliseconds"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,116 +4,16 @@
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have gone out.
 
-use crate::agents::Agents;
 use crate::change::{self, Change, Miss};
+use crate::decision::{Decision, Event, Kept, Turn};
 use crate::json;
 use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
-use crate::operator::{self, Act, Refusal, What};
-use crate::pools::Pools;
+use crate::operator;
+use crate::retry::asked_wait;
 use crate::step::{Direction, State};
 use crate::task::{Phase, Task};
-use crate::time::{SignedDuration, Timestamp};
-use crate::workflow::Workflow;
+use crate::time::SignedDuration;
 use serde_json::Value;
-
-/// Who decides, when, and by which rules.
-#[derive(Clone, Copy, Debug)]
-pub struct Turn<'a> {
-    /// The definition the task is pinned to.
-    pub workflow: &'a Workflow,
-    /// Now (UTC, milliseconds).
-    pub now: Timestamp,
-    /// The deciding instance; becomes LockedBy of what it claims.
-    pub instance: &'a str,
-    /// How far apart the clocks of two instances may be.
-    pub skew: SignedDuration,
-    /// Which agents are paused: their steps are not claimed.
-    pub agents: &'a Agents,
-    /// The agents' pools, and how they do.
-    pub pools: &'a Pools,
-}
-
-/// What happened to a task.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// Somebody thinks there is something to do.
-    Wake {
-        /// The version its sender knew.
-        seen: u64,
-        /// How often the Wake has re-sent itself.
-        hops: u32,
-    },
-    /// An agent answered.
-    Reply(Reply),
-    /// Undo what was done and stop.
-    Cancel {
-        /// Who asked.
-        by: String,
-        /// Why.
-        reason: String,
-    },
-    /// Continue a stopped task from its failed steps.
-    Resubmit {
-        /// Who asked.
-        by: String,
-        /// Why.
-        reason: String,
-        /// The version the operator looked at; another one means that the task has moved on.
-        seen: Option<u64>,
-    },
-    /// An operator does something to it.
-    Act(Act),
-    /// The alert that arose at this version is out.
-    AlertSent {
-        /// [`crate::task::Alert::version`].
-        version: u64,
-    },
-    /// The strict final notice of the end at this version is out.
-    NoticeSent {
-        /// [`Task::turned_at`].
-        version: u64,
-    },
-}
-
-/// What to do about it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Decision {
-    /// Save this record in place of the version before it, then send.
-    Save {
-        /// The next record.
-        task: Box<Task>,
-        /// To be sent once it is saved.
-        effects: Vec<Effect>,
-    },
-    /// Change nothing.
-    Keep {
-        /// Why.
-        why: Kept,
-        /// To be sent all the same: an earlier delivery may have died before it did.
-        effects: Vec<Effect>,
-    },
-}
-
-/// Why an event changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kept {
-    /// Nothing can be claimed at this time.
-    NothingReady,
-    /// The reply was counted before.
-    Repeated,
-    /// The reply came at or after `complete_by`: only the supervisor acts now.
-    Late,
-    /// The reply belongs to an attempt that no longer holds the step.
-    Stale,
-    /// The message names a step or an attempt that never was: it is not ours.
-    Foreign,
-    /// The act does not fit the task's state.
-    NotAllowed,
-    /// The operator looked at an older version.
-    Moved,
-    /// The operator's act does not fit the task's state.
-    Refused(Refusal),
-}
 
 /// A person was faster than the first Wake: the first notice goes once more, with the act and whenever it is repeated, because
 /// nobody looks at version 0 again.
@@ -135,12 +35,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
-        Event::Cancel { by, reason } => first_told(task, not_allowed(operator::cancel(task, by, reason, turn)), turn),
-        Event::Resubmit { by, reason, seen } => {
-            let what = What::Resubmit { step: None, input: None };
-            let act = Act { what, by: by.clone(), reason: reason.clone(), seen: *seen };
-            not_allowed(operator::act(task, &act, turn))
-        }
+        Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
@@ -166,7 +61,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
-        Event::Act(_) | Event::Resubmit { .. } => return None,
+        Event::Act(_) => return None,
         Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
             let (direction, _) = task.holds(index, reply.attempt)?;
@@ -181,14 +76,6 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
             Some(change.save())
         }
         kept @ Decision::Keep { .. } => Some(kept),
-    }
-}
-
-/// For a message nobody waits for an answer to, why does not matter.
-fn not_allowed(decision: Decision) -> Decision {
-    match decision {
-        Decision::Keep { why: Kept::Refused(_), effects } => Decision::Keep { why: Kept::NotAllowed, effects },
-        other @ (Decision::Save { .. } | Decision::Keep { .. }) => other,
     }
 }
 
@@ -272,14 +159,6 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
 /// The shortest wait after an attempt that was not made: no failure is counted for it, so nothing else would end a loop of
 /// request and reply. A delayed message cannot be sooner.
 const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
-/// The longest wait an agent may ask for: a day.
-const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
-
-/// A wait as an agent names it, within bounds.
-pub(crate) fn asked_wait(ms: u64) -> SignedDuration {
-    SignedDuration::from_millis(i64::try_from(ms.min(MAX_WISH_MS)).expect("a day in milliseconds"))
-}
-
 fn check_output(output: &Value) -> Result<(), String> {
     let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
     if json::is_deep(output) {

@@ -4,8 +4,8 @@
 //! is good for is to leave an agent in trouble alone for longer, before the ladders of all its orders are spent.
 
 use crate::change::is_past;
+use crate::decision::Turn;
 use crate::message::Strained;
-use crate::scheduler::Turn;
 use crate::step::State;
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp, plus};

@@ -5,9 +5,9 @@
 
 use crate::agents::MAX_WITHHELD;
 use crate::change::{self, Change, Miss};
+use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
 use crate::retry::Late;
-use crate::scheduler::{Decision, Kept, Turn};
 use crate::step::{Direction, State};
 use crate::task::{MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};

@@ -6,15 +6,15 @@ mod support;
 
 use contract::memory::MemoryStore;
 use serde_json::{Value, json};
+use shared::decision::{Act, Event, Refusal, What};
 use shared::engine::{Config, Engine, Handled};
 use shared::history::{self, Entry, Kind};
 use shared::lease::Lease;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
-use shared::operator::{Act, MAX_INPUT, Outcome as Answer, Refusal, What};
+use shared::operator::{MAX_INPUT, Outcome as Answer};
 use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::{Created, Error, Messenger, StateStore};
-use shared::scheduler::Event;
 use shared::step::State;
 use shared::task::{MAX_RECORD, Phase, ProcessState, Task};
 use shared::workflow::Workflow;

@@ -5,9 +5,9 @@
 mod support;
 
 use serde_json::json;
+use shared::decision::{Event, Kept, Refusal};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
-use shared::scheduler::{Event, Kept};
 use shared::step::Direction;
 use shared::task::{Phase, Priority, Task};
 use support::*;
@@ -271,13 +271,13 @@ fn an_irreversible_step_that_may_have_run_stops_the_task_instead_of_an_undo() {
     let mut early = Bench::claimed(&text);
     early.failed("a").is("Undoing a=Failed#1 b=Pending c=Pending d=Pending", "wake+11000, notice Failed");
     bench.done("a").cancel();
-    assert_eq!(bench.kept, Some(Kept::NotAllowed), "b is with its agent");
+    assert_eq!(bench.kept, Some(Kept::Refused(Refusal::Irreversible)), "b is with its agent");
     bench
         .done("b")
         .failed("c")
         .is("Error a=Processed#1 b=Processed#1 c=Failed#1 d=Pending", "notice AttentionNeeded, alert");
     assert!(bench.task.reason.as_ref().unwrap().contains("`b` cannot be undone"), "{:?}", bench.task.reason);
-    bench.cancel().keeps(Kept::NotAllowed, "");
+    bench.cancel().keeps(Kept::Refused(Refusal::Irreversible), "");
 }
 
 // F1: the turn to undo is past once a person resubmitted the undo; its notice does not go out again without a number.
@@ -323,10 +323,10 @@ fn cancel_in_each_phase() {
     assert_eq!(bench.task.alert, None);
     bench.on(&Event::AlertSent { version: 2 }).keeps(Kept::Repeated, "");
     bench.at(11_000).wake(3).failed("a").is("Error a=UndoFailed#2", "notice AttentionNeeded, alert");
-    bench.cancel().keeps(Kept::NotAllowed, "");
+    bench.cancel().keeps(Kept::Refused(Refusal::UndoBegun), "");
 
     let mut bench = Bench::claimed(ONE);
-    bench.done("a").cancel().keeps(Kept::NotAllowed, "");
+    bench.done("a").cancel().keeps(Kept::Refused(Refusal::Ended), "");
 }
 
 // ---------------------------------------------------------------- resubmit, in each phase
@@ -364,16 +364,16 @@ fn resubmit_leaves_a_running_sibling_alone() {
 #[test]
 fn resubmit_is_only_for_a_stopped_task_as_the_operator_saw_it() {
     for bench in [&mut Bench::new(ONE), &mut Bench::claimed(ONE)] {
-        bench.resubmit().keeps(Kept::NotAllowed, "");
+        bench.resubmit().keeps(Kept::Refused(Refusal::NotStopped), "");
     }
     let mut bench = Bench::claimed(ONE);
-    bench.done("a").resubmit().keeps(Kept::NotAllowed, "");
+    bench.done("a").resubmit().keeps(Kept::Refused(Refusal::NotStopped), "");
     let mut bench = Bench::claimed(ONE);
-    bench.failed("a").resubmit().keeps(Kept::NotAllowed, "");
-    bench.at(11_000).wake(2).done("a").resubmit().keeps(Kept::NotAllowed, "");
+    bench.failed("a").resubmit().keeps(Kept::Refused(Refusal::NotStopped), "");
+    bench.at(11_000).wake(2).done("a").resubmit().keeps(Kept::Refused(Refusal::NotStopped), "");
     let mut bench = Bench::claimed(&on_failure_error(ONE));
     bench.failed("a");
-    let act = |seen| Event::Resubmit { by: "bob".into(), reason: String::new(), seen: Some(seen) };
+    let act = |seen| resubmitted("bob", "", Some(seen));
     bench.on(&act(1)).keeps(Kept::Moved, "").on(&act(2)).is("Pending a=Pending#1", "wake");
 }
 

@@ -4,8 +4,8 @@
 mod support;
 
 use serde_json::{Value, json};
+use shared::decision::Turn;
 use shared::mend::{Unfit, check, is_mended, mend};
-use shared::scheduler::Turn;
 use shared::task::{Phase, Task};
 use shared::time::{Timestamp, plus};
 use support::*;

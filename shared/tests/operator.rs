@@ -6,10 +6,10 @@ mod support;
 
 use serde_json::json;
 use shared::agents::Pause;
+use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
-use shared::operator::{Act, MAX_INPUT, Refusal, What};
-use shared::scheduler::{Event, Kept};
+use shared::operator::MAX_INPUT;
 use shared::task::{Phase, ProcessState};
 use shared::view;
 use support::*;

@@ -4,10 +4,9 @@
 mod support;
 
 use jiff::SignedDuration;
+use shared::decision::{Act, Event, What};
 use shared::message::Outcome;
-use shared::operator::{Act, What};
 use shared::pools::{Health, LEFT_FOR, LONGEST, Layout, MISSES, News, Pools, SHORTEST};
-use shared::scheduler::Event;
 use shared::task::Priority;
 use support::{Bench, at, done, failed, secs};
 

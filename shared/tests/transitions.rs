@@ -6,9 +6,8 @@ mod support;
 
 use serde_json::json;
 use shared::agents::{Agents, Pause};
+use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
-use shared::operator::{Act, What};
-use shared::scheduler::{Event, Kept, Turn};
 use shared::step::Direction;
 use shared::strain::{self, Strain};
 use shared::task::{ProcessState, Task, grace};
@@ -84,7 +83,7 @@ fn a_request_carries_all_that_the_agent_needs_and_its_key_never_holds_the_attemp
     let request = bench.request("c").clone();
     assert_eq!(request.outputs, [("a".into(), json!({"of": "a"})), ("b".into(), json!({"of": "b"}))].into());
     assert_eq!((request.undoes, request.output), (None, None));
-    bench.done("c").cancel().keeps(Kept::NotAllowed, "");
+    bench.done("c").cancel().keeps(Kept::Refused(Refusal::Ended), "");
 }
 
 // A3: outputs of steps further up travel too, each looked at once, however many ways lead to it.

@@ -3,9 +3,8 @@
 //! The first eleven are the wordings of the protocol that looked right and were not.
 
 use jiff::{SignedDuration, Timestamp};
+use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::message::{Effect, NoticeKind, Outcome};
-use shared::operator::What;
-use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{Direction, State};
 use shared::supervisor::Verdict;
 use shared::task::{Phase, Task};
@@ -195,14 +194,16 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 }
             }
         }
-        (Decision::Save { task, .. }, Defect::ResubmitResetsOne, Event::Resubmit { .. }) => {
+        (Decision::Save { task, .. }, Defect::ResubmitResetsOne, Event::Act(act)) if is_resubmit(act) => {
             let failed = |s: &shared::step::Step| matches!(s.state, State::Failed | State::UndoFailed);
             if let Some(second) = before.steps.iter().enumerate().filter(|(_, s)| failed(s)).map(|(i, _)| i).nth(1) {
                 task.steps[second].state = before.steps[second].state.clone();
             }
         }
-        (Decision::Save { task, .. }, Defect::ResubmitLeavesDueGone, Event::Resubmit { .. }) => task.due = before.due,
-        (Decision::Save { task, .. }, Defect::ResubmitRestartsAttempts, Event::Resubmit { .. }) => {
+        (Decision::Save { task, .. }, Defect::ResubmitLeavesDueGone, Event::Act(act)) if is_resubmit(act) => {
+            task.due = before.due
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitRestartsAttempts, Event::Act(act)) if is_resubmit(act) => {
             task.steps.iter_mut().for_each(|s| s.attempt = 0);
         }
         (Decision::Save { task, .. }, Defect::DueIsFirstCompleteBy, _) => {
@@ -272,6 +273,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         _ => {}
     }
     verdict
+}
+
+fn is_resubmit(act: &Act) -> bool {
+    matches!(act.what, What::Resubmit { .. })
 }
 
 fn same_formula(task: &Task, turn: &Turn<'_>) -> Timestamp {

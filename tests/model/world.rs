@@ -8,10 +8,9 @@
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
-use shared::operator::{Act, What};
 use shared::order::Id;
-use shared::scheduler::{Decision, Event, Kept, Turn};
 use shared::step::{self, Direction};
 use shared::supervisor::Verdict;
 use shared::task::{Phase, Priority, Submission, Task};
@@ -843,7 +842,8 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
 }
 
 fn resubmit() -> Event {
-    Event::Resubmit { by: "p".into(), reason: "r".into(), seen: None }
+    let what = What::Resubmit { step: None, input: None };
+    Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None })
 }
 
 /// Moves all times of `task` `by` into the past, and takes out what no decision looks at.

@@ -6,12 +6,12 @@ mod waits;
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use serde::Deserialize;
+use shared::decision::{Event, Kept};
 use shared::engine::{Engine, Handled};
 use shared::json::{self, Fault};
 use shared::message::{Outcome, Reply, ToScheduler};
 use shared::order::Id;
 use shared::ports::{Error, Messenger, StateStore};
-use shared::scheduler::{Event, Kept};
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::config::queue;
 use stepwarden_aws::telemetry::{self, Chain};

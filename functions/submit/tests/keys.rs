@@ -4,10 +4,10 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
 use serde_json::json;
+use shared::decision::Event;
 use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::ports::StateStore;
-use shared::scheduler::Event;
 use shared::task::ProcessState;
 use shared::workflow::file::{Known, parse};
 use std::collections::HashMap;

@@ -5,12 +5,12 @@ mod common;
 
 use common::{BEGIN, LIFE, SKEW, order, tables, workflow};
 use serde_json::json;
+use shared::decision::{Event, Turn};
 use shared::engine::Engine;
 use shared::lease::LeaseStore;
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::ports::{Error, Messenger, Saved, StateStore};
-use shared::scheduler::{Event, Turn};
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;

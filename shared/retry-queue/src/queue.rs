@@ -2,11 +2,11 @@
 
 use crate::policy::Policy;
 use serde_json::Value;
+use shared::decision::{Act, Event, What};
 use shared::engine::{self, Clock, Engine, Handled};
 use shared::message::{AlertEvent, Effect};
 use shared::order::{Id, Order, canonical_hash};
 use shared::ports::{AttentionIndex, Created, Error, Messenger, StateStore};
-use shared::scheduler::Event;
 use shared::step::State;
 use shared::task::{Priority, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
@@ -270,7 +270,8 @@ impl<S: StateStore> RetryQueue<S> {
     /// # Errors
     /// The store's.
     pub async fn again(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
-        let event = Event::Resubmit { by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) };
+        let what = What::Resubmit { step: None, input: None };
+        let event = Event::Act(Act { what, by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) });
         let handled = self.engine.handle(vec![(seen.id.clone(), event)]).await.pop();
         match handled.expect("one answer for one event")? {
             Handled::Applied(task) => {

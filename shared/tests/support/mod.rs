@@ -4,11 +4,12 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::agents::Agents;
+use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::mend;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::{Id, Order};
 use shared::pools::Pools;
-use shared::scheduler::{Decision, Event, Kept, Turn, schedule};
+use shared::scheduler::schedule;
 use shared::step::{Direction, State};
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{Phase, Priority, Submission, Task};
@@ -186,7 +187,8 @@ impl Bench {
                 assert_eq!(task.version, self.task.version + 1, "a save is exactly one version");
                 let before = std::mem::replace(&mut self.task, *task);
                 self.pools.sent(&before, &self.task, &self.workflow, at(self.now));
-                self.pools.learn(event, &before, &self.task, &self.workflow, at(self.now));
+                let reply = if let Event::Reply(reply) = event { Some(reply) } else { None };
+                self.pools.learn(reply, &before, &self.task, &self.workflow, at(self.now));
                 (self.kept, self.effects) = (None, effects);
             }
             Decision::Keep { why, effects } => (self.kept, self.effects) = (Some(why), effects),
@@ -228,7 +230,7 @@ impl Bench {
     }
 
     pub fn resubmit(&mut self) -> &mut Self {
-        self.on(&Event::Resubmit { by: "bob".into(), reason: "fixed".into(), seen: None })
+        self.on(&resubmitted("bob", "fixed", None))
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
@@ -384,4 +386,10 @@ pub fn unavailable(retry_after_ms: Option<u64>) -> Outcome {
 
 pub fn deferred(retry_after_ms: u64) -> Outcome {
     Outcome::Deferred { error: "the breaker is open".into(), retry_after_ms }
+}
+
+/// An operator's resubmission of all failed steps, as seen at `seen`.
+pub fn resubmitted(by: &str, reason: &str, seen: Option<u64>) -> Event {
+    let what = What::Resubmit { step: None, input: None };
+    Event::Act(Act { what, by: by.into(), reason: reason.into(), seen })
 }

@@ -2,11 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 use shared::agents::ALL_RUN;
+use shared::decision::{Decision, Event, Turn};
 use shared::json;
 use shared::message::{Request, ToScheduler};
 use shared::order::Id;
 use shared::pools::ONE_EACH;
-use shared::scheduler::{Decision, Event, Turn, schedule};
+use shared::scheduler::schedule;
 use shared::step::State;
 use shared::task::{Priority, Submission, Task};
 use shared::workflow::Workflow;

@@ -5,10 +5,10 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use operator::Operator;
 use serde_json::{Value, json};
+use shared::decision::Event;
 use shared::engine::{Clock, Handled};
 use shared::message::{Outcome, Reply};
 use shared::order::{Id, Order};
-use shared::scheduler::Event;
 use shared::task::{Priority, ProcessState, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;

@@ -1,0 +1,181 @@
+//! What an instance remembers between messages: tasks and inputs, definitions, and how agents and queues stand.
+
+use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, Save, lock, unanswered};
+use crate::agents::Agents;
+use crate::order::Id;
+use crate::overload::{self, Overload, Wait};
+use crate::ports::{Error, Messenger, StateStore};
+use crate::queues;
+use crate::task::{Priority, Task, grace};
+use crate::time::SignedDuration;
+use crate::workflow::{Hash, Workflow};
+use futures::future::join_all;
+use serde_json::Value;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+impl<S: StateStore, M: Messenger> Engine<S, M> {
+    /// How agents and queues stand, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
+    pub async fn agents(&self) -> Arc<Agents> {
+        self.known_agents().await.unwrap_or_default()
+    }
+
+    /// The same, or why nothing is known of them at all: then nobody knows who is paused.
+    pub(super) async fn known_agents(&self) -> Result<Arc<Agents>, Error> {
+        let now = self.now();
+        let known = lock(&self.agents).clone();
+        if let Some((read, agents)) = &known
+            && read.duration_until(now).abs() < AGENTS_FOR
+        {
+            return Ok(Arc::clone(agents));
+        }
+        let agents = match (self.store.agents().await, known) {
+            (Ok(agents), _) => Arc::new(agents),
+            (Err(_), Some((_, agents))) => agents,
+            (Err(error), None) => return Err(error),
+        };
+        *lock(&self.agents) = Some((now, Arc::clone(&agents)));
+        Ok(agents)
+    }
+
+    /// Forgets what was read about agents and queues: it has just been changed.
+    pub fn forget_agents(&self) {
+        *lock(&self.agents) = None;
+    }
+
+    /// Why another order of `workflow` by `tenant` is too much now, if it is.
+    pub async fn overload(&self, workflow: &Workflow, tenant: &str, priority: Priority) -> Option<Overload> {
+        if self.config.overload_age.is_zero() {
+            return None;
+        }
+        let agents = self.agents().await;
+        if agents.waits.is_empty() {
+            return None;
+        }
+        let passages = queues::passages(workflow, priority, &self.config.pools, self.config.classes);
+        overload::refuse(workflow, tenant, &passages, &agents.waits, self.config.overload_age, self.now())
+    }
+
+    /// How far back from now a sweep keeps among tasks that wait for their first Wake, because its queue is long.
+    pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
+        let queue = queues::of_wakes(priority, self.config.classes);
+        let grace = lock(&self.workflows).values().map(|workflow| grace(workflow)).min().unwrap_or_default();
+        overload::sweep_lag(self.agents().await.waits.get(&queue), grace, self.now())
+    }
+
+    /// Notes that a message about an order of `workflow` by `tenant` has waited for `age` in `queue`, if that is too long and not just
+    /// noted: then it is true.
+    ///
+    /// # Errors
+    /// The store's. The next message that waited too long is noted in its place.
+    pub async fn note_wait(
+        &self,
+        queue: &str,
+        tenant: &str,
+        age: SignedDuration,
+        workflow: &Workflow,
+    ) -> Result<bool, Error> {
+        // Sweeps go by the notes even where nobody is refused.
+        let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
+        if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
+            return Ok(false);
+        }
+        let wait = Wait { ms: i64::try_from(age.as_millis()).unwrap_or(i64::MAX), at: self.now() };
+        let known = self.agents().await;
+        let Some(waits) = overload::noted(known.waits.get(queue), tenant, wait) else { return Ok(false) };
+        let mut agents = (*known).clone();
+        agents.waits.insert(queue.to_owned(), waits.clone());
+        if let Some((_, known)) = &mut *lock(&self.agents) {
+            *known = Arc::new(agents);
+        }
+        self.store.note_wait(queue, &waits).await.map(|()| true)
+    }
+
+    /// The definition with this hash, from memory if it was read before.
+    ///
+    /// # Errors
+    /// The store's; [`Error::Corrupt`] if there is none, which cannot be for a task that was submitted.
+    pub async fn workflow(&self, hash: &Hash) -> Result<Arc<Workflow>, Error> {
+        if let Some(workflow) = lock(&self.workflows).get(hash) {
+            return Ok(Arc::clone(workflow));
+        }
+        let found = self.store.workflow(hash).await?;
+        let workflow = Arc::new(found.ok_or_else(|| Error::Corrupt {
+            what: format!("workflow {hash}"),
+            why: "its definition is missing from the state table".into(),
+        })?);
+        lock(&self.workflows).insert(hash.clone(), Arc::clone(&workflow));
+        Ok(workflow)
+    }
+
+    /// Keeps `workflow` in the store and in memory, once per instance.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
+        let hash = workflow.hash();
+        if !lock(&self.workflows).contains_key(&hash) {
+            self.store.put_workflow(workflow).await?;
+            lock(&self.workflows).insert(hash.clone(), Arc::new(workflow.clone()));
+        }
+        Ok(hash)
+    }
+
+    /// The tasks with these ids: from memory, and all the others from the store at once.
+    pub(super) async fn know(&self, ids: &[&Id]) -> Vec<Known> {
+        let remembered: Vec<Option<Arc<Task>>> = {
+            let mut tasks = lock(&self.tasks);
+            ids.iter().map(|id| tasks.get(*id).cloned()).collect()
+        };
+        let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
+        let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
+        let read = self.read(&missing).await;
+        // Once for all, as the workflows; but not where the store is away, since each try lengthens the outage.
+        if read.iter().any(Result::is_ok) {
+            let _ = self.known_agents().await;
+        }
+        let mut read = read.into_iter().map(|read| read.map(|task| task.map(Arc::new)));
+        let mut read = || read.next().expect("`read` has one for each that is missing");
+        remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
+    }
+
+    /// What the store has under these ids: one for each, in order. Their workflows are in memory afterwards, so that a batch that begins on
+    /// nothing does not read one once for each of its messages. What fails is tried again, and told, by whoever needs it.
+    pub(super) async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        let mut read = Box::pin(self.store.load_all(ids)).await;
+        // A store that breaks its promise must not leave a message without an answer.
+        read.resize_with(ids.len(), || Err(unanswered()));
+        let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
+        let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
+        read
+    }
+
+    pub(super) fn saved(&self, task: &Arc<Task>, before: Option<(&Task, &Workflow)>) {
+        self.remember(Arc::clone(task));
+        if let Some(observer) = &self.config.observer {
+            observer(&Save { task, before });
+        }
+    }
+
+    pub(super) fn remember(&self, task: Arc<Task>) {
+        if task.process_state().is_final() {
+            lock(&self.tasks).pop(&task.id);
+            lock(&self.inputs).pop(&task.id);
+        } else {
+            let mut tasks = lock(&self.tasks);
+            // What was read before another batch of this process saved must not hide what that saved.
+            if tasks.peek(&task.id).is_none_or(|known| known.version <= task.version) {
+                tasks.put(task.id.clone(), task);
+            }
+        }
+    }
+
+    pub(super) fn remember_input(&self, id: &Id, input: &Value) {
+        if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
+            lock(&self.inputs).put(id.clone(), input.clone());
+        }
+    }
+}

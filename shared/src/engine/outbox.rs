@@ -1,0 +1,156 @@
+//! What a decision sends: with the order's input, in the order that the next message relies on, and noted once it is out.
+
+use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR, lock};
+use crate::decision::Event;
+use crate::message::{Effect, NoticeKind};
+use crate::order::Id;
+use crate::ports::{Error, Messenger, StateStore};
+use crate::task::Task;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+impl<S: StateStore, M: Messenger> Engine<S, M> {
+    pub(super) async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
+        let mut answers = Vec::with_capacity(decided.len());
+        let mut inputs = self.inputs(&decided).await;
+        let (mut effects, mut owners, mut told) = (Vec::new(), Vec::new(), HashSet::<Id>::new());
+        for (owner, decided) in decided.into_iter().enumerate() {
+            match decided {
+                Ok(Decided { handled, effects: mut own }) => match add_inputs(&handled, &mut own, &mut inputs) {
+                    Ok(()) => {
+                        owners.extend(own.iter().map(|effect| (owner, is_turn(effect), follow_up(effect, &handled))));
+                        if own.iter().any(is_turn)
+                            && let Some(task) = handled.task()
+                            && task.updated_at.duration_until(self.now()) < NOTICE_FIRST_FOR
+                        {
+                            told.insert(task.id.clone());
+                        }
+                        effects.append(&mut own);
+                        answers.push(Ok(handled));
+                    }
+                    Err(error) => answers.push(Err(error)),
+                },
+                Err(error) => answers.push(Err(error)),
+            }
+        }
+        // A Wake must not overtake the notice of where its task stands: the task would move on, and nobody would know any
+        // more that the notice is missing (simulation, seeds 16 and 1995). The next message about it sends both again. The Wake may
+        // be the one of another message that was saved with the one whose notice it is.
+        let of =
+            |answer: &Result<Handled, Error>| answer.as_ref().ok().and_then(Handled::task).map(|task| task.id.clone());
+        let (later, first): (Vec<_>, Vec<_>) = effects.into_iter().zip(owners).partition(|(effect, (owner, ..))| {
+            matches!(effect, Effect::Wake(..)) && of(&answers[*owner]).is_some_and(|id| told.contains(&id))
+        });
+        let (mut followers, mut untold) = (Vec::new(), HashMap::<Id, Error>::new());
+        for round in [first, later] {
+            for (_, (owner, ..)) in &round {
+                if let Some(error) = of(&answers[*owner]).and_then(|id| untold.get(&id)) {
+                    answers[*owner] = Err(error.again());
+                }
+            }
+            let open = round.into_iter().filter(|(_, (owner, ..))| answers[*owner].is_ok());
+            let (now, owners): (Vec<_>, Vec<_>) = open.unzip();
+            if now.is_empty() {
+                continue;
+            }
+            let sent = Box::pin(self.messenger.send(now)).await;
+            for ((owner, is_turn, follow_up), sent) in owners.into_iter().zip(sent) {
+                match sent {
+                    Ok(()) => followers.extend(of(&answers[owner]).zip(follow_up)),
+                    Err(error) => {
+                        if let (true, Some(id)) = (is_turn, of(&answers[owner])) {
+                            untold.insert(id, error.again());
+                        }
+                        answers[owner] = Err(error);
+                    }
+                }
+            }
+        }
+        // What is not cleared now stays owed, and the next sweep sends it once more.
+        self.decide_all(&followers).await;
+        answers
+    }
+
+    /// The inputs of the orders whose requests need them: from memory, and all the others from the store at once.
+    async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Value, Error>> {
+        let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
+        let mut inputs = HashMap::new();
+        let mut missing: Vec<&Task> = Vec::new();
+        for task in needy.filter_map(|decided| decided.handled.task()) {
+            if let Some(input) = lock(&self.inputs).get(&task.id) {
+                inputs.insert(task.id.clone(), Ok(input.clone()));
+            } else if missing.iter().all(|other| other.id != task.id) {
+                missing.push(task);
+            }
+        }
+        if missing.is_empty() {
+            return inputs;
+        }
+        let orders = Box::pin(self.store.orders(&missing)).await;
+        for (task, order) in missing.into_iter().zip(orders) {
+            let input = order.and_then(|order| match order {
+                Some(order) => Ok(order.input),
+                None => Err(Error::Corrupt {
+                    what: format!("order {}", task.id),
+                    why: "its input is missing from the order table".into(),
+                }),
+            });
+            if let Ok(input) = &input {
+                self.remember_input(&task.id, input);
+            }
+            inputs.insert(task.id.clone(), input);
+        }
+        inputs
+    }
+}
+
+fn needs_input(effect: &Effect) -> bool {
+    matches!(effect, Effect::Request(request) if request.input.is_null())
+}
+
+/// Puts the order's input into the requests that need it.
+fn add_inputs(
+    handled: &Handled,
+    effects: &mut [Effect],
+    inputs: &mut HashMap<Id, Result<Value, Error>>,
+) -> Result<(), Error> {
+    let Some(task) = handled.task() else { return Ok(()) };
+    for effect in effects {
+        if let Effect::Request(request) = effect
+            && request.input.is_null()
+        {
+            request.input = match inputs.get(&task.id) {
+                Some(Ok(input)) => input.clone(),
+                Some(Err(Error::Corrupt { what, why })) => {
+                    return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
+                }
+                // An outage is told in the store's words once, to the first of the events of this order.
+                Some(Err(_)) | None => {
+                    return inputs.remove(&task.id).unwrap_or_else(|| Err(unread(&task.id))).map(drop);
+                }
+            };
+        }
+    }
+    Ok(())
+}
+
+fn unread(id: &Id) -> Error {
+    Error::Unavailable { what: format!("order {id}"), source: "its input could not be read".into() }
+}
+
+/// The event that says an owed message is out, to be handled after it was sent.
+fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
+    match effect {
+        Effect::Alert(alert) => Some(Event::AlertSent { version: alert.version }),
+        Effect::Notice(notice) => {
+            let task = handled.task()?;
+            (task.notice_owed && notice.seq >= task.turned_at).then_some(Event::NoticeSent { version: task.turned_at })
+        }
+        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => None,
+    }
+}
+
+/// A notice that is sent again only as long as its task has not moved on. What one step came to is in every later notice.
+fn is_turn(effect: &Effect) -> bool {
+    matches!(effect, Effect::Notice(notice) if notice.kind != NoticeKind::StepCompleted)
+}
