@@ -663,6 +663,19 @@ pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     first_notice(task, turn.workflow).into_iter().chain(last).collect()
 }
 
+/// The decision with the notice of the turn to undo before a Wake that may begin that undo. A queue may have refused the notice, and
+/// once the task is Undone the message that turned it no longer sends it (simulation, seed 131 of the built-in workflows).
+pub(crate) fn tell_before_undo(task: &Task, mut decision: Decision, turn: &Turn<'_>) -> Decision {
+    if let Decision::Save { effects, .. } = &mut decision
+        && task.phase == Phase::Undoing
+        && !task.is_undo_begun()
+        && let Some(place) = effects.iter().position(|effect| matches!(effect, Effect::Wake(..)))
+    {
+        effects.splice(place..place, turn_notices(task, turn));
+    }
+    decision
+}
+
 /// The alert a task owes, if it owes one.
 pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     let alert = task.alert.as_ref()?;

@@ -65,17 +65,8 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
             }
         }
     }
-    let waits_to_undo = task.phase == Phase::Undoing && !task.is_undo_begun();
-    match change.save() {
-        Decision::Save { task: next, mut effects } => {
-            // A Wake sent here, as without a wait, begins the undo. A queue may have refused the notice of the turn, and once the
-            // task is Undone the message that turned it no longer sends that notice (simulation, seed 131 of the built-in
-            // workflows).
-            if waits_to_undo && effects.iter().any(|effect| matches!(effect, Effect::Wake(..))) {
-                effects.splice(0..0, change::turn_notices(task, turn));
-            }
-            Verdict::Recover { task: next, effects, expired: missed }
-        }
+    match change::tell_before_undo(task, change.save(), turn) {
+        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: missed },
         Decision::Keep { why, .. } => Verdict::Leave(why),
     }
 }

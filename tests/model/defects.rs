@@ -60,6 +60,12 @@ pub enum Defect {
     UndoWaitsForDirectDependents,
     /// Whoever resumes a paused order does not send the notice of its turn again.
     ResumeSendsNoNotice,
+    /// An expired attempt ends the wait for an undo without the notice of the turn, which its queue may have refused.
+    ExpirySendsNoNotice,
+    /// The last reply ends that wait, likewise.
+    ReplySendsNoNotice,
+    /// A Wake that knows nothing of the turn to undo begins the undo.
+    OlderWakeBeginsTheUndo,
     /// The engine sends a Wake although the notice beside it failed.
     WakeOvertakesNotice,
     /// The engine takes for sent what was sent after something that failed.
@@ -71,7 +77,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 39] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -104,6 +110,9 @@ impl Defect {
         Self::ExtensionLeavesForwardBy,
         Self::UndoWaitsForDirectDependents,
         Self::ResumeSendsNoNotice,
+        Self::ExpirySendsNoNotice,
+        Self::ReplySendsNoNotice,
+        Self::OlderWakeBeginsTheUndo,
         Self::WakeOvertakesNotice,
         Self::ClearsAfterAFailure,
         Self::EverySaveIsAsSeen,
@@ -165,6 +174,20 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
     }
     let before = task.clone();
     let mut decision = shared::scheduler::schedule(&task, &event, &turn);
+    if defect == Defect::OlderWakeBeginsTheUndo
+        && waits_to_undo(&task)
+        && let (Event::Wake { hops, .. }, Decision::Keep { effects: told, .. }) = (&event, &decision)
+    {
+        // As one that knows of it, and with the notice that its own version asks for.
+        let knowing = Event::Wake { seen: task.version, hops: *hops };
+        let told: Vec<_> = told.iter().filter(|effect| matches!(effect, Effect::Notice(_))).cloned().collect();
+        decision = match shared::scheduler::schedule(&task, &knowing, &turn) {
+            Decision::Save { task, effects } => {
+                Decision::Save { task, effects: told.into_iter().chain(effects).collect() }
+            }
+            kept @ Decision::Keep { .. } => kept,
+        };
+    }
     match (&mut decision, defect, &event) {
         (Decision::Keep { effects, .. }, Defect::ResendMeansRequests, _) => {
             effects.retain(|e| matches!(e, Effect::Request(_)));
@@ -228,6 +251,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { effects, .. }, Defect::ResumeSendsNoNotice, Event::Act(act)) if act.what == What::Resume => {
             effects.retain(|effect| !matches!(effect, Effect::Notice(_)));
         }
+        (Decision::Save { effects, .. }, Defect::ReplySendsNoNotice, Event::Reply(_)) if waits_to_undo(&before) => {
+            effects.retain(|effect| !matches!(effect, Effect::Notice(notice) if notice.kind == NoticeKind::Failed));
+        }
         (Decision::Save { task, .. }, Defect::VersionStays, Event::Reply(_)) => task.version = before.version,
         (Decision::Save { task, .. }, Defect::EverySaveIsAsSeen, _) => {
             task.books = Some((before.version, task.version));
@@ -265,6 +291,9 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
                 }
             }
         }
+        (Verdict::Recover { effects, .. }, Defect::ExpirySendsNoNotice) if waits_to_undo(task) => {
+            effects.retain(|effect| !matches!(effect, Effect::Notice(_)));
+        }
         (Verdict::Recover { task: next, .. }, Defect::ExtensionLeavesForwardBy) => next.forward_by = task.forward_by,
         (Verdict::Recover { task: next, .. }, Defect::AlertIsNotDue) if next.alert.is_some() => next.due = None,
         (Verdict::Rearm { due, .. }, Defect::RearmBySameFormula) if due.is_some() => {
@@ -277,6 +306,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
 
 fn is_resubmit(act: &Act) -> bool {
     matches!(act.what, What::Resubmit { .. })
+}
+
+fn waits_to_undo(task: &Task) -> bool {
+    task.phase == Phase::Undoing && !task.is_undo_begun()
 }
 
 fn same_formula(task: &Task, turn: &Turn<'_>) -> Timestamp {

@@ -77,22 +77,23 @@ const TWO: Bounds = Bounds { with_c: false, b_has_undo: true, ..QUICK };
 /// Name, bounds, and the number of states it has to have: another number is another protocol.
 fn quick() -> Vec<(&'static str, Bounds, usize)> {
     vec![
-        ("failure, undo and crash", QUICK, 80_272),
+        ("failure, undo and crash", QUICK, 68_452),
         ("slow first steps", SLOW, 3_741),
         ("cancel", Bounds { cancels: 1, failed: 0, crashes: 0, ..QUICK }, 21_521),
-        ("cancel and crash", CANCEL_AND_CRASH, 41_081),
+        ("cancel and crash", CANCEL_AND_CRASH, 35_201),
         ("resubmit", RESUBMIT, 74_601),
         ("error and crash", Bounds { then: "error", failed: 2, ..TWO }, 40_396),
-        ("unavailable", UNAVAILABLE, 111_822),
-        ("deferred and crash", DEFERRED, 82_241),
-        ("strict notices, two leaders", LEADERS, 19_322),
+        ("unavailable", UNAVAILABLE, 112_144),
+        ("deferred and crash", DEFERRED, 71_935),
+        ("strict notices, two leaders", LEADERS, 17_738),
         ("slowest first steps and a failure", SLOWEST, 30_593),
         ("chain", CHAIN, 9_016),
         ("more time for late attempts", LATE, 24_075),
-        ("pause and crash", PAUSE, 51_131),
-        ("skip, mark done, undo", BY_HAND, 93_241),
-        ("two messages in one save", Bounds { folds: true, ..QUICK }, 113_544),
-        ("undo without a wait", TOMBSTONES, 31_379),
+        ("pause and crash", PAUSE, 45_593),
+        ("skip, mark done, undo", BY_HAND, 93_287),
+        ("two messages in one save", Bounds { folds: true, ..QUICK }, 98_172),
+        ("undo without a wait", TOMBSTONES, 32_091),
+        ("undo without a wait, cancel and crash", UNTOLD_TURN, 34_213),
     ]
 }
 
@@ -104,6 +105,8 @@ const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..T
 const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
 /// The undo begins while requests may still be delivered again, to services that keep tombstones.
 const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
+/// An attempt runs out, or its reply comes, between the cancel and its Wake.
+const UNTOLD_TURN: Bounds = Bounds { tombstones: true, ..CANCEL_AND_CRASH };
 /// The first claims outlive a later one.
 const SLOWEST: Bounds = Bounds { timeouts: (3, 1), crashes: 0, ..QUICK };
 /// One after the other, with nothing to undo in the middle.
@@ -203,6 +206,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ExtensionLeavesForwardBy => LATE,
         Defect::UndoWaitsForDirectDependents => CHAIN,
         Defect::ResumeSendsNoNotice => PAUSE,
+        Defect::OlderWakeBeginsTheUndo => Bounds { crashes: 2, ..CANCEL_AND_CRASH },
+        Defect::ExpirySendsNoNotice | Defect::ReplySendsNoNotice => UNTOLD_TURN,
         Defect::ClearsAfterAFailure => UNTOLD,
         Defect::PassedWakeDoesNothing
         | Defect::WakeOvertakesNotice
