@@ -158,7 +158,7 @@ async fn what_is_no_reply_is_set_aside() {
     // An output that is too long is a permanent failure that says so.
     send(&whole, &reply(&asked, json!({"outcome": "done", "output": "x".repeat(4095)})).to_string()).await;
     let task = whole.task_once(&id, "failed", |task| task.reason.is_some()).await;
-    assert!(task.reason.as_deref().unwrap().contains("at most 4096 are kept"), "{:?}", task.reason);
+    assert!(task.reason.as_deref().unwrap().contains("the limit is 4096"), "{:?}", task.reason);
 }
 
 // An agent that is not there: nothing is taken from its queue by anybody else.

@@ -262,7 +262,7 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         "{problem}"
     );
     let by_message = r#"{"idempotency_key": "k", "workflow": "odd", "input": {}, "input": {"a": 1}}"#;
-    assert!(set_aside(&whole, by_message).await.contains("input: is there twice"));
+    assert!(set_aside(&whole, by_message).await.contains("input: occurs twice"));
     // What 64 bits hold is kept to the last digit.
     let edge = json!({"a": [u64::MAX, i64::MIN, 9_007_199_254_740_993_u64, 1e300]});
     service.answer("first", 200, &edge.to_string());
@@ -284,7 +284,7 @@ async fn a_reply_that_cannot_be_read_settles_its_step() {
     for (said, named) in [
         (r#""outcome": "done", "output": "\udce9""#, "surrogate"),
         (r#""outcome": "done", "output": {"a": 1e400}"#, "`output.a` is a number beyond"),
-        (r#""outcome": "done", "output": {"a": 1}, "output": {"a": 1}"#, "`output` is there twice"),
+        (r#""outcome": "done", "output": {"a": 1}, "output": {"a": 1}"#, "`output` occurs twice"),
         (deep.as_str(), "`output` is nested too deep"),
         (r#""outcome": "failed", "error": "no file \udce9""#, "surrogate"),
         (r#""outcome": "failed""#, "missing field `error`"),

@@ -19,7 +19,7 @@ pub const MAX_WITHHELD: SignedDuration = SignedDuration::from_secs(60);
 /// Who paused an agent, when and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who.
+    /// Name of the person.
     pub by: String,
     /// Why.
     pub reason: String,

@@ -317,7 +317,7 @@ impl<'a> Change<'a> {
                     self.stop(
                         Phase::Error,
                         Some(index),
-                        &format!("{reason}; `{step}` cannot be undone, so a person has to decide"),
+                        &format!("{reason}; `{step}` cannot be undone, so a person must decide"),
                     );
                 }
             },

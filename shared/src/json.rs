@@ -28,10 +28,10 @@ pub enum Fault {
     #[error("{0}")]
     Syntax(String),
     /// More levels than a parser is sure to read.
-    #[error("is nested too deep: at most {MAX_DEPTH} levels of arrays and objects are taken")]
+    #[error("is nested too deep: the limit is {MAX_DEPTH} levels of arrays and objects")]
     Deep,
     /// An object has a key twice; which of the values counts is anybody's guess.
-    #[error("is there twice; send each key once")]
+    #[error("occurs twice; send each key once")]
     Twice,
     /// A whole number beyond 64 bits would lose its last digits.
     #[error("is {0}, a whole number beyond 64 bits; send it as a string")]
@@ -41,7 +41,7 @@ pub enum Fault {
     Range,
     /// A key that serde_json takes for a mark of its own: it reads another value than the one that was sent, or cannot read
     /// again what it wrote.
-    #[error("is a name that the JSON parser keeps for itself; choose another one")]
+    #[error("is a name that the JSON parser reserves; choose another one")]
     Reserved,
 }
 
@@ -120,7 +120,7 @@ pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error>
 }
 
 /// Why a record is refused that holds what this version does not know. It comes first, because texts are cut at their end.
-pub const NEWER: &str = "a newer version wrote it; deploy that one again (docs/deploy.md#roll-back)";
+pub const NEWER: &str = "a newer version wrote it; deploy that version again (docs/deploy.md#roll-back)";
 /// Why a record is refused that no version wrote.
 pub const DAMAGED: &str = "it is damaged (docs/runbook.md#record-unreadable)";
 
@@ -289,7 +289,7 @@ impl<'de> Visitor<'de> for Walk<'_, 'de> {
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
             found.at.push(Part::Key(pair[0].clone().into_owned()));
             found.fault = Some(Fault::Twice);
-            return Err(A::Error::custom("a key is there twice"));
+            return Err(A::Error::custom("a duplicate key"));
         }
         found.keys.truncate(first);
         Ok(())
@@ -398,9 +398,9 @@ mod tests {
     fn a_fault_is_named_with_its_place() {
         for (text, wanted) in [
             (r#"{"a": 1, "b": {"a": 1}, "c": [{"a": 1}, {"a": 1}]}"#, None),
-            (r#"{"a": 1, "b": 2, "a": 3}"#, Some("`a` is there twice; send each key once")),
-            (r#"{"x": [1, {"a": {}, "\u0061": 3}]}"#, Some("`x[1].a` is there twice; send each key once")),
-            (r#"{"": {"é": 1, "é": 1}}"#, Some("`é` is there twice; send each key once")),
+            (r#"{"a": 1, "b": 2, "a": 3}"#, Some("`a` occurs twice; send each key once")),
+            (r#"{"x": [1, {"a": {}, "\u0061": 3}]}"#, Some("`x[1].a` occurs twice; send each key once")),
+            (r#"{"": {"é": 1, "é": 1}}"#, Some("`é` occurs twice; send each key once")),
             (
                 "[1e300, 1.8446744073709552e19, 18446744073709551615, -9223372036854775808, \"99999999999999999999\"]",
                 None,
@@ -421,7 +421,7 @@ mod tests {
             (
                 r#"{"a": {"b": 1, "$serde_json::private::RawValue": "x"}}"#,
                 Some(
-                    "`a.$serde_json::private::RawValue` is a name that the JSON parser keeps for itself; choose another one",
+                    "`a.$serde_json::private::RawValue` is a name that the JSON parser reserves; choose another one",
                 ),
             ),
             (r#"{"$serde_json::private": ["$serde_json::private::RawValue"]}"#, None),

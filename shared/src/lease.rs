@@ -10,7 +10,7 @@ use std::future::Future;
 /// The LEASE record, and the proof of holding one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
-    /// What is led.
+    /// Name of the lease.
     pub name: String,
     /// The instance that holds it; empty once released.
     pub holder: String,

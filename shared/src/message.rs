@@ -116,9 +116,9 @@ pub struct Request {
     pub complete_by: Timestamp,
     /// How the agent repeats calls within this attempt.
     pub calls: Calls,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
-    /// How urgent it is.
+    /// Priority of the order.
     #[serde(default)]
     pub priority: Priority,
     /// The order's input, or what an operator put in its place for this step.
@@ -280,12 +280,12 @@ pub struct Notice {
 pub struct HistoryEntry {
     /// When (UTC, milliseconds).
     pub at: Timestamp,
-    /// What.
+    /// The event.
     pub event: String,
-    /// Name of the step, if it is about one.
+    /// Name of the step, if any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub step: Option<String>,
-    /// Number of the attempt, if it is about one.
+    /// Number of the attempt, if any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attempt: Option<u32>,
     /// Error, reason or name of the person, if there is one.
@@ -300,7 +300,7 @@ pub struct AlertEvent {
     pub order_id: Id,
     /// The workflow's name.
     pub workflow: String,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
     /// The step that failed.
     pub step: Option<String>,
@@ -328,7 +328,7 @@ impl AlertEvent {
             tenant: String::new(),
             step: None,
             attempts: 0,
-            reason: format!("nobody can move this order on: {}", shorten(why, MAX_TEXT)),
+            reason: format!("this order cannot move on: {}", shorten(why, MAX_TEXT)),
             last_error: None,
             version: 0,
             // It goes on by itself as soon as it can be read; until then this is the way to the one act that reaches it.

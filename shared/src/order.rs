@@ -62,7 +62,7 @@ impl Id {
 pub struct Order {
     /// Its identity, and its task's.
     pub id: Id,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
     /// The submitter's key: the same key and the same submission give the same answer again.
     pub idempotency_key: String,

@@ -128,7 +128,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         },
         Outcome::Garbled { error } => match direction {
             Direction::Undo => change.complete(index, direction, Value::Null),
-            Direction::Do => change.fail(index, direction, &format!("the agent's output cannot be kept: {error}")),
+            Direction::Do => change.fail(index, direction, &format!("the agent's output cannot be stored: {error}")),
         },
         Outcome::Failed { error } => change.fail(index, direction, error),
         Outcome::Unavailable { error, retry_after_ms } => {
@@ -166,7 +166,7 @@ fn check_output(output: &Value) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the agent's output has {bytes} bytes, at most {MAX_OUTPUT} are kept; return a reference to it instead"
+        "the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"
     ))
 }
 

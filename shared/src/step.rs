@@ -66,7 +66,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Recorded")]
 pub struct Step {
-    /// Where it stands.
+    /// Its state.
     #[serde(flatten)]
     pub state: State,
     /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of a reply.

@@ -35,7 +35,7 @@ pub struct Strain {
     /// The last sweep that found it so, to within [`WINDOW`] (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
     pub last: Timestamp,
-    /// What back-offs are multiplied by.
+    /// Factor for back-off.
     pub stretch: u32,
     /// Tasks of that sweep that were held up there.
     pub held: u32,

@@ -39,7 +39,7 @@ pub enum ProcessState {
     Undoing,
     /// Undone.
     Undone,
-    /// Stopped; an operator is told.
+    /// Stopped; an operator is alerted.
     Error,
 }
 
@@ -71,16 +71,16 @@ impl ProcessState {
     }
 }
 
-/// How urgent a task is.
+/// Priority of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// After everything else.
+    /// Handled last.
     Low,
     /// The default.
     #[default]
     Normal,
-    /// Before everything else.
+    /// Handled first.
     High,
 }
 
@@ -138,7 +138,7 @@ pub struct Task {
     /// The definition this task runs by, whatever is deployed later.
     #[serde(rename = "wh")]
     pub workflow_hash: Hash,
-    /// Where it stands.
+    /// Its state.
     #[serde(rename = "ph")]
     pub phase: Phase,
     /// Version at which it last turned to undo or to an end, and the number of that turn's notice; 0 on the way forward
@@ -148,7 +148,7 @@ pub struct Task {
     /// One record per step, in the workflow's order.
     #[serde(rename = "st")]
     pub steps: Vec<Step>,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     #[serde(rename = "tn")]
     pub tenant: String,
     /// The submitter's own reference.
@@ -157,7 +157,7 @@ pub struct Task {
     /// Registered name of the submitter's response queue.
     #[serde(rename = "rq", default, skip_serializing_if = "Option::is_none")]
     pub reply_queue: Option<String>,
-    /// How urgent it is.
+    /// Priority of the order.
     #[serde(rename = "pr", default, skip_serializing_if = "is_normal")]
     pub priority: Priority,
     /// The W3C trace context it was submitted with, `traceparent`.
@@ -218,13 +218,13 @@ fn is_normal(p: &Priority) -> bool {
 pub struct Submission {
     /// The order's id.
     pub id: Id,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
     /// The submitter's own reference.
     pub reference: Option<String>,
     /// Registered name of the submitter's response queue.
     pub reply_queue: Option<String>,
-    /// How urgent it is.
+    /// Priority of the order.
     pub priority: Priority,
     /// Part of the due index.
     pub shard: u16,

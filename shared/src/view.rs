@@ -19,20 +19,20 @@ pub struct Status {
     pub order_id: Id,
     /// Its workflow's name.
     pub workflow: String,
-    /// Identity of the definition it runs by.
+    /// Hash of the workflow definition that it runs.
     pub workflow_hash: String,
-    /// Where it stands.
+    /// Its state.
     pub state: ProcessState,
     /// Why it failed, was cancelled, or stopped.
     pub reason: Option<String>,
-    /// Since when an operator has it paused (UTC, milliseconds).
+    /// Since when an operator has paused it (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
     /// The submitter's own reference.
     pub reference: Option<String>,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
-    /// How urgent it is.
+    /// Priority of the order.
     pub priority: Priority,
     /// The W3C trace context it was submitted with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,10 +49,10 @@ pub struct Status {
     pub complete_by: Option<Timestamp>,
     /// The pattern's FailureCount.
     pub failure_count: u32,
-    /// An operator alert has not gone out yet.
+    /// An operator alert is owed and not yet sent.
     pub alert_owed: bool,
-    /// While the undo waits: until then a request that was handed out before may still be delivered, once more or for the
-    /// first time, and start; undone before it, its effect would stay (UTC, milliseconds). `null` once the undo has begun.
+    /// While the undo waits: until this time an earlier request may still be delivered, again or for the
+    /// first time, and its effect would survive an undo that ran before it (UTC, milliseconds). `null` once the undo has begun.
     pub undo_from: Option<Timestamp>,
     /// The steps, in the workflow's order.
     pub steps: Vec<StepStatus>,
@@ -66,9 +66,9 @@ pub struct StepStatus {
     pub name: String,
     /// Its agent's name.
     pub agent: String,
-    /// Names of the steps before it.
+    /// Names of the steps it waits for.
     pub after: Vec<String>,
-    /// Where it stands.
+    /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
     pub state: &'static str,
     /// Claims so far, forward and undo.
@@ -77,18 +77,18 @@ pub struct StepStatus {
     pub failures: u32,
     /// Failed undo attempts since the last resubmission.
     pub undo_failures: u32,
-    /// Who holds it.
+    /// Instance that holds it.
     pub locked_by: Option<String>,
-    /// Deadline of the present attempt (UTC, milliseconds).
+    /// Deadline of the current attempt (UTC, milliseconds).
     pub complete_by: Option<Timestamp>,
-    /// Not before this time comes the next attempt (UTC, milliseconds).
+    /// The next attempt starts at this time or later (UTC, milliseconds).
     pub next_attempt_at: Option<Timestamp>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
-    /// An open circuit breaker put the last attempt off: no failure is counted, and `last_error` says what opened it.
+    /// An open circuit breaker deferred the last attempt. This is not a failure; `last_error` says what opened the breaker.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
-    /// When something last happened to it (UTC, milliseconds); absent before anything has.
+    /// When it last changed (UTC, milliseconds), if ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<Timestamp>,
     /// What the agent returned.

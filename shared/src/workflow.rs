@@ -25,8 +25,8 @@ pub const USUAL_SKEW: SignedDuration = SignedDuration::from_secs(1);
 /// A step whose agent might never start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "workflow `{workflow}`: {what} has a timeout of {} ms, and clocks may be {} ms apart: its agent might never start. The \
-     timeout has to be more than {} ms",
+    "workflow `{workflow}`: {what} has a timeout of {} ms, and clocks may be {} ms apart: its agent might never \
+     start. The timeout must be longer than {} ms",
     timeout.as_millis(), skew.as_millis(), 2 * skew.as_millis()
 )]
 pub struct TooShort {

@@ -109,7 +109,7 @@ def test_an_act_on_an_order_that_moved_on_is_refused_in_words(system, window):
     page.fill("#f-reason", "too slow")
     page.fill("#f-by", "ann")
     page.click("dialog button[type=submit]")
-    expect(page.locator("dialog [role=alert]")).to_contain_text("look at it again")
+    expect(page.locator("dialog [role=alert]")).to_contain_text("read it again")
     system.until(broken, "Processed")
 
 
@@ -181,7 +181,7 @@ def test_many_orders_are_acted_on_at_once(system, window):
     page.fill("#f-reason", "the last one")
     page.click("dialog button[type=submit]")
     expect(dialog.locator("button[type=submit]")).to_have_text("Resubmit: 1 order")
-    page.route("**/bulk", lambda route: route.fulfill(json={"dry_run": False, "good": 0, "failed": 1, "aborted": False, "results": [{"order_id": last, "outcome": "moved", "why": "the order has moved on since it was looked at"}]}))
+    page.route("**/bulk", lambda route: route.fulfill(json={"dry_run": False, "good": 0, "failed": 1, "aborted": False, "results": [{"order_id": last, "outcome": "moved", "why": "the order has changed since you read it"}]}))
     page.click("dialog button[type=submit]")
     expect(dialog).to_contain_text("accepted for 0 orders, failed for 1:")
     expect(dialog.locator(".left a")).to_have_attribute("href", f"#/orders/{last}")

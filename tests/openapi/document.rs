@@ -115,13 +115,12 @@ impl Route {
 /// Every operation of the API.
 pub fn routes() -> Vec<Route> {
     let idempotency_key = json!({"in": "header", "name": "Idempotency-Key", "required": true,
-        "description": "A value of your own for each order: the same key and the same order are one order and one answer.",
+        "description": "A new value for each order. Submitting the same order again under the same key creates no second order and returns the same answer.",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
         "example": "order-10248"});
     let wait = format!(
-        "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. The answer \
-         comes at once when that holds, and at the latest when the time is over. A deployment may answer earlier than \
-         asked."
+        "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. A \
+         deployment may answer earlier."
     );
     let whole = |least: usize, most: usize| json!({"type": "integer", "minimum": least, "maximum": most});
     let text = || json!({"type": "string", "minLength": 1, "maxLength": 80});
@@ -137,13 +136,13 @@ pub fn routes() -> Vec<Route> {
     let mut all = vec![
         Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
             .says(
-                "The order is kept when the answer comes, whatever happens then. A lost answer is had again by sending the \
-                 same with the same key. The W3C `traceparent` of the request is kept with the order and goes with its \
-                 messages; one that is malformed is ignored.",
+                "Once this is answered the order is stored durably. If the answer is lost, repeat the same request \
+                 with the same key. The W3C `traceparent` of the request is stored with the order and sent with its \
+                 messages; a malformed one is ignored.",
             )
             .takes([idempotency_key, parameter("header", "traceparent", "W3C trace context.", json!({"type": "string"}))])
             .body(submission(), json!({"workflow": "order", "input": northwind()}))
-            .answers(202, "It is kept.", "Accepted", json!({"order_id": ID, "status_url": format!("/orders/{ID}")}))
+            .answers(202, "Accepted.", "Accepted", json!({"order_id": ID, "status_url": format!("/orders/{ID}")}))
             .with("Location")
             .refuses(&[
                 "missing_idempotency_key",
@@ -157,37 +156,37 @@ pub fn routes() -> Vec<Route> {
                 "overloaded",
                 "unreadable",
             ]),
-        Route::new("get", "/orders/{order_id}", "getOrder", "orders", "How an order stands")
-            .says("A token with the operator's scope sees the orders of all tenants, any other one those of its own.")
+        Route::new("get", "/orders/{order_id}", "getOrder", "orders", "Get an order's state")
+            .says("A token with the operator's scope sees the orders of all tenants, any other token only its own tenant's.")
             .takes([
                 order_id(),
                 query("wait", &wait, whole(0, MAX_WAIT_S)),
             ])
-            .answers(200, "Its state, its steps, and what comes next.", "Order", order())
+            .answers(200, "Its state, its steps, and the next attempt.", "Order", order())
             .refuses(&["no_such_order", "unreadable"]),
-        Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "What happened to an order")
-            .says("Bounded: of a very long history the first 20 entries and the last 180 are kept.")
+        Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "Get an order's history")
+            .says("A very long history keeps its first 20 and its last 180 entries.")
             .takes([order_id()])
             .answers(200, "Oldest first.", "History", history())
             .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
-            .says("Newest first, of all tenants. A page may be empty and still have a next one.")
+            .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
-                query("state", "Only in this state.", state()),
-                query("workflow", "Only of this workflow.", any(MAX_NAME)),
-                query("tenant", "Only of this tenant.", any(list::MAX_TEXT)),
-                query("reference", "Only with a submitter's reference that begins so.", any(list::MAX_TEXT)),
-                query("step", "Only with this step in trouble.", any(MAX_NAME)),
-                query("from", "Only accepted at or after this time.", time()),
-                query("to", "Only accepted before this time.", time()),
-                query("limit", "Most orders on the page.", whole(1, MAX_PAGE)),
-                query("cursor", "`next` of the page before, with the same filter.", any(MAX_CURSOR)),
+                query("state", "Only orders in this state.", state()),
+                query("workflow", "Only orders of this workflow.", any(MAX_NAME)),
+                query("tenant", "Only orders of this tenant.", any(list::MAX_TEXT)),
+                query("reference", "Only orders whose reference begins with this text.", any(list::MAX_TEXT)),
+                query("step", "Only orders in which this step is failing or has failed.", any(MAX_NAME)),
+                query("from", "Only orders accepted at or after this time.", time()),
+                query("to", "Only orders accepted before this time.", time()),
+                query("limit", "Maximum number of orders on the page.", whole(1, MAX_PAGE)),
+                query("cursor", "`next` of the previous page, with the same filter.", any(MAX_CURSOR)),
             ])
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
-        Route::new("post", "/bulk", "bulk", "operator", "One act on many orders")
+        Route::new("post", "/bulk", "bulk", "operator", "Perform one act on many orders")
             .says(
-                "By filter, at a bounded rate, each order at the version it was listed at. Ends after 20 s at the latest and \
-                 says where to go on.",
+                "Selects orders by filter and acts at a limited rate, on each at the version it was listed with. \
+                 Returns after 20 s at the latest, with a cursor to continue.",
             )
             .body(
                 bulk_schema(),
@@ -196,7 +195,7 @@ pub fn routes() -> Vec<Route> {
             )
             .answers(
                 200,
-                "What was done, or would be, order by order.",
+                "What was done, or would be done, order by order.",
                 "BulkReport",
                 json!({"dry_run": true, "good": 1, "failed": 0, "aborted": false,
                        "results": [{"order_id": ID, "outcome": "would_apply"}]}),
@@ -204,13 +203,13 @@ pub fn routes() -> Vec<Route> {
         Route::new("get", "/agents", "listAgents", "operator", "List agents")
             .answers(
                 200,
-                "Whether they are paused or strained, and what waits for them.",
+                "Agents: whether they are paused or strained, and what waits for them.",
                 "Agents",
                 json!({"agents": [{"name": "payment", "waiting": 3, "dead": 0, "pools": [{"name": "payment", "dead": 0,
                        "queues": [{"name": "agent-payment", "waiting": 3}]}],
                        "paused": {"by": "ann", "reason": "the bank is down", "since": AT}}]}),
             ),
-        Route::new("post", "/queues/{name}/redrive", "redrive", "operator", "Move poison messages back")
+        Route::new("post", "/queues/{name}/redrive", "redrive", "operator", "Move dead letters back")
             .takes([parameter("path", "name", "A dead-letter queue, or `set-aside`.", text())])
             .body(reference("Redrive"), json!({"by": "ann", "reason": "the bug is mended", "limit": 10, "dry_run": true}))
             .answers(
@@ -222,15 +221,15 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_queue"]),
         Route::new("get", "/queues", "listQueues", "operator", "List queues").answers(
             200,
-            "What waits in each, about.",
+            "What waits in each queue, approximately.",
             "Queues",
             json!({"queues": [{"name": "agent-payment", "waiting": 3, "in_flight": 1, "delayed": 0, "dead_letters": 0}]}),
         ),
-        Route::new("get", "/overview", "getOverview", "operator", "What waits for a person, what is stuck, and why")
-            .says("A bounded number of reads, whatever there is; `more` says where not all was counted.")
-            .answers(200, "How the system stands.", "Overview", overview_example()),
-        Route::new("get", "/details/{order_id}", "getDetails", "operator", "All there is to know about an order")
-            .says("Its status, history and input, the bounds of its steps, and which acts fit now.")
+        Route::new("get", "/overview", "getOverview", "operator", "Get what waits for a person, what is stuck, and why")
+            .says("Uses a bounded number of reads; `more` marks counts that are incomplete.")
+            .answers(200, "State of the system.", "Overview", overview_example()),
+        Route::new("get", "/details/{order_id}", "getDetails", "operator", "Get everything about an order")
+            .says("Its status, history and input, the limits of its steps, and which acts are possible now.")
             .takes([order_id()])
             .answers(
                 200,
@@ -241,42 +240,42 @@ pub fn routes() -> Vec<Route> {
                        "acts": [{"act": "retry-now", "fits": true, "steps": ["charge"]}]}),
             )
             .refuses(&["no_such_order", "unreadable"]),
-        Route::new("get", "/details/{order_id}/record", "getRecord", "operator", "The record of an order as it is stored")
-            .says("Also one that cannot be read, for `mend`.")
+        Route::new("get", "/details/{order_id}/record", "getRecord", "operator", "Get an order's record as it is stored")
+            .says("Works for unreadable records, too; use it with `mend`.")
             .takes([order_id()])
             .answers(
                 200,
-                "The text of the record, why it cannot be read if so, and a mark of it.",
+                "The text of the record, why it cannot be read, if so, and its mark.",
                 "Record",
                 json!({"order_id": ID, "why": "the attribute `task` ends too early", "record": "{\"wf\":\"order\",\"wh",
                        "columns": {"pk": ID, "version": "7"}, "seen": "5f0c1c5e9d2b7a41"}),
             )
             .refuses(&["no_such_order"]),
-        Route::new("get", "/leases", "listLeases", "operator", "Who leads the supervisors").answers(
+        Route::new("get", "/leases", "listLeases", "operator", "Get the leading supervisor").answers(
             200,
-            "The leases as they stand.",
+            "The current leases.",
             "Leases",
             json!({"leases": [{"name": "supervisor-0", "holder": "host-4711", "token": 12, "expires": AT}]}),
         ),
         Route {
             answers: vec![(200, "This document.", Some(("application/json", json!({"type": "object"}), Value::Null)), vec![])],
-            ..Route::new("get", "/openapi.json", "getDocument", "documents", "This document")
+            ..Route::new("get", "/openapi.json", "getDocument", "documents", "Get this document")
         },
         Route {
             answers: vec![(
                 200,
-                "What it means and what to do, Markdown.",
+                "What it means and what to do, in Markdown.",
                 Some(("text/markdown", json!({"type": "string"}), json!("# overloaded\n"))),
                 vec![],
             )],
-            ..Route::new("get", "/problems/{code}", "getProblem", "documents", "The page about a problem's code")
+            ..Route::new("get", "/problems/{code}", "getProblem", "documents", "Get the page about a problem's code")
         }
         .takes([parameter("path", "code", "The code.", json!({"type": "string", "enum": CODES.iter().map(|c| c.0).collect::<Vec<_>>()}))])
         .refuses(&["no_such_route"]),
     ];
-    let known = (304, "It is still the version that `If-None-Match` names.", None, vec!["traceparent", "ETag"]);
+    let known = (304, "Not changed since the version in `If-None-Match`.", None, vec!["traceparent", "ETag"]);
     let if_none_match =
-        || parameter("header", "If-None-Match", "The ETag of the version that is known.", json!({"type": "string"}));
+        || parameter("header", "If-None-Match", "The ETag of the version that the client has.", json!({"type": "string"}));
     for route in
         all.iter_mut().filter(|route| route.method == "get" && (route.id == "getOrder" || route.tag == "operator"))
     {
@@ -286,20 +285,20 @@ pub fn routes() -> Vec<Route> {
     }
     for name in act::NAMES {
         let act = Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), name, "operator", summary(name))
-            .says("The act stays in the order's history, with who and why. Done twice it answers `repeated`.")
+            .says("The history keeps the act with name and reason. Repeating it answers `repeated`.")
             .takes([order_id()])
             .body(act_schema(name), json!({"by": "ann", "reason": "asked by the customer"}))
-            .answers(200, "It is done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
+            .answers(200, "Done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]);
         all.push(act);
     }
     let path = format!("/orders/{{order_id}}/actions/{}", mend::NAME);
     all.push(
-        Route::new("post", &path, mend::NAME, "operator", "Put a mended record in the place of one that cannot be read")
+        Route::new("post", &path, mend::NAME, "operator", "Replace an unreadable record by a mended one")
             .says(
-                "Only of the record that `seen` names, and only while it cannot be read. The act stays in the order's history, with \
-                 who and why. Done twice it answers `repeated`.",
+                "Replaces only the record that `seen` names, and only while it is unreadable. The history keeps the act with \
+                 name and reason. Repeating it answers `repeated`.",
             )
             .takes([order_id()])
             .body(
@@ -307,17 +306,17 @@ pub fn routes() -> Vec<Route> {
                 json!({"by": "ann", "reason": "a damaged disk", "seen": "5f0c1c5e9d2b7a41",
                        "record": {"wf": "order", "wh": "5f0c1c5e", "ph": "Error", "st": [], "tn": "default", "log": []}}),
             )
-            .answers(200, "It is done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
+            .answers(200, "Done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
     );
-    for (verb, summary) in [("pause", "Hand an agent no more work"), ("resume", "Hand an agent work again")] {
+    for (verb, summary) in [("pause", "Give an agent no more work"), ("resume", "Give an agent work again")] {
         let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)
             .takes([parameter("path", "name", "The agent.", text())])
             .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "the bank is down"}))
             .answers(
                 200,
-                "It is recorded; schedulers follow within seconds.",
+                "Recorded; in effect within seconds.",
                 "AgentSet",
                 json!({"agent": "payment", "paused": verb == "pause", "within_s": 2}),
             )
@@ -330,12 +329,12 @@ pub fn routes() -> Vec<Route> {
 fn summary(act: &str) -> &'static str {
     match act {
         "resubmit" => "Continue an order in Error from its failed steps",
-        "skip" => "Leave a failed step, or a failed undo, out",
-        "mark-done" => "Record that a failed step, or a failed undo, was done by hand",
-        "retry-now" => "End the wait for the next attempt",
-        "cancel" => "Stop an order that has not ended, and undo what was done",
-        "undo" => "Undo an order, also one that is Processed",
-        "pause" => "Claim nothing more of an order until it is resumed",
+        "skip" => "Skip a failed step or a failed undo",
+        "mark-done" => "Record that a failed step or a failed undo was done by hand",
+        "retry-now" => "Start the next attempt now instead of waiting for it",
+        "cancel" => "Stop an open order and undo its finished steps",
+        "undo" => "Undo an order, even one that is Processed",
+        "pause" => "Start no more steps of an order until it is resumed",
         "resume" => "End the pause of an order",
         other => panic!("say what `{other}` does"),
     }
@@ -402,11 +401,11 @@ fn submission() -> Value {
     let (mut order, mut other) = (all.clone(), all);
     order["properties"]["workflow"] = json!({"const": "order", "default": "order"});
     order["properties"]["input"] = reference("OrderInput");
-    order["description"] = json!("An order of goods.");
+    order["description"] = json!("An order for goods.");
     other["properties"]["workflow"] = json!({"type": "string", "maxLength": MAX_NAME, "not": {"const": "order"}});
-    other["properties"]["input"] = json!({"type": "object", "description": "As that workflow has it."});
+    other["properties"]["input"] = json!({"type": "object", "description": "As that workflow requires."});
     other["required"] = json!(["workflow", "input"]);
-    other["description"] = json!("Any other workflow.");
+    other["description"] = json!("Input for any other workflow.");
     json!({"oneOf": [order, other]})
 }
 
@@ -538,7 +537,7 @@ fn refusal(status: u16, codes: &[&str]) -> Value {
 fn refusals(is_used: impl Fn(&str) -> bool) -> Value {
     let one = |&(code, status, title): &(&str, u16, &str)| {
         let value = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
-            "detail": "What is wrong here, and what to do."});
+            "detail": "What is wrong, and what to do."});
         (code.to_owned(), json!({"value": value}))
     };
     Value::Object(CODES.iter().filter(|(code, ..)| is_used(code)).map(one).collect())
@@ -567,17 +566,17 @@ pub fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "contact": {"name": "The operators of this system"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-            "description": "Orders in, and how they stand; and what operators do about them. Every refusal is a problem \
-                (RFC 9457) with a stable `code`, whose `type` is a path of this API that explains it. On AWS, API Gateway \
-                answers before the functions do where a token or a signature is missing or not good (401, 403) or its rate \
-                is exceeded (429), as `{\"message\": \"...\"}`; and without `JwtIssuer` calls are signed with SigV4 instead \
-                of carrying a token.",
+            "description": "Submit and follow orders, and operate them. Every refusal is a problem \
+                (RFC 9457) with a stable `code`, whose `type` is a path of this API that explains it. On AWS, API \
+                Gateway itself answers a missing or invalid token or signature (401, 403) and an exceeded rate \
+                (429), with `{\"message\": \"...\"}`. Without `JwtIssuer`, calls are signed with SigV4 and carry no \
+                token.",
         },
         "servers": [{"url": "/"}],
         "tags": [
             {"name": "orders", "description": "For applications."},
             {"name": "operator", "description": "For operators and their tools."},
-            {"name": "documents", "description": "What this API is."},
+            {"name": "documents", "description": "About this API."},
         ],
         "paths": paths,
         "components": {

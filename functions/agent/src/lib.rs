@@ -110,7 +110,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
             });
         } else {
             span.fail("no_such_agent");
-            let reason = format!("no agent here is called `{}`", request.agent);
+            let reason = format!("there is no agent `{}` here", request.agent);
             aside.push((record, reason));
         }
     }
@@ -150,7 +150,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Res
     for ((id, span), sent) in from.iter().zip(sent) {
         if let Err(error) = sent {
             span.fail("unavailable");
-            tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request comes again");
+            tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request will be redelivered");
             response.fail(id);
         }
     }

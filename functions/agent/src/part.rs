@@ -9,7 +9,7 @@ pub(crate) enum Fault {
     #[error("the answer is not JSON: {0}")]
     Syntax(String),
     /// This name on the way to the part.
-    #[error("the answer cannot be kept: `{0}` is there twice; send each key once")]
+    #[error("the answer cannot be stored: key `{0}` occurs twice; send each key once")]
     Twice(String),
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Ma
                 Fault::Syntax(why) => format!("the answer is not JSON: {why}"),
                 Fault::Deep | Fault::Twice | Fault::Number(_) | Fault::Range | Fault::Reserved => {
                     // It quotes what the service sent.
-                    mask.text(&format!("the answer cannot be kept: {refused}"))
+                    mask.text(&format!("the answer cannot be stored: {refused}"))
                 }
             };
             AgentError::Permanent { error }

@@ -116,13 +116,13 @@ impl Runtime {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
             // The reason is in the order's history: the words of a remote service, which may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
-                tracing::info!(agent = request.agent, "a step failed for good")
+                tracing::info!(agent = request.agent, "a step failed permanently")
             }
             Some(Outcome::Unavailable { .. }) => tracing::info!(agent = request.agent, "gave a step back: unavailable"),
             Some(Outcome::Deferred { .. }) => tracing::info!(agent = request.agent, "gave a step back: breaker open"),
             None => {
                 metrics::SILENT_ATTEMPTS.add(&request.agent);
-                tracing::warn!(agent = request.agent, "out of time; silent");
+                tracing::warn!(agent = request.agent, "past CompleteBy; no reply sent");
             }
         }
         outcome.map(|outcome| Reply::to(request, outcome))

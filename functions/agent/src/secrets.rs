@@ -158,7 +158,7 @@ impl Manager {
         })?;
         // Not the parser's words: they may quote the secret.
         serde_json::from_str(answer.secret_string().unwrap_or_default())
-            .map_err(|_| format!("{} is no JSON object of names and texts", self.id))
+            .map_err(|_| format!("{} is not a JSON object of names and strings", self.id))
     }
 }
 

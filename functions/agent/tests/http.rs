@@ -230,7 +230,7 @@ async fn an_output_is_held_to_what_is_kept_of_it() {
     let ask = async |pointer: &str| act(&server.request("/beside/1", json!({"output": pointer}))).await;
     assert_eq!(ask("/id").await, Ok(json!(7)));
     assert_eq!(ask("/no").await, Ok(Value::Null));
-    for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` is there twice"), ("/x/a", "`a` is there twice")]
+    for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` occurs twice"), ("/x/a", "`a` occurs twice")]
     {
         let Err(AgentError::Permanent { error }) = ask(pointer).await else { panic!("it cannot be kept") };
         assert!(error.contains(named), "{error}");
@@ -260,7 +260,7 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
     let Err(AgentError::Permanent { error }) = ask("/twice/1", "{secret:crm-token}").await else {
         panic!("it cannot be kept")
     };
-    assert!(error.contains("`***.a` is there twice"), "{error}");
+    assert!(error.contains("`***.a` occurs twice"), "{error}");
 }
 
 // Security: a name leads where the network says. On AWS that is never the machine itself.
@@ -279,10 +279,10 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
     // No name is resolved here.
     for host in ["127.0.0.1", "127.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "[fd00:ec2::23]"] {
         let (error, is_permanent) = not_called(ask(&format!("https://{host}:{port}/json/1")).await);
-        assert!(error.contains("no agent may call") && is_permanent, "{host}: {error}");
+        assert!(error.contains("agents may not call") && is_permanent, "{host}: {error}");
     }
     let result = ask(&format!("https://localhost:{port}/json/1")).await;
-    let words = "no address that an agent may call";
+    let words = "no address that agents may call";
     assert!(matches!(&result, Err(AgentError::Transient { error, .. }) if error.contains(words)), "{result:?}");
     assert_eq!(server.heard().len(), 0);
     let missing =
@@ -297,7 +297,7 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
 async fn an_address_on_the_link_is_called_nowhere() {
     for host in ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "0.0.0.0"] {
         let (error, _) = not_called(act(&request(&json!({"url": format!("http://{host}/"), "method": "GET"}))).await);
-        assert!(error.contains("no agent may call"), "{host}: {error}");
+        assert!(error.contains("agents may not call"), "{host}: {error}");
     }
 }
 

@@ -23,21 +23,21 @@ pub const MAX_REASON: usize = 180;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Act")]
 pub struct Body {
-    /// Who, where no token says so.
+    /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// Which step, where it matters and more than one comes into question.
+    /// Name of the step; needed only if the act could apply to several.
     #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
-    /// For `resubmit`: in place of the order's input, for that step.
+    /// For `resubmit`: input that replaces the order's input for that step.
     pub input: Option<Value>,
     /// For `mark-done`: what the agent would have returned.
     pub output: Option<Value>,
-    /// The version the person looked at: the act is refused if the order has changed since. A version in which the system only
-    /// noted that it sent an alert or a notice is no change.
+    /// The version that the person saw: the act is refused if the order has changed since. Versions in which the system only
+    /// recorded that it sent an alert or a notice do not count.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     #[serde(default, deserialize_with = "whole::optional")]
     pub if_version: Option<u64>,
@@ -70,7 +70,7 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     ];
     let stray = stray.into_iter().find(|(_, is_stray)| *is_stray);
     Some(match stray {
-        Some((field, _)) => Err(problem::invalid_field(field, format!("`{name}` takes no `{field}`; leave it out"))),
+        Some((field, _)) => Err(problem::invalid_field(field, format!("`{name}` does not take `{field}`; leave it out"))),
         None => Ok(what),
     })
 }
@@ -82,7 +82,7 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
 pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>) -> Result<(String, String), Problem> {
     let text = |field: &'static str, text: Option<&str>, most: usize| {
         let text = text.map(str::trim).filter(|text| !text.is_empty());
-        let text = text.ok_or_else(|| problem::invalid_field(field, "is missing; it goes into the order's history"))?;
+        let text = text.ok_or_else(|| problem::invalid_field(field, "is required; it is kept in the order's history"))?;
         if text.len() > most {
             return Err(problem::invalid_field(field, format!("must have at most {most} bytes")));
         }
@@ -97,7 +97,7 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
 pub const OUTCOMES: [&str; 8] =
     ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unreadable", "unavailable"];
 
-/// What became of an act on one order, as people and programs see it.
+/// The outcome of an act on one order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ActResult")]
 pub struct Answer {
@@ -109,30 +109,30 @@ pub struct Answer {
     /// The order's version now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// Why not.
+    /// Why it was not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// The answer to an act that is done.
+/// The answer to an act.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ActDone")]
 pub struct Done {
     /// The order.
     pub order_id: Id,
-    /// `applied`; or `repeated`, if it was done before.
+    /// `applied`, or `repeated` if it was already done.
     #[schemars(extend("enum" = ["applied", "repeated"]))]
     pub outcome: &'static str,
     /// The order's version now, also the ETag.
     pub version: u64,
 }
 
-/// Who and why, and nothing else.
+/// Name and reason only.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WhoAndWhy")]
 pub struct Why {
-    /// Who, where no token says so.
+    /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
@@ -149,12 +149,12 @@ impl Answer {
             Ok(Outcome::Repeated(version)) => ("repeated", Some(version), None),
             Ok(Outcome::NotAllowed { why }) => ("not_allowed", None, Some(why.to_string())),
             Ok(Outcome::Moved { version }) => {
-                ("moved", Some(version), Some("the order has moved on since it was looked at".into()))
+                ("moved", Some(version), Some("the order has changed since you read it".into()))
             }
             Ok(Outcome::NotFound) => ("not_found", None, None),
             Err(error @ Error::Corrupt { .. }) => ("unreadable", None, Some(error.to_string())),
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
-                ("unavailable", None, Some(format!("{error}; the act may be recorded; look before repeating it")))
+                ("unavailable", None, Some(format!("{error}; the act may have been recorded; check the order before repeating it")))
             }
         };
         Self { order_id, outcome, version, why }
@@ -192,15 +192,15 @@ fn verb(what: &What) -> &'static str {
 /// The store's or a queue's error as a problem.
 #[must_use]
 pub fn unavailable(error: &Error) -> Problem {
-    tracing::error!(error = %Chain(error), "store or queues did not do their part");
+    tracing::error!(error = %Chain(error), "the store or a queue failed");
     match error {
         Error::TooLarge { bytes, limit, .. } => {
-            problem::too_large(None, format!("the order would take {bytes} bytes, at most {limit} can be kept"))
+            problem::too_large(None, format!("the order would need {bytes} bytes; the limit is {limit}"))
         }
         Error::Corrupt { what, why } if what == "the cursor" => problem::invalid_field("cursor", why.clone()),
         Error::Corrupt { .. } => problem::unreadable(None, error.to_string()),
         Error::Unavailable { .. } => {
-            let detail = "store or queues did not answer; what was asked may be done or not, so look and ask again";
+            let detail = "the store or a queue did not answer; the request may or may not have been applied, so check before repeating it";
             problem::unavailable(None, detail).retry_after(2)
         }
     }

@@ -16,29 +16,29 @@ use stepwarden_aws::problem::{self, Problem};
 pub struct Agent {
     /// Its name.
     pub name: String,
-    /// Who paused it, why and since when.
+    /// Who paused it, why, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
-    /// Since when it holds up a large part of the work, and what its back-offs are multiplied by.
+    /// Present while it holds up a large part of the work: since when, and the factor for its back-off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strained: Option<Strained>,
-    /// Requests that wait in all its queues, about. Absent where SQS did not say of each of them.
+    /// Requests waiting in all its queues, approximately. Absent if SQS did not report every queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u64>,
-    /// Requests that were received too often, about. Absent where SQS did not say of each pool.
+    /// Requests that were received too often, approximately. Absent if SQS did not report them for every pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead: Option<u64>,
-    /// Why SQS did not say: a queue is missing, may not be looked at, or SQS is away.
+    /// Why SQS did not report: a queue is missing, may not be read, or SQS is unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its pools, the most preferred first.
+    /// Its pools, preferred pool first.
     pub pools: Vec<Pool>,
 }
 
 /// Who paused an agent, when and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Paused {
-    /// Who.
+    /// Name of the person.
     pub by: String,
     /// Why.
     pub reason: String,
@@ -46,16 +46,16 @@ pub struct Paused {
     pub since: Timestamp,
 }
 
-/// An agent in trouble.
+/// A strained agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Strained {
     /// Since when (UTC, milliseconds).
     pub since: Timestamp,
-    /// The last sweep that found it so (UTC, milliseconds).
+    /// The last sweep that found it strained (UTC, milliseconds).
     pub last: Timestamp,
-    /// What back-offs are multiplied by.
+    /// Factor for back-off.
     pub stretch: u32,
-    /// Orders of that sweep that were held up there.
+    /// Orders of that sweep that this agent held up.
     pub held: u32,
     /// All orders of that sweep.
     pub looked_at: u32,
@@ -82,15 +82,15 @@ pub struct All {
     pub agents: Vec<Agent>,
 }
 
-/// What an agent was set to.
+/// The new setting of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "AgentSet")]
 pub struct Set {
     /// The agent.
     pub agent: String,
-    /// Whether it is handed no more work.
+    /// Whether it gets no more work.
     pub paused: bool,
-    /// All schedulers follow within so many seconds.
+    /// Seconds until all schedulers follow.
     pub within_s: i64,
 }
 
@@ -98,11 +98,11 @@ pub struct Set {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "AgentPool")]
 pub struct Pool {
-    /// Its name; the agent's where it has only one.
+    /// Its name; the agent's name if there is only one pool.
     pub name: String,
-    /// Its queues, the most urgent first.
+    /// Its queues, most urgent first.
     pub queues: Vec<Queue>,
-    /// Its requests that were received too often, about. Absent where SQS did not say.
+    /// Its requests that were received too often, approximately. Absent if SQS did not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead: Option<u64>,
 }
@@ -113,7 +113,7 @@ pub struct Pool {
 pub struct Queue {
     /// Its name.
     pub name: String,
-    /// Requests that wait in it, about. Absent where SQS did not say.
+    /// Requests waiting in it, approximately. Absent if SQS did not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u64>,
 }
@@ -165,7 +165,7 @@ impl Operator {
             let detail = format!("`{name}` is not one of {}", self.config.agents.join(", "));
             return Err(problem::no_such_agent(None, detail));
         }
-        tracing::info!(agent = name, operator = %by, paused, "changed whether an agent takes work: {reason}");
+        tracing::info!(agent = name, operator = %by, paused, "paused or resumed an agent: {reason}");
         let pause = paused.then(|| Pause { by, reason, since: self.engine.now() });
         self.engine.store.set_agent(name, pause.as_ref()).await.map_err(|e| act::unavailable(&e))
     }

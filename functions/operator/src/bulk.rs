@@ -40,7 +40,7 @@ fn default_abort() -> usize {
     10
 }
 
-/// What is wanted.
+/// The request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
@@ -49,7 +49,7 @@ pub struct Bulk {
     pub action: String,
     /// Which orders.
     pub filter: Wanted,
-    /// Who, where no token says so.
+    /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
@@ -59,25 +59,25 @@ pub struct Bulk {
     pub input: Option<Value>,
     /// For `mark-done`.
     pub output: Option<Value>,
-    /// Only say what would be done.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Acts a second.
+    /// Acts per second.
     #[serde(default = "default_rate")]
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(deserialize_with = "whole::number")]
     pub rate_per_s: u32,
-    /// Most orders acted on.
+    /// Maximum number of orders to act on.
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     #[serde(deserialize_with = "whole::number")]
     pub limit: usize,
-    /// So many orders that were not as wanted end the call.
+    /// Stop after this many failures.
     #[serde(default = "default_abort")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     #[serde(deserialize_with = "whole::number")]
     pub abort_after_failures: usize,
-    /// Where an earlier call ended.
+    /// Cursor from an earlier call.
     #[schemars(length(max = MAX_CURSOR))]
     pub cursor: Option<String>,
 }
@@ -88,18 +88,18 @@ pub struct Bulk {
 pub struct Report {
     /// Nothing was changed.
     pub dry_run: bool,
-    /// Orders that are as wanted now.
+    /// Orders for which the act was accepted.
     pub good: usize,
-    /// Orders that are not.
+    /// Orders for which the act failed.
     pub failed: usize,
-    /// Too many failed.
+    /// It stopped after too many failures.
     pub aborted: bool,
     /// One for each order, in the order of the list.
     pub results: Vec<Answer>,
-    /// Orders that nothing was done to, as their records cannot be read. They do not count as failed.
+    /// Orders left alone because their records cannot be read. They do not count as failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
-    /// Where to go on, if there may be more.
+    /// Cursor to continue with, if there may be more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -133,7 +133,7 @@ impl Operator {
         })?;
         traces::set("act", bulk.action.clone());
         if bulk.filter.is_everything() {
-            return Err(problem::invalid_field("filter", "would fit every order; narrow it down"));
+            return Err(problem::invalid_field("filter", "matches every order; add a condition"));
         }
         number("limit", &bulk.limit.to_string(), 1, MAX_ORDERS)?;
         number("rate_per_s", &bulk.rate_per_s.to_string(), 1, MAX_RATE as usize)?;

@@ -22,44 +22,44 @@ pub struct Details {
     pub order: Status,
     /// What happened, oldest first.
     pub history: Vec<HistoryEntry>,
-    /// What was submitted; `null` once the order table keeps it no longer.
+    /// The input as submitted; `null` if the order table no longer has it.
     pub input: Value,
-    /// What the definition says of each step, in its order.
+    /// Each step as the workflow defines it, in workflow order.
     pub plan: Vec<Planned>,
-    /// Every act, and whether it fits now.
+    /// Every act, and whether it is possible now.
     pub acts: Vec<Fitting>,
 }
 
-/// The bounds of a step.
+/// The limits of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Planned {
     /// Its name.
     pub step: String,
     /// From the claim to CompleteBy, in milliseconds.
     pub timeout_ms: i128,
-    /// Failures before it is given up.
+    /// Failures after which it is given up.
     pub max_failures: u32,
-    /// The same of its undo, if it has one, in milliseconds.
+    /// The same for its undo, if it has one, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undo_timeout_ms: Option<i128>,
-    /// Once it may have run, the order is not undone.
+    /// Once this step may have run, the order cannot be undone.
     pub irreversible: bool,
-    /// Input that an operator put in place of the order's.
+    /// Input from an operator that replaces the order's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// Whether an act fits, as a dry run has it.
+/// Whether an act is possible, by a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Fitting {
     /// Its name, as in the routes.
     pub act: &'static str,
     /// It would be applied.
     pub fits: bool,
-    /// Why not.
+    /// Why it was not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The steps it could be about, where it takes one.
+    /// Steps that it could apply to, if it takes a step.
     pub steps: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl Operator {
             Some(id) => self.engine.store.load(&id).await.map_err(|e| act::unavailable(&e))?,
             None => None,
         };
-        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
         self.of_task(&task.ok_or_else(none)?).await.map_err(|e| act::unavailable(&e))
     }
 
@@ -119,7 +119,7 @@ impl Operator {
         let why = match outcome {
             _ if fits => None,
             Outcome::NotAllowed { why } => Some(why.to_string()),
-            Outcome::Repeated(_) => Some("it is so already".into()),
+            Outcome::Repeated(_) => Some("already so".into()),
             Outcome::Applied(_) | Outcome::Moved { .. } | Outcome::NotFound => None,
         };
         Ok(Fitting { act: name, fits, why, steps })

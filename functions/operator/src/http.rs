@@ -147,7 +147,7 @@ fn static_file(event: &ApiGatewayV2httpRequest, path: &[&str]) -> Result<ApiGate
         [name] => console::file(Some(name)),
         _ => None,
     };
-    let none = || format!("the console has no file `{}`; it begins at /console", path.join("/"));
+    let none = || format!("the console has no file `{}`; open /console", path.join("/"));
     file.ok_or_else(|| problem::no_such_route(None, none()))
 }
 
@@ -165,7 +165,7 @@ async fn post_act(
     })?;
     traces::set("act", name.to_owned());
     let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
-    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
@@ -175,7 +175,7 @@ async fn post_act(
         Outcome::Repeated(version) => Ok(answer("repeated", version)),
         Outcome::NotAllowed { why } => Err(problem::not_allowed(None, why.to_string())),
         Outcome::Moved { version } => {
-            let detail = format!("the order is at version {version}; look at it again and decide anew");
+            let detail = format!("the order is now at version {version}; read it again and decide anew");
             Err(problem::order_moved("if_version", detail))
         }
         Outcome::NotFound => Err(none()),
@@ -205,7 +205,7 @@ fn parse_up_to<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest, most: usize
     check_media_type(event)?;
     let body = body(event)?;
     if body.len() > most {
-        let detail = format!("the body has {} bytes, at most {most} are taken", body.len());
+        let detail = format!("the body has {} bytes; the limit is {most}", body.len());
         return Err(problem::too_large(None, detail));
     }
     read(&body)

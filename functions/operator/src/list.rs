@@ -36,15 +36,15 @@ pub struct Row {
     pub order_id: Id,
     /// Its workflow's name.
     pub workflow: String,
-    /// Where it stands.
+    /// Its state.
     pub state: ProcessState,
-    /// Since when an operator has it paused (UTC, milliseconds).
+    /// Since when an operator has paused it (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
     /// Why it failed, was cancelled, or stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whose order it is.
+    /// Tenant that owns the order.
     pub tenant: String,
     /// The submitter's own reference.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,23 +57,23 @@ pub struct Row {
     pub created_at: Timestamp,
     /// When it last changed (UTC, milliseconds).
     pub updated_at: Timestamp,
-    /// Steps that failed, or wait after a failure.
+    /// Steps that failed or wait for another attempt.
     pub trouble: Vec<Trouble>,
 }
 
-/// A step in trouble.
+/// A failing step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Trouble {
     /// Its name.
     pub step: String,
-    /// The agent that could not do it.
+    /// The agent that failed.
     pub agent: String,
     /// Whether it is its undo.
     pub undo: bool,
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// An open circuit breaker put the last attempt off: no failure is counted, and `error` says what opened it.
+    /// An open circuit breaker deferred the last attempt. This is not a failure; `error` says what opened the breaker.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
 }
@@ -84,7 +84,7 @@ pub struct Trouble {
 pub struct Rows {
     /// Newest first. A page may be empty and still have a next one.
     pub orders: Vec<Row>,
-    /// Orders that belong on the page or not: their records cannot be read.
+    /// Orders that may belong on the page but whose records cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
     /// For `cursor`; absent at the end.
@@ -92,7 +92,7 @@ pub struct Rows {
     pub next: Option<String>,
 }
 
-/// An order whose record cannot be read, and which is left out for that.
+/// An order that is left out because its record cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Unreadable {
     /// The order.
@@ -107,7 +107,7 @@ impl From<store::Unreadable> for Unreadable {
     }
 }
 
-/// Which orders: a filter of the store's, and one of steps.
+/// Selects orders.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
@@ -121,13 +121,13 @@ pub struct Wanted {
     /// Tenant.
     #[schemars(length(max = MAX_TEXT))]
     pub tenant: Option<String>,
-    /// What the submitter's reference begins with.
+    /// Prefix of the submitter's reference.
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
-    /// Agent of a step in trouble.
+    /// Agent of a step that is failing or has failed.
     #[schemars(length(max = MAX_NAME))]
     pub agent: Option<String>,
-    /// Name of a step in trouble.
+    /// Name of a step that is failing or has failed.
     #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// Accepted at or after (UTC).
@@ -183,7 +183,7 @@ pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), 
     if cursor.is_none_or(|cursor| DynamoStore::is_cursor(filter, cursor)) {
         return Ok(());
     }
-    let detail = "is not one that a page of the same filter answered; leave it out to begin at the first page";
+    let detail = "does not come from a page with the same filter; leave it out to begin at the first page";
     Err(problem::invalid_field("cursor", detail))
 }
 

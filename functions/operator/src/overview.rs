@@ -30,33 +30,33 @@ const MAX_REASONS: usize = 20;
 pub struct Overview {
     /// Orders in Error.
     pub waiting: Group,
-    /// Orders that an operator paused.
+    /// Paused orders.
     pub paused: Group,
-    /// Open orders with a step that failed and waits for, or has, another attempt; among those looked at.
+    /// Open orders, of those read, with a failed step that waits for another attempt or has begun one.
     pub retrying: Group,
-    /// Open orders, about: those in the due index.
+    /// Open orders, approximately: those in the due index.
     pub open: Count,
-    /// The open order that was accepted first, among those looked at.
+    /// The open order that was accepted first, of those read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Oldest>,
-    /// Orders among those looked at whose records cannot be read. No group counts them.
+    /// Orders, of those read, whose records cannot be read. No group counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
-    /// Agents that are paused.
+    /// Paused agents.
     pub paused_agents: BTreeMap<String, Paused>,
     /// Agents that hold up a large part of the work.
     pub strained_agents: BTreeMap<String, Strained>,
-    /// Open circuit breakers that hold orders back, by agent; among the orders looked at. They are in the memory of the agents'
-    /// processes, so this is what the orders say of them.
+    /// Open circuit breakers that hold orders back, by agent, from the orders read. Breakers are in the memory of the agents'
+    /// processes, so this is what the orders report.
     pub breakers: BTreeMap<String, Breaker>,
 }
 
 /// A circuit breaker that holds orders back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Breaker {
-    /// How many of them.
+    /// Number of orders held back.
     pub count: usize,
-    /// What opened it, as the order that changed last says.
+    /// Error that opened it, from the order that changed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The order that changed last.
@@ -68,19 +68,19 @@ pub struct Breaker {
 /// A number of orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Count {
-    /// So many.
+    /// The number.
     pub count: usize,
-    /// There are more, and they were not counted.
+    /// There are more, which were not counted.
     pub more: bool,
 }
 
-/// Some orders, and why they are where they are.
+/// A group of orders, and why they are in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Group {
     /// How many.
     #[serde(flatten)]
     pub count: Count,
-    /// The reasons, the most frequent first; at most 20 of them.
+    /// The reasons, most frequent first, at most 20.
     pub why: Vec<Why>,
 }
 
@@ -90,17 +90,17 @@ pub struct Group {
 pub struct Why {
     /// The workflow.
     pub workflow: String,
-    /// The step in trouble; absent if there is none.
+    /// The failing step, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// The agent that could not do it.
+    /// The agent that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Whether it is the step's undo.
     pub undo: bool,
-    /// How many orders.
+    /// Number of orders.
     pub count: usize,
-    /// What the order that changed last says.
+    /// Error of the order that changed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The order that changed last.
@@ -116,7 +116,7 @@ pub struct Oldest {
     pub order_id: Id,
     /// When it was accepted (UTC, milliseconds).
     pub created_at: Timestamp,
-    /// Whether all open orders were looked at that could be older.
+    /// Whether every open order that could be older was read.
     pub is_exact: bool,
 }
 

@@ -19,7 +19,7 @@ use stepwarden_aws::whole;
 const LIMIT: usize = 100;
 /// Queues, or parts of the due index, that one request asks for their counts at once.
 pub(crate) const AT_ONCE: usize = 8;
-/// Longest reason why a queue's counts are not known, in bytes.
+/// Longest reason why a queue's message counts are unknown, in bytes.
 const MAX_WHY: usize = 300;
 
 /// A queue as an operator sees it. All numbers are SQS's own, which are approximate.
@@ -31,11 +31,11 @@ pub struct QueueRow {
     /// Messages that wait, are with a consumer, or are not yet to be seen. Absent where SQS did not say.
     #[serde(flatten)]
     pub counts: Option<Counts>,
-    /// Messages that were received too often. Absent where that cannot be, where the queue of the ordinary class counts
-    /// them, and where SQS did not say.
+    /// Messages that were received too often. Absent if the queue has no dead letters, if the queue of the normal class counts
+    /// them, and if SQS did not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
-    /// Why SQS did not say: the queue is missing, may not be looked at, or SQS is away.
+    /// Why SQS did not report: the queue is missing, may not be read, or SQS is unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -44,24 +44,24 @@ pub struct QueueRow {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redrive {
-    /// Who, where no token says so.
+    /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
     #[schemars(required, length(min = 1, max = act::MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// Most messages moved.
+    /// Maximum number of messages to move.
     #[schemars(range(min = 1, max = MAX_MOVED))]
     #[serde(default, deserialize_with = "whole::optional")]
     pub limit: Option<usize>,
-    /// All of a dead-letter queue, by a move task that goes on after the call.
+    /// Move all messages of a dead-letter queue with an SQS task that keeps running after the call.
     #[serde(default)]
     pub all: bool,
-    /// Messages a second of that task.
+    /// Messages that the task moves per second.
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(default, deserialize_with = "whole::optional")]
     pub rate_per_s: Option<i32>,
-    /// Only look.
+    /// Move nothing; show the first messages.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -69,12 +69,12 @@ pub struct Redrive {
 /// A lease as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LeaseRow {
-    /// What is led.
+    /// Name of the lease.
     pub name: String,
-    /// The instance that leads; absent if nobody does.
+    /// The instance that leads, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// Rises with every change of hands.
+    /// Fencing token; rises with every change of holder.
     pub token: u64,
     /// Until when (UTC, milliseconds).
     pub expires: Timestamp,
@@ -90,7 +90,7 @@ pub struct Queues {
 /// All leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Leases {
-    /// One for each group of shards whose supervisor was ever led.
+    /// One for each group of shards that ever had a leader.
     pub leases: Vec<LeaseRow>,
 }
 
@@ -113,9 +113,9 @@ impl Operator {
             return Err(problem::invalid_field("rate_per_s", format!("must be a whole number from 1 to {MAX_RATE}")));
         }
         if wish.all && name == queue::SET_ASIDE {
-            return Err(problem::invalid_field("all", "is for dead letters; messages set aside are moved by `limit`"));
+            return Err(problem::invalid_field("all", "works for dead letters only; move messages set aside with `limit`"));
         }
-        tracing::info!(queue = name, operator = by, "asked to move messages back: {reason}");
+        tracing::info!(queue = name, operator = by, "moving messages back: {reason}");
         let wish = Wish { limit: (!wish.all).then_some(limit), rate_per_s, dry_run: wish.dry_run };
         self.redriver.redrive(name, wish).await.map_err(|e| act::unavailable(&e))
     }
@@ -163,7 +163,7 @@ pub(crate) fn known<T>(answer: Result<T, Error>) -> (Option<T>, Option<String>) 
     match answer {
         Ok(count) => (Some(count), None),
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), "a queue's counts are not known");
+            tracing::warn!(error = %Chain(&error), "a queue's message counts are unknown");
             (None, Some(shorten(&Chain(&error).to_string(), MAX_WHY)))
         }
     }

@@ -412,7 +412,7 @@ async fn messages_set_aside_go_back_to_where_they_came_from() {
     let (_, body) = world.post("/queues/set-aside/redrive", json!({"by": "ann", "reason": "fixed"})).await;
     assert_eq!(
         (&body["moved"], &body["left"][0]["why"]),
-        (&json!(2), &json!("there is no queue `test-gone` any more"))
+        (&json!(2), &json!("queue `test-gone` no longer exists"))
     );
     assert_eq!(world.drain(queue::SCHEDULER).await, [json!({"type": "wake"})]);
     assert_eq!(world.drain(&queue::agent("x")).await, [json!({"a": 1})]);

@@ -33,12 +33,12 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             // The store would refuse such a key for ever, and in the words of an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
                 traces::Span::message(&record, None).fail(UNREADABLE);
-                aside.push((record, format!("its task_id has not 1 to {MAX_ID} bytes")));
+                aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
             }
             // Agents may send to this queue, and all that an agent may do is to reply.
             Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
                 traces::Span::message(&record, None).fail(UNREADABLE);
-                aside.push((record, "only replies belong on this queue".into()));
+                aside.push((record, "this queue takes only replies".into()));
             }
             Ok(message) => {
                 let waited = waits::of(&message, &record);
@@ -79,7 +79,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 if matches!(why, Kept::Late | Kept::Stale) {
                     metrics::LATE_REPLIES.add(&task.workflow);
                 }
-                tracing::debug!(version = task.version, ?why, "left a task as it is");
+                tracing::debug!(version = task.version, ?why, "left a task unchanged");
             }
             Ok(Handled::NoSuchTask) => {
                 traced.fail("no_such_task");
@@ -91,7 +91,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             }
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
                 traced.fail("unavailable");
-                tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message comes again");
+                tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
                 response.fail(&record.message_id);
             }
         }
@@ -149,8 +149,8 @@ fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
     let Envelope { r#type: Type::Reply, task_id, step, attempt, outcome } = serde_json::from_str(body).ok()?;
     // Of what is wrong inside a value this names the place, or says it in better words.
     let why = json::check(body.as_bytes()).err().map_or_else(|| error.to_string(), |refused| refused.to_string());
-    let why = format!("{why}; docs/agents.md says what a reply may hold");
-    let unread = format!("the agent's reply says why in a form that cannot be read: {why}");
+    let why = format!("{why}; docs/agents.md says what a reply may contain");
+    let unread = format!("the agent's reply contains an unreadable error: {why}");
     let outcome = match outcome {
         Said::Done => Outcome::Garbled { error: why },
         Said::Failed => Outcome::Failed { error: unread },

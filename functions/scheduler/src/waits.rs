@@ -65,11 +65,11 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
             };
             match engine.note_wait(&queue, &task.tenant, age, &workflow).await {
                 Ok(true) => {
-                    tracing::warn!(queue, age_ms = age.as_millis(), "messages wait too long")
+                    tracing::warn!(queue, age_ms = age.as_millis(), "messages are waiting too long")
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(queue, error = &error as &dyn std::error::Error, "a long wait was not noted")
+                    tracing::warn!(queue, error = &error as &dyn std::error::Error, "a long wait could not be recorded")
                 }
             }
         }

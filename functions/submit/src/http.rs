@@ -28,16 +28,16 @@ pub const MAX_WAIT_S: usize = 20;
 /// reads.
 const LOOK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// The answer to an order that is kept.
+/// The answer to an accepted order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Accepted {
     /// The order.
     pub order_id: Id,
-    /// Path that tells how it stands, also in the header `Location`.
+    /// Path of the order's status, also in the header `Location`.
     pub status_url: String,
 }
 
-/// What happened to an order. Bounded: its first 20 entries and its last 180 are kept.
+/// What happened to an order: at most its first 20 and its last 180 entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct History {
     /// The order.
@@ -171,7 +171,7 @@ async fn find<S: StateStore, M: Messenger>(
     event: &ApiGatewayV2httpRequest,
     id: &str,
 ) -> Result<(Task, Arc<Workflow>), Problem> {
-    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of an order that is kept here"));
+    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
     // Somebody else's order is as good as none, but for operators, who list and act on the orders of all tenants.

@@ -26,7 +26,7 @@ pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OrderInput")]
 pub struct Order {
-    /// The submitter's own number of the order.
+    /// The submitter's own order number.
     #[schemars(length(min = 1))]
     order_ref: Words,
     #[serde(rename = "placed_at")]
@@ -37,18 +37,18 @@ pub struct Order {
     /// ISO 4217.
     #[schemars(regex(pattern = "^[A-Z]{3}$"))]
     currency: String,
-    /// What is bought.
+    /// The lines of the order.
     #[schemars(length(min = 1, max = MAX_LINES))]
     lines: Vec<Line>,
-    /// For the transport.
+    /// Cost of transport.
     #[schemars(range(min = 0, max = MAX_NUMBER))]
     freight_cents: i64,
-    /// All lines and the transport.
+    /// Sum of all lines and the freight.
     #[schemars(range(min = 0))]
     total_cents: i64,
 }
 
-/// Who buys.
+/// The customer.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Customer {
@@ -62,7 +62,7 @@ pub struct Customer {
     _phone: Option<Words>,
 }
 
-/// Where it goes.
+/// Address of delivery.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
@@ -80,7 +80,7 @@ pub struct Address {
     _country: Words,
 }
 
-/// One article of an order.
+/// One line of an order.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -90,10 +90,10 @@ pub struct Line {
     _product: Option<Words>,
     #[schemars(range(min = 1, max = MAX_NUMBER))]
     quantity: i64,
-    /// For one.
+    /// Price of one unit.
     #[schemars(range(min = 0, max = MAX_NUMBER))]
     unit_price_cents: i64,
-    /// Off the line.
+    /// Discount on the line.
     #[schemars(range(min = 0, max = 100))]
     discount_percent: i64,
     /// quantity x unit_price_cents less the discount, to a cent.
@@ -130,7 +130,7 @@ impl TryFrom<String> for Words {
     fn try_from(text: String) -> Result<Self, String> {
         match text.chars().count() {
             ..=MAX_WORDS => Ok(Self(text)),
-            count => Err(format!("has {count} characters, at most {MAX_WORDS} are taken")),
+            count => Err(format!("has {count} characters; the limit is {MAX_WORDS}")),
         }
     }
 }
@@ -161,13 +161,13 @@ fn check_order(input: &Value) -> Result<(), Problem> {
     rule(
         !order.order_ref.0.is_empty(),
         &|| "order_ref".into(),
-        "must not be empty; write your own number of the order",
+        "must not be empty; use your own order number",
     )?;
     rule(!order.customer.id.0.is_empty(), &|| "customer.id".into(), "must not be empty")?;
     let is_currency = order.currency.len() == 3 && order.currency.bytes().all(|b| b.is_ascii_uppercase());
-    rule(is_currency, &|| "currency".into(), "must be an ISO 4217 code of three capital letters, for instance USD")?;
-    rule(!order.lines.is_empty(), &|| "lines".into(), "must hold at least one line")?;
-    rule(order.lines.len() <= MAX_LINES, &|| "lines".into(), "holds more than 1,000 lines; split the order")?;
+    rule(is_currency, &|| "currency".into(), "must be an ISO 4217 code of three capital letters, for example USD")?;
+    rule(!order.lines.is_empty(), &|| "lines".into(), "must contain at least one line")?;
+    rule(order.lines.len() <= MAX_LINES, &|| "lines".into(), "contains more than 1,000 lines; split the order")?;
     rule((0..=MAX_NUMBER).contains(&order.freight_cents), &|| "freight_cents".into(), "must be 0 or more")?;
     let mut total = i128::from(order.freight_cents);
     for (n, line) in order.lines.iter().enumerate() {
@@ -180,7 +180,7 @@ fn check_order(input: &Value) -> Result<(), Problem> {
         let exact =
             i128::from(line.quantity) * i128::from(line.unit_price_cents) * i128::from(100 - line.discount_percent);
         let is_right = (exact - i128::from(line.amount_cents) * 100).abs() <= 100;
-        rule(is_right, &at("amount_cents"), "must be quantity x unit_price_cents less the discount, to a cent")?;
+        rule(is_right, &at("amount_cents"), "must be quantity x unit_price_cents less the discount, to the cent")?;
         total += i128::from(line.amount_cents);
     }
     let is_sum = total == i128::from(order.total_cents);

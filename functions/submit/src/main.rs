@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
     let workflows = workflows::built_in(&agents)?;
     workflows::can_start(&workflows, config.clock_skew)
-        .map_err(|e| format!("{e}: raise it, or lower ClockSkewMs if the clocks allow it"))?;
+        .map_err(|e| format!("{e}: raise it, or lower ClockSkewMs if the clocks allow that"))?;
     let submit = Submit {
         engine: Arc::new(engine(&config, &Clients::from_env().await, wall_clock())),
         workflows,

@@ -50,11 +50,11 @@ pub struct Submission {
     #[serde(default)]
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
-    /// Registered name of the queue that gets the notices.
+    /// Registered name of the queue that receives the notices.
     #[serde(default)]
     #[schemars(length(max = MAX_QUEUE))]
     pub reply_queue: Option<String>,
-    /// How urgent it is.
+    /// Priority of the order.
     #[serde(default)]
     pub priority: Priority,
     /// The W3C trace context of the request or message: it makes no other submission.
@@ -69,7 +69,7 @@ pub struct Submission {
 pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     if body.len() > MAX_BODY {
         let detail = format!(
-            "the body has {} bytes, at most {MAX_BODY} are taken; keep large data elsewhere and submit a reference to it",
+            "the body has {} bytes; the limit is {MAX_BODY}: store large data elsewhere and submit a reference to it",
             body.len()
         );
         return Err(problem::too_large(None, detail));
@@ -87,7 +87,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
 /// # Errors
 /// Missing, too long, or with characters that do not travel in a header.
 pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
-    const HOW: &str = "send a header Idempotency-Key with a value of your own for each order, for instance a UUID";
+    const HOW: &str = "send a header Idempotency-Key with a new value for each order, for example a UUID";
     let key = key
         .map(str::trim)
         .filter(|k| !k.is_empty())
@@ -175,7 +175,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             let all = names(self.workflows.keys());
             let detail = match name {
                 Some(name) => format!("`{name}` is not one of {all}"),
-                None => format!("there are several; name one of {all}"),
+                None => format!("there are several workflows; name one of {all}"),
             };
             problem::unknown_workflow("workflow", detail)
         })
@@ -188,8 +188,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             && !self.reply_queues.allow(queue, tenant)
         {
             let detail = format!(
-                "tenant `{tenant}` has no reply queue `{queue}`, but {}; an operator gives queues to tenants in REPLY_QUEUES, \
-                 for instance {queue}={tenant}",
+                "tenant `{tenant}` has no reply queue `{queue}`, but {}; an operator assigns queues to tenants in \
+                 REPLY_QUEUES, for example {queue}={tenant}",
                 names(self.reply_queues.names_of(tenant))
             );
             return Err(problem::unknown_reply_queue("reply_queue", detail));
@@ -243,7 +243,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             // Neither the first answer, because nothing is left to look at, nor a second order, because the services would take
             // its calls for those of the first.
             let detail = format!(
-                "order {} was submitted under this key, ended, and its record was removed; use a new key for a new order",
+                "order {} used this key, has ended, and its record was removed; use a new key for a new order",
                 order.id
             );
             return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
@@ -254,7 +254,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(unavailable(&Error::Corrupt { what, why }));
         };
         if stored.hash != order.hash {
-            let detail = format!("order {} was submitted under this key with another content; use a new key", order.id);
+            let detail = format!("order {} was submitted under this key with different content; use a new key", order.id);
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }
         // Whoever submitted it first may have died before the notice, or before the Wake.
@@ -295,17 +295,17 @@ fn span(tenant: &str, key: &str, submission: &Submission) -> Span {
 
 /// The store's error as a problem.
 pub fn unavailable(error: &Error) -> Problem {
-    tracing::error!(error = %Chain(error), "the state store did not do its part");
+    tracing::error!(error = %Chain(error), "the state store failed");
     match error {
         Error::TooLarge { bytes, limit, .. } => {
-            problem::too_large(None, format!("the order takes {bytes} bytes, at most {limit} can be kept"))
+            problem::too_large(None, format!("the order needs {bytes} bytes; the limit is {limit}"))
         }
         // The log and the operator routes say what is wrong with it.
         Error::Corrupt { .. } => {
-            problem::unreadable(None, "the order is kept, and its record cannot be read; an operator has to look at it")
+            problem::unreadable(None, "the order exists, but its record cannot be read; an operator must look into it")
         }
         Error::Unavailable { .. } => {
-            problem::unavailable(None, "the order store did not answer; send the same request with the same key again")
+            problem::unavailable(None, "the order store did not answer; repeat the same request with the same key")
                 .retry_after(2)
         }
     }
@@ -314,7 +314,7 @@ pub fn unavailable(error: &Error) -> Problem {
 fn overloaded(overload: &Overload, id: &Id) -> Problem {
     let seconds = overload.retry_after_s(id);
     let detail = format!(
-        "messages in queue `{}` wait {} ms; nothing was written, so send the same request with the same key again in \
+        "messages in queue `{}` wait {} ms; nothing was written, so repeat the same request with the same key in \
          {seconds} s",
         overload.queue,
         overload.age.as_millis()
@@ -324,5 +324,5 @@ fn overloaded(overload: &Overload, id: &Id) -> Problem {
 
 fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {
     let all: Vec<String> = all.map(|n| format!("`{n}`")).collect();
-    if all.is_empty() { "(none is configured)".into() } else { all.join(", ") }
+    if all.is_empty() { "(none configured)".into() } else { all.join(", ") }
 }

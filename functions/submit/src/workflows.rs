@@ -75,7 +75,7 @@ fn read(files: impl Iterator<Item = (String, String)>, agents: &[&str]) -> Resul
         let workflow = parse(&file, &text, known)?;
         if let Some(earlier) = workflows.insert(workflow.name.clone(), workflow) {
             let message =
-                format!("another file has a workflow called `{}`; give each one a name of its own", earlier.name);
+                format!("another file also defines workflow `{}`; give each workflow a unique name", earlier.name);
             return Err(Error { file, line: 1, message });
         }
     }

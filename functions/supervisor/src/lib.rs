@@ -262,7 +262,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "a due task stays for the next sweep");
+                    tracing::warn!(error = %Chain(&error), "a due task is left for the next sweep");
                     sweep.failed += 1;
                 }
             }
@@ -283,7 +283,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
             if let Err(error) = hold.release(&self.engine.store).await {
-                tracing::warn!(error = %Chain(&error), "a lease could not be given back");
+                tracing::warn!(error = %Chain(&error), "a lease could not be released");
             }
         }
     }

@@ -104,6 +104,6 @@ fn warn(agent: &str, error: &Error) {
     tracing::warn!(
         agent,
         error = error as &dyn std::error::Error,
-        "what an operator has to know of an agent waits for the next sweep"
+        "an agent's alert waits for the next sweep"
     );
 }

@@ -56,7 +56,7 @@ pub fn check(event: &ApiGatewayV2httpRequest, scope: &str) -> Result<(), Problem
     if !has_token(event) || has_scope(event, scope) {
         return Ok(());
     }
-    Err(problem::forbidden(None, format!("the token lacks the scope `{scope}`, which this route asks for")))
+    Err(problem::forbidden(None, format!("the token lacks the scope `{scope}`, which this route requires")))
 }
 
 /// Whether the call came with a token that has `scope`: among the words of the claim `scope`, or `scp`, as some issuers call
@@ -84,8 +84,8 @@ pub fn tenant<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Result<&'a 
     }
     tenant.ok_or_else(|| {
         let detail = format!(
-            "the token lacks the claim `{name}`, which says whose its orders are; have the issuer put it into access \
-             tokens, or have the deployment take the tenant from a claim that the token has"
+            "the token lacks the claim `{name}`, which names the tenant; have the issuer add it to access tokens, or \
+             configure the deployment to read the tenant from another claim"
         );
         problem::forbidden(None, detail)
     })

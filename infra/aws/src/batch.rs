@@ -89,7 +89,7 @@ fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
 /// # Errors
 /// The parser's words.
 pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
-    shared::json::read_own(&record.body).map_err(|e| format!("not a message this queue takes: {e}"))
+    shared::json::read_own(&record.body).map_err(|e| format!("not a message that this queue accepts: {e}"))
 }
 
 /// How many bytes of `text` fit into `max` bytes once they are escaped in JSON; all of them if they do.

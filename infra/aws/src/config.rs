@@ -73,7 +73,7 @@ impl Config {
         let text = |name: &'static str| {
             lookup(name)
                 .filter(|v| !v.is_empty())
-                .ok_or_else(|| Error { name, problem: "is not set; template.yaml sets it, so set it likewise".into() })
+                .ok_or_else(|| Error { name, problem: "is not set; set it as template.yaml does".into() })
         };
         let list = |name: &'static str| -> Vec<String> {
             let all = lookup(name).unwrap_or_default();
@@ -83,7 +83,7 @@ impl Config {
         let external_agents = list("EXTERNAL_AGENTS");
         if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
             let problem =
-                format!("`{name}` is one of AGENTS too; name it here if its program is your own, there if not");
+                format!("`{name}` is also in AGENTS; list it here if your own program serves it, else there");
             return Err(Error { name: "EXTERNAL_AGENTS", problem });
         }
         agents.extend(external_agents.iter().cloned());
@@ -196,7 +196,7 @@ pub fn pools(text: &str) -> Result<Layout, String> {
             return Err(format!("`{name}` {NO_POOL}"));
         }
         if let Some(name) = names.iter().find(|name| !seen.insert((*name).clone())) {
-            return Err(format!("pool `{name}` is named twice; each has queues of its own"));
+            return Err(format!("pool `{name}` is named twice; each pool has its own queues"));
         }
         if all.insert(agent.trim().to_owned(), names).is_some() {
             return Err(format!("agent `{}` is named twice", agent.trim()));
@@ -212,11 +212,11 @@ pub fn pools(text: &str) -> Result<Layout, String> {
 pub fn apart(pools: Layout, agents: &[String]) -> Result<Layout, String> {
     for (agent, names) in &pools {
         if let Some(name) = names.iter().find(|name| *name != agent && agents.contains(name)) {
-            return Err(format!("pool `{name}` of `{agent}` is called as another agent"));
+            return Err(format!("pool `{name}` of `{agent}` has the name of another agent"));
         }
     }
     if let Some(agent) = pools.keys().find(|agent| !agents.is_empty() && !agents.contains(agent)) {
-        return Err(format!("there is no agent `{agent}` to have pools; there are {}", agents.join(", ")));
+        return Err(format!("there is no agent `{agent}`; the agents are {}", agents.join(", ")));
     }
     Ok(pools)
 }

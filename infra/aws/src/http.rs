@@ -20,7 +20,7 @@ pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
     // Decoding by way of the event's own type keeps one decoder in the program.
     serde_json::from_value::<aws_lambda_events::encodings::Base64Data>(Value::String(text.to_owned()))
         .map(|data| data.0)
-        .map_err(|_| problem::invalid_json(None, "the body is marked as base64 and is not"))
+        .map_err(|_| problem::invalid_json(None, "the body is declared as base64 but is not"))
 }
 
 /// The object in a body, read strictly: see [`json`].
@@ -68,7 +68,7 @@ pub fn check_media_type(event: &ApiGatewayV2httpRequest) -> Result<(), Problem> 
     if media_type == "application/json" || media_type.ends_with("+json") {
         return Ok(());
     }
-    let detail = format!("`{media_type}` is not taken; send Content-Type: application/json");
+    let detail = format!("`{media_type}` is not supported; send Content-Type: application/json");
     Err(problem::unsupported_media_type("Content-Type", detail))
 }
 

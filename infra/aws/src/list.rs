@@ -337,7 +337,7 @@ fn sort_from(at: Timestamp) -> String {
 }
 
 fn time_of(sort: &str) -> Result<Timestamp, Error> {
-    let wrong = || corrupt("the cursor", "it is not one that a list answered".into());
+    let wrong = || corrupt("the cursor", "it does not come from a list".into());
     let digits = sort.get(..13).ok_or_else(wrong)?;
     let ms = digits.parse().map_err(|_| wrong())?;
     Timestamp::from_millisecond(ms).map_err(|_| wrong())

@@ -73,7 +73,7 @@ impl DynamoStore {
         let mut seen = HashSet::new();
         let mut left: Vec<Item> = keys.iter().filter(|key| seen.insert(name(key))).cloned().collect();
         let mut found = HashMap::new();
-        let (mut idle, mut reason) = (0, "DynamoDB left it over each time it was asked".to_owned());
+        let (mut idle, mut reason) = (0, "DynamoDB left it unprocessed on every attempt".to_owned());
         while !left.is_empty() && idle < ATTEMPTS {
             if idle > 0 {
                 tokio::time::sleep(Duration::from_millis(20 << idle)).await;

@@ -23,7 +23,7 @@ pub struct Problem {
     pub status: u16,
     /// Stable name of what is wrong, for programs.
     pub code: &'static str,
-    /// What is wrong here, and what to do.
+    /// What is wrong, and what to do.
     pub detail: String,
     /// The field or header it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ codes! {
     /// The body is not JSON.
     invalid_json = "invalid_json", 400, "The body is not valid JSON";
     /// A field is missing, unknown, or of the wrong type.
-    invalid_field = "invalid_field", 400, "A field is not as it should be";
+    invalid_field = "invalid_field", 400, "A field is invalid";
     /// The input breaks a rule of its workflow.
     invalid_input = "invalid_input", 422, "The input breaks a rule of its workflow";
     /// There is no `Idempotency-Key`.
@@ -80,7 +80,7 @@ codes! {
     /// The token lacks the scope that the route asks for.
     forbidden = "forbidden", 403, "The token does not allow this";
     /// The request was meant for another host.
-    misdirected = "misdirected", 421, "This is not the host that was asked for";
+    misdirected = "misdirected", 421, "The request is for another host";
     /// The tenant submits faster than it may.
     rate_limited = "rate_limited", 429, "Too many requests";
     /// The body is larger than allowed.
@@ -92,7 +92,7 @@ codes! {
     /// The order's record is damaged.
     unreadable = "unreadable", 500, "The order's record cannot be read";
     /// The operator looked at an older version of the order.
-    order_moved = "order_moved", 409, "The order has moved on";
+    order_moved = "order_moved", 409, "The order has changed";
     /// The act does not fit the order's state.
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
     /// No such agent.
@@ -103,8 +103,8 @@ codes! {
     overloaded = "overloaded", 429, "Too much work is waiting";
     /// No such route.
     no_such_route = "no_such_route", 404, "There is no such route";
-    /// The route takes other methods.
-    method_not_allowed = "method_not_allowed", 405, "The route takes other methods";
+    /// The route does not support this method.
+    method_not_allowed = "method_not_allowed", 405, "The route does not support this method";
     /// A dependency is away; the same request may be sent again.
     unavailable = "unavailable", 503, "Try again";
 }

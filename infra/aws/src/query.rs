@@ -16,7 +16,7 @@ pub fn read(event: &ApiGatewayV2httpRequest, known: &[&str]) -> Result<BTreeMap<
         let (name, value) = (decode(name)?, decode(value)?);
         if !known.contains(&name.as_str()) {
             let takes = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-            return Err(invalid_field(None, format!("the route takes {takes} after the `?`")).at(name));
+            return Err(invalid_field(None, format!("the route accepts {takes} after the `?`")).at(name));
         }
         if all.insert(name.clone(), value).is_some() {
             return Err(invalid_field(None, "is given twice").at(name));

@@ -30,18 +30,18 @@ pub struct Wish {
     pub limit: Option<usize>,
     /// Messages a second of a move task.
     pub rate_per_s: i32,
-    /// Only look.
+    /// Move nothing; show the first messages.
     pub dry_run: bool,
 }
 
 /// Messages in a queue, about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Counts {
-    /// They can be received.
+    /// Messages that can be received.
     pub waiting: u64,
-    /// They were received, and neither deleted nor given back.
+    /// Messages that were received and are neither deleted nor visible again.
     pub in_flight: u64,
-    /// They were sent with a delay that has not passed.
+    /// Messages whose delay has not passed.
     pub delayed: u64,
 }
 
@@ -52,13 +52,13 @@ pub struct Moved {
     pub waiting: u64,
     /// Messages moved by this call.
     pub moved: usize,
-    /// A move task was started: it moves all of them.
+    /// An SQS move task was started, which moves all of them.
     pub task_started: bool,
-    /// Messages that stay, and why; in a dry run the first few messages and why they were set aside.
+    /// Messages that were not moved, and why; in a dry run the first few messages and why they were set aside.
     pub left: Vec<Left>,
 }
 
-/// A message that stays.
+/// A message that was not moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Left {
     /// Its id.
@@ -173,7 +173,7 @@ impl Redriver {
     /// Where a message set aside came from, and its original body.
     fn unpack(&self, message: &Message) -> Result<(String, String), String> {
         let aside: SetAside = serde_json::from_str(message.body().unwrap_or_default())
-            .map_err(|e| format!("it is not a message set aside: {e}"))?;
+            .map_err(|e| format!("it is not a message that was set aside: {e}"))?;
         if aside.is_cut {
             return Err("its body was cut when it was set aside".into());
         }
@@ -182,7 +182,7 @@ impl Redriver {
         if consumed(&self.config).iter().any(|known| known.name == name) {
             return Ok((name.to_owned(), aside.body));
         }
-        Err(format!("there is no queue `{}` any more", aside.queue))
+        Err(format!("queue `{}` no longer exists", aside.queue))
     }
 
     async fn receive(&self, name: &str, out_of_sight_s: i32, most: i32) -> Result<Vec<Message>, Error> {

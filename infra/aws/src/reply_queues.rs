@@ -74,8 +74,8 @@ impl Owners {
         }
         let tenants: Vec<&str> = text.split(',').map(str::trim).collect();
         match tenants.iter().find(|tenant| tenant.is_empty() || **tenant == "*") {
-            Some(&"*") => Err(format!("reply queue `{name}` has `*` among tenants; `{name}=*` alone is every tenant")),
-            Some(_) => Err(format!("reply queue `{name}` has a tenant without a name; write {name}=TENANT,TENANT")),
+            Some(&"*") => Err(format!("reply queue `{name}` has `*` among tenants; write `{name}=*` alone for every tenant")),
+            Some(_) => Err(format!("reply queue `{name}` has an empty tenant name; write {name}=TENANT,TENANT")),
             None => Ok(Self::Only(tenants.into_iter().map(str::to_owned).collect())),
         }
     }
@@ -130,8 +130,8 @@ mod tests {
             ("a,b", "`;` between queues"),
             ("=acme", "cannot name"),
             ("a b=acme", "cannot name"),
-            ("a=", "without a name"),
-            ("a=acme,", "without a name"),
+            ("a=", "an empty tenant name"),
+            ("a=acme,", "an empty tenant name"),
             ("a=acme,*", "`a=*` alone"),
             ("a=x;a=y", "named twice"),
         ] {

@@ -16,7 +16,7 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
         impl<T: TryFrom<i128>> Visitor<'_> for Number<T> {
             type Value = Whole<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number within its bounds")
+                f.write_str("a whole number in range")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Whole<T>, E> {
                 T::try_from(i128::from(n)).map(Whole).map_err(|_| E::custom(format!("{n} is out of bounds")))
@@ -25,7 +25,7 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
                 T::try_from(i128::from(n)).map(Whole).map_err(|_| E::custom(format!("{n} is out of bounds")))
             }
             fn visit_f64<E: Error>(self, n: f64) -> Result<Whole<T>, E> {
-                self.visit_i64(exact(n).ok_or_else(|| E::custom(format!("{n} is no whole number")))?)
+                self.visit_i64(exact(n).ok_or_else(|| E::custom(format!("{n} is not a whole number")))?)
             }
         }
         deserializer.deserialize_any(Number(PhantomData))

@@ -257,7 +257,7 @@ fn watch_ends_with_a_code_for_each_end() {
         "{error}"
     );
     let none = case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"]);
-    assert!(none.contains("filter") && none.contains("narrow it down"), "{none}");
+    assert!(none.contains("filter") && none.contains("add a condition"), "{none}");
 }
 
 // From a record that cannot be read back to an order that ends, by the commands that each answer names.

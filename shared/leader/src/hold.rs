@@ -92,13 +92,13 @@ impl Hold {
     /// The store's; the lease then expires by itself.
     pub async fn release<S: LeaseStore>(&mut self, store: &S) -> Result<(), Error> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        self.end("given back");
+        self.end("released");
         store.release(&held.lease).await
     }
 
     /// A lease that ended is another tenure's the next time: under a new holder's name its token is never used again.
     fn end(&mut self, why: &str) {
-        tracing::debug!(lease = self.settings.name, "leads no more: {why}");
+        tracing::debug!(lease = self.settings.name, "no longer leads: {why}");
         self.holder = self.settings.new_holder();
         self.settings.note(Note::Ended);
     }

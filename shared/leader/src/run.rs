@@ -178,10 +178,10 @@ where
         match timeout(leadership.time_left(), store.release(&lease)).await {
             Ok(Ok(())) => {}
             // It expires by itself.
-            Ok(Err(_)) | Err(_) => tracing::warn!(lease = settings.name, token, "the lease could not be given back"),
+            Ok(Err(_)) | Err(_) => tracing::warn!(lease = settings.name, token, "the lease could not be released"),
         }
     }
-    tracing::info!(lease = settings.name, token, cause = ?leadership.state().cause, "leads no more");
+    tracing::info!(lease = settings.name, token, cause = ?leadership.state().cause, "no longer leads");
     settings.note(Note::Ended);
     ended
 }

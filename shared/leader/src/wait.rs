@@ -99,7 +99,7 @@ impl Outage {
         settings.note(Note::StoreFault);
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() < settings.life {
-            tracing::warn!(lease = settings.name, "the lease store did not answer, trying again: {}", chain(error));
+            tracing::warn!(lease = settings.name, "the lease store did not answer, retrying: {}", chain(error));
         } else {
             self.no_leader(settings, error);
         }
@@ -111,7 +111,7 @@ impl Outage {
             tracing::error!(
                 lease = settings.name,
                 alarm = "no_leader",
-                "nobody leads `{}`: the lease store is away: {}",
+                "nobody leads `{}`: the lease store is unavailable: {}",
                 settings.name,
                 chain(error)
             );

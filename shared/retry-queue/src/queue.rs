@@ -135,7 +135,7 @@ fn tell(on_history: &(dyn Fn(&AlertEvent) + Send + Sync), alert: &AlertEvent) ->
     tracing::error!(
         task.id = %alert.order_id,
         alarm = "retry_history",
-        "`{}` is given up and waits in history: {}",
+        "`{}` was given up and moved to history: {}",
         alert.workflow,
         alert.reason
     );
@@ -229,7 +229,7 @@ impl<S: StateStore> RetryQueue<S> {
     /// If the handler's name is not one.
     pub async fn enqueue_entry(&self, entry: Entry) -> Result<Enqueued, Error> {
         let Entry { handler, params, key, not_before, shard, priority } = entry;
-        assert!(is_handler(&handler), "`{handler}` is no name of a handler: 1 to 64 of A-Z a-z 0-9 _ . -");
+        assert!(is_handler(&handler), "`{handler}` is not a handler name: use 1 to 64 of A-Z a-z 0-9 _ . -");
         let workflow = self.policy(&handler).workflow(&handler);
         self.engine.use_workflow(&workflow).await?;
         let is_keyed = key.is_some();

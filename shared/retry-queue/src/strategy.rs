@@ -104,7 +104,7 @@ pub enum Thrown {
 impl std::fmt::Display for Thrown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Error(text) => write!(f, "the handler threw: {text}"),
+            Self::Error(text) => write!(f, "the handler failed: {text}"),
             Self::Panic(text) => write!(f, "the handler panicked: {text}"),
             Self::Nothing => f.write_str("the handler returned nothing by its deadline"),
         }

@@ -138,7 +138,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         }
         let ended = async { while jobs.join_next().await.is_some() {} };
         if timeout(LAST_JOBS, ended).await.is_err() {
-            tracing::warn!("stopped with handlers under way; their tasks come again after their time");
+            tracing::warn!("stopped with handlers in progress; their tasks are retried after their timeout");
         }
     }
 
@@ -249,14 +249,14 @@ async fn run_job<S: StateStore>(queue: RetryQueue<S>, strategies: Strategies, ha
         let handled = Box::pin(queue.engine.handle(vec![(id.clone(), Event::Reply(reply.clone()))])).await.pop();
         match handled {
             Some(Err(error)) => {
-                tracing::warn!(task.id = %id, error = &error as &dyn std::error::Error, "how it went is not yet written");
+                tracing::warn!(task.id = %id, error = &error as &dyn std::error::Error, "the outcome is not yet written");
             }
             Some(Ok(_)) | None => return,
         }
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
-    tracing::warn!(task.id = %id, "how it went could not be written in time; it is run again");
+    tracing::warn!(task.id = %id, "the outcome could not be written in time; the task runs again");
 }
 
 async fn attempt<S: StateStore>(

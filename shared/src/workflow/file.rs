@@ -152,15 +152,15 @@ fn advice(message: &str, written: &str) -> Option<String> {
     };
     Some(match number.parse::<u64>().ok().filter(|n| *n <= 1_000_000) {
         Some(n) if unit.is_empty() => {
-            format!("{written} is a duration without a unit; write for instance \"{n}s\", \"{n}m\" or \"{n}h\"")
+            format!("{written} is a duration without a unit; write for example \"{n}s\", \"{n}m\" or \"{n}h\"")
         }
         Some(n) if hours > 0 => {
             format!(
-                "{written} is a duration in days or weeks, which are not of one length everywhere; write \"{}h\"",
+                "{written} is a duration in days or weeks, whose length varies; write \"{}h\"",
                 n * hours
             )
         }
-        _ => format!("{written} is no duration; write one with its unit, for instance \"30s\", \"5m\" or \"1h\""),
+        _ => format!("{written} is not a duration; write one with a unit, for example \"30s\", \"5m\" or \"1h\""),
     })
 }
 
@@ -194,7 +194,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         if names[..index].contains(&name.get_ref().as_str()) {
             return Err((
                 name.span(),
-                format!("a step called `{}` exists already; give each step a name of its own", name.get_ref()),
+                format!("a step named `{}` already exists; give each step a unique name", name.get_ref()),
             ));
         }
         steps.push(build_step(step, &names, raw, known)?);
@@ -202,7 +202,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
         let message =
-            format!("the steps wait for each other in a circle ({path}); take one of these `after` entries out");
+            format!("the steps wait for each other in a cycle ({path}); remove one of these `after` entries");
         let after = &raw.step[cycle[0]].get_ref().after;
         let entry = after.iter().find(|a| a.get_ref() == names[cycle[1]]).expect("a circle is made of `after` entries");
         return Err((entry.span(), message));
@@ -236,7 +236,7 @@ fn build_step(
         ));
     };
     let Some(timeout) = &raw.timeout else {
-        return Err((raw.name.span(), format!("step `{name}` has no timeout; add, for instance, `timeout = \"30s\"`")));
+        return Err((raw.name.span(), format!("step `{name}` has no timeout; add, for example, `timeout = \"30s\"`")));
     };
     check_timeout(timeout)?;
     let mut after = Vec::with_capacity(raw.after.len());
@@ -251,7 +251,7 @@ fn build_step(
             return Err((other.span(), message));
         };
         if other.get_ref() == name {
-            return Err((other.span(), format!("step `{name}` waits for itself; take `{name}` out of its `after`")));
+            return Err((other.span(), format!("step `{name}` waits for itself; remove `{name}` from its `after`")));
         }
         if !after.contains(&position) {
             after.push(position);
@@ -334,7 +334,7 @@ fn doer(
     known: Known<'_>,
 ) -> Result<Option<(String, Option<Http>)>, Problem> {
     match (agent, http) {
-        (Some(agent), Some(_)) => Err((agent.span(), "`agent` and `http` are both here; keep one of the two".into())),
+        (Some(agent), Some(_)) => Err((agent.span(), "the step has both `agent` and `http`; keep one of the two".into())),
         (Some(agent), None) => {
             check_agent(agent, known)?;
             Ok(Some((agent.get_ref().clone(), None)))
@@ -368,7 +368,7 @@ fn check_timeout(timeout: &Spanned<SignedDuration>) -> Result<(), Problem> {
     if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(timeout.get_ref()) {
         return Ok(());
     }
-    Err((timeout.span(), format!("the timeout {:#} is out of bounds; write one from 50ms to 12h", timeout.get_ref())))
+    Err((timeout.span(), format!("the timeout {:#} is out of range; write one from 50ms to 12h", timeout.get_ref())))
 }
 
 fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {
@@ -388,18 +388,18 @@ fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem
     if max == 0 || max.saturating_add(long_times) > MAX_ATTEMPTS {
         return Err((
             spanned.span(),
-            format!("{max} attempts and {long_times} long ones are out of bounds; write 1 to {MAX_ATTEMPTS} in all"),
+            format!("{max} attempts and {long_times} long ones are out of range; write 1 to {MAX_ATTEMPTS} in all"),
         ));
     }
     for wait in backoff.iter().chain(raw.long.as_ref().map(|l| &l.every)) {
         if !(SignedDuration::ZERO..=MAX_WAIT).contains(wait) {
-            return Err((spanned.span(), format!("the wait {wait:#} is out of bounds; write one from 0s to 720h")));
+            return Err((spanned.span(), format!("the wait {wait:#} is out of range; write one from 0s to 720h")));
         }
     }
     if max > 1 && backoff.is_empty() {
         return Err((
             spanned.span(),
-            "`backoff` is empty; write at least one wait, for instance [\"1m\", \"5m\"]".into(),
+            "`backoff` is empty; write at least one wait, for example [\"1m\", \"5m\"]".into(),
         ));
     }
     Ok(Ladder { max, backoff, long: raw.long, then: raw.then.unwrap_or(then) })
@@ -412,7 +412,7 @@ fn late(raw: Option<&Spanned<Late>>) -> Result<Option<Late>, Problem> {
         return Ok(Some(late));
     }
     let message = format!(
-        "`late` needs extend from 50ms to 12h and times from 1 to {MAX_ATTEMPTS}; for instance {{ extend = \"30s\", times = 2 }}"
+        "`late` needs extend from 50ms to 12h and times from 1 to {MAX_ATTEMPTS}; for example {{ extend = \"30s\", times = 2 }}"
     );
     Err((spanned.span(), message))
 }
@@ -432,7 +432,7 @@ fn calls(raw: Option<&Spanned<RawCalls>>, default: Calls) -> Result<Calls, Probl
     if good {
         return Ok(calls);
     }
-    Err((spanned.span(), "`calls` needs attempts from 1 to 100 and 0s < base <= cap <= 15m; for instance { attempts = 5, base = \"100ms\", cap = \"5s\" }".into()))
+    Err((spanned.span(), "`calls` needs attempts from 1 to 100 and 0s < base <= cap <= 15m; for example { attempts = 5, base = \"100ms\", cap = \"5s\" }".into()))
 }
 
 /// The positions along one circle of `after` entries, if there is one.
@@ -465,7 +465,7 @@ fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
 
 fn list(names: &[&str]) -> String {
     if names.is_empty() {
-        return "(none is configured)".into();
+        return "(none configured)".into();
     }
     names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
 }

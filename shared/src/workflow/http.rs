@@ -43,7 +43,7 @@ pub struct Http {
 /// What an answer means to the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// It is done.
+    /// Done.
     Done,
     /// The same call may succeed later.
     Transient,
@@ -184,7 +184,7 @@ impl TryFrom<Spelled> for Status {
         };
         match text.as_bytes() {
             [digit @ b'1'..=b'5', b'x', b'x'] => Ok(Self::Class(u16::from(digit - b'0'))),
-            _ => Err(format!("`{text}` is no status; write one from 100 to 599, or a class such as \"5xx\"")),
+            _ => Err(format!("`{text}` is not a status; write one from 100 to 599, or a class such as \"5xx\"")),
         }
     }
 }

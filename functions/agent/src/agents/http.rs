@@ -41,10 +41,10 @@ impl Http {
     async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
         let Some(call) = &request.http else {
             // Known to this version, but not to the scheduler that sent it.
-            return Err(unready("the request names no URL; its scheduler is of an earlier version".into()));
+            return Err(unready("the request contains no URL; an earlier version of the scheduler sent it".into()));
         };
         let url = call.url_for(&request.task_id.0, &request.step);
-        let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is no URL: {e}", call.url)))?;
+        let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is not a URL: {e}", call.url)))?;
         let is_local = self.secrets.is_local();
         let is_callable = match url.scheme() {
             "https" => true,
@@ -52,16 +52,16 @@ impl Http {
             _ => false,
         };
         if !is_callable {
-            return Err(refused(format!("`{}` is not https; plain http is for the local system only", call.url)));
+            return Err(refused(format!("`{}` is not https; only the local system allows plain http", call.url)));
         }
         if address(&url).is_some_and(|ip| !may_call(ip, is_local)) {
-            return Err(refused(format!("`{}` is an address that no agent may call", call.url)));
+            return Err(refused(format!("agents may not call the address `{}`", call.url)));
         }
         let method = Method::from_bytes(call.method.as_bytes());
-        let method = method.map_err(|_| refused(format!("`{}` is no method", call.method)))?;
+        let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
         // Half of the time at most: past all of it, the wait would count against the host.
         let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
-        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets were not read in time".into())))?;
+        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets could not be read in time".into())))?;
         let mask = Mask::new(secrets.values().cloned());
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
@@ -159,7 +159,7 @@ fn headers(call: &http::Http, request: &Request, secrets: &BTreeMap<&str, String
         let good = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&filled));
         let (Ok(header), Ok(mut value)) = good else {
             // The value may be a secret.
-            return Err(unready(format!("header `{name}` would hold what no header can")));
+            return Err(unready(format!("the value of header `{name}` contains characters that a header cannot hold")));
         };
         value.set_sensitive(!secrets.is_empty());
         headers.insert(header, value);
@@ -179,7 +179,7 @@ impl Resolve for Resolver {
             let all: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let good: Vec<_> = all.into_iter().filter(|address| may_call(address.ip(), loopback)).collect();
             if good.is_empty() {
-                return Err(format!("`{}` has no address that an agent may call", name.as_str()).into());
+                return Err(format!("`{}` resolves to no address that agents may call", name.as_str()).into());
             }
             Ok(Box::new(good.into_iter()) as Addrs)
         })

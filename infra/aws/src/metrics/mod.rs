@@ -64,14 +64,14 @@ metrics! {
     STEP_ATTEMPTS "step_attempts" Counter Some("agent"), "Attempts given to an agent, undos included.";
     STEP_FAILURES "step_failures" Counter Some("agent"), "Attempts that failed or ran out of time, undos included.";
     RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "From CompleteBy to the save that took the attempt back.";
-    LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that came after their attempt had lost the step.";
-    SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer, because it was too late.";
+    LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that arrived after their attempt had lost the step.";
+    SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer because CompleteBy had passed.";
     BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
-    BREAKER_HALF_OPENED "breaker_half_opened" Counter Some("agent"), "Circuit breakers that let one call try.";
+    BREAKER_HALF_OPENED "breaker_half_opened" Counter Some("agent"), "Circuit breakers that let one trial call through.";
     BREAKER_CLOSED "breaker_closed" Counter Some("agent"), "Circuit breakers that closed again.";
-    OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Time since the oldest order was accepted of those not begun.";
-    OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Time since the oldest order was accepted of those under way.";
-    OUTBOX_LAG "outbox_lag" Gauge None, "Time for which the oldest owed alert or notice has waited.";
+    OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Age of the oldest order that has not begun, since it was accepted.";
+    OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Age of the oldest order in progress, since it was accepted.";
+    OUTBOX_LAG "outbox_lag" Gauge None, "Age of the oldest owed alert or notice.";
 }
 
 /// A metric under one value of its label.

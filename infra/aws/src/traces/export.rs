@@ -163,7 +163,7 @@ pub fn init(instance: &str) {
             Ok(false) => return None,
             Ok(true) => {}
             Err(variable) => {
-                tracing::error!(variable, "spans are not exported: its value is no URL; write http://HOST:PORT");
+                tracing::error!(variable, "spans are not exported: its value is not a URL; write http://HOST:PORT");
                 return None;
             }
         }

@@ -75,7 +75,7 @@ impl Transport {
             .deserializer_impl::<Answer, Infallible>(Unread)
             .build();
         let Answer(status, body) = operation.invoke(request).await.map_err(|error| {
-            tracing::debug!(error = %Chain(&error), "the endpoint for spans was not reached");
+            tracing::debug!(error = %Chain(&error), "the endpoint for spans could not be reached");
             kind(&error)
         })?;
         let body = read(body).await?;
@@ -90,7 +90,7 @@ impl Transport {
         if let Some(spans) = refused(body)
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(spans, "the collector took an export, and refused some of its spans or warned of them");
+            tracing::warn!(spans, "the collector accepted an export, but rejected or warned about some of its spans");
         }
     }
 }

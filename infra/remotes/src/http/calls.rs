@@ -192,15 +192,15 @@ fn answer_to(decision: Decision) -> Response {
         Decision::Declined { replayed: false } => declined().into_response(),
         Decision::Declined { replayed: true } => (replayed, declined()).into_response(),
         Decision::UndoFailed => {
-            unprocessable("undo_failed", "cannot be undone; it takes a person to put this right").into_response()
+            unprocessable("undo_failed", "cannot be undone; a person must put this right").into_response()
         }
         Decision::WasUndone => {
-            Problem::new(StatusCode::CONFLICT, "undone", "this key was undone, and is never applied again")
+            Problem::new(StatusCode::CONFLICT, "undone", "this key was undone and will never be applied again")
                 .into_response()
         }
         Decision::Reused => unprocessable(
             "key_reused",
-            "this key came with another body before; write a key of its own for each piece of work",
+            "this key was used with a different body; use a separate key for each piece of work",
         )
         .into_response(),
     }

@@ -83,7 +83,7 @@ pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, P
         }
         http.headers = headers.get_ref().iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
         if http.headers.len() < headers.get_ref().len() {
-            return Err((headers.span(), "a header is here twice; capital letters make no difference".into()));
+            return Err((headers.span(), "a header occurs twice; upper and lower case count as the same".into()));
         }
     }
     if let Some(output) = &table.output {
@@ -149,7 +149,7 @@ fn origin(url: &str) -> Option<url::Origin> {
 fn check_url(text: &str) -> Result<(), String> {
     const EXAMPLE: &str = "\"https://crm.example/orders/{order_id}\"";
     let names = placeholders(text)
-        .ok_or_else(|| format!("`{text}` has a brace without the other; write %7B for {{ and %7D for }}"))?;
+        .ok_or_else(|| format!("`{text}` has an unmatched brace; write %7B for {{ and %7D for }}"))?;
     if let Some(name) = names.iter().find(|name| !PLACEHOLDERS.contains(name)) {
         let advice = if secret(name).is_some() {
             "; a secret belongs in a header, because URLs are logged on their way"
@@ -162,16 +162,16 @@ fn check_url(text: &str) -> Result<(), String> {
     let path = host.find(['/', '?']).unwrap_or(host.len());
     // A URL with more slashes than two takes what follows them as its host.
     if path == 0 || text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path) {
-        return Err(format!("the host of `{text}` must be written out; write, for instance, {EXAMPLE}"));
+        return Err(format!("the host of `{text}` must be literal; write, for example, {EXAMPLE}"));
     }
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
-        return Err(format!("`{}` holds what no URL does; write, for instance, {EXAMPLE}", text.escape_debug()));
+        return Err(format!("`{}` contains characters that a URL cannot; write, for example, {EXAMPLE}", text.escape_debug()));
     }
     let url = Url::parse(&super::super::http::fill(text, |_| "x".into()))
-        .map_err(|e| format!("`{text}` is no URL ({e}); write, for instance, {EXAMPLE}"))?;
+        .map_err(|e| format!("`{text}` is not a URL ({e}); write, for example, {EXAMPLE}"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "a URL with a password in it; write a header such as authorization = \"Basic {secret:NAME}\"".into()
+            "the URL contains a password; write a header such as authorization = \"Basic {secret:NAME}\"".into()
         );
     }
     let address = match url.host() {
@@ -180,14 +180,14 @@ fn check_url(text: &str) -> Result<(), String> {
         Some(Host::Domain(_)) | None => None,
     };
     if address.is_some_and(|ip| !may_call(ip, true)) {
-        return Err(format!("`{text}` is the machine's own link, which agents do not call; write another host"));
+        return Err(format!("`{text}` is a link-local address, which agents may not call; write another host"));
     }
     let is_loopback =
         url.host() == Some(Host::Domain("localhost")) || address.is_some_and(|ip: std::net::IpAddr| ip.is_loopback());
     match url.scheme() {
         "https" => Ok(()),
         "http" if is_loopback => Ok(()),
-        _ => Err(format!("`{text}` is neither https nor http to this machine; write, for instance, {EXAMPLE}")),
+        _ => Err(format!("`{text}` is neither https nor http to this machine; write, for example, {EXAMPLE}")),
     }
 }
 
@@ -198,19 +198,19 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
         return Err(format!("`{}` cannot name a header; write letters, digits and `-`", name.escape_debug()));
     }
     if OURS.contains(&lower.as_str()) {
-        return Err(format!("header `{name}` is set by the call itself; leave it out"));
+        return Err(format!("the call sets header `{name}` itself; leave it out"));
     }
     if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
         return Err(format!("the value of header `{name}` is not printable ASCII"));
     }
     let names =
-        placeholders(value).ok_or_else(|| format!("the value of header `{name}` has a brace without the other"))?;
+        placeholders(value).ok_or_else(|| format!("the value of header `{name}` has an unmatched brace"))?;
     for placeholder in &names {
         match secret(placeholder) {
             Some(secret) if is_secret(secret) => {}
             Some(_) => {
                 return Err(format!(
-                    "`{{{placeholder}}}` names no secret; write {{secret:NAME}} with a lower-case letter, then letters, digits or `-`, at most {MAX_SECRET} in all"
+                    "`{{{placeholder}}}` does not name a secret; write {{secret:NAME}} with a lower-case letter, then letters, digits or `-`, at most {MAX_SECRET} in all"
                 ));
             }
             None if PLACEHOLDERS.contains(placeholder) => {}
@@ -223,7 +223,7 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
     }
     if SECRET.contains(&lower.as_str()) && !names.iter().any(|name| secret(name).is_some()) {
         return Err(format!(
-            "header `{name}` would hold a secret in the file; write its name, for instance {name} = \"Bearer {{secret:crm-token}}\""
+            "header `{name}` would contain a secret in the file; write its name instead, for example {name} = \"Bearer {{secret:crm-token}}\""
         ));
     }
     Ok(())
