@@ -513,8 +513,8 @@ def counts_in_documents_are_those_of_the_template(stack):
         return
     agents = len(stack.properties("Agent")["Environment"]["Variables"]["AGENTS"].split(","))
     more, words = 2 * agents + 1, {9: "nine", 11: "eleven", 13: "thirteen"}
-    if f"Lambda polls {words.get(more)} queues more" not in stack.raw["Parameters"]["PriorityClasses"]["Description"]:
-        yield f"PriorityClasses: Lambda polls {more} queues more"
+    if f"Lambda then polls {words.get(more)} more queues" not in stack.raw["Parameters"]["PriorityClasses"]["Description"]:
+        yield f"PriorityClasses: Lambda then polls {more} more queues"
     default = {n: int(stack.raw["Parameters"][f"{n}Concurrency"]["Default"]) for n in ("Scheduler", "Replies", "Submissions", "Agent")}
     most = sum(default.values()) + (agents - 1) * default["Agent"]
     deploy, cost = source.document("docs/deploy.md"), source.document("docs/cost.md")
@@ -522,7 +522,7 @@ def counts_in_documents_are_those_of_the_template(stack):
         f"{agents} x `AgentConcurrency`",
         f"{agents + 1} x `HighPriorityConcurrency` + {agents} x `LowPriorityConcurrency`",
         f"with the defaults about {most}",
-        f"The {words.get(more)} queues more",
+        f"The {words.get(more)} additional queues",
         f"`AgentConcurrency=2` are {2 * (agents + 3)}",
     ):
         if text not in deploy:
