@@ -65,7 +65,7 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
             };
             match engine.note_wait(&queue, &task.tenant, age, &workflow).await {
                 Ok(true) => {
-                    tracing::warn!(queue, age_ms = age.as_millis(), "messages are waiting too long")
+                    tracing::warn!(queue, age_ms = age.as_millis(), "messages wait too long")
                 }
                 Ok(false) => {}
                 Err(error) => {
