@@ -13,13 +13,13 @@ const NO_FAULT: [&str; 4] = [
     "independent_steps_run_side_by_side_and_dependent_ones_wait",
     "the_workflow_of_these_tests_has_the_shape_of_the_reference",
 ];
-/// Who recovers: nobody else is part of the system, or around it.
+/// Who recovers: everyone in or around the system.
 const WHO: [&str; 14] = [
     "agent",
     "author",
     "client",
     "leader",
-    "nobody has to",
+    "not needed",
     "operator",
     "other contender",
     "other supervisor",
