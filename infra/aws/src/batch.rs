@@ -128,7 +128,7 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     });
     for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {
         if let Err(error) = sent {
-            tracing::warn!(message.id = %id, error = %Chain(&error), "could not set a message aside; it comes again");
+            tracing::warn!(message.id = %id, error = %Chain(&error), "could not set a message aside; it will be redelivered");
             response.fail(id);
         }
     }

@@ -247,7 +247,7 @@ pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
         Ok(number) if number >= least && number <= most => Ok(number),
         Ok(_) | Err(_) => Err(Error {
             name,
-            problem: format!("`{text}` is out of bounds; write a whole number from {least} to {most}"),
+            problem: format!("`{text}` is out of range; write a whole number from {least} to {most}"),
         }),
     }
 }

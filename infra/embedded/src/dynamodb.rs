@@ -97,7 +97,7 @@ impl DynamoDb {
             return Err(DynoxideError::InternalServerError(reason.into()));
         }
         let unusable =
-            |error: io::Error| DynoxideError::InternalServerError(format!("its mark cannot be written: {error}"));
+            |error: io::Error| DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"));
         let database = Arc::new(Marked::open(database, path, durability.survives()).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),

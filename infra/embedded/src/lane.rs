@@ -49,7 +49,7 @@ pub(crate) struct Lane {
 pub(crate) enum Unfinished {
     #[error("the call was not finished")]
     Dropped,
-    #[error("the tables file could not be written ({0}); mend the disk and start again")]
+    #[error("the tables file could not be written ({0}); fix the disk and restart")]
     NotDurable(String),
 }
 

@@ -144,7 +144,7 @@ impl Tallies {
         for (order_id, tally) in unknown {
             let standing: u32 = tally.standing.iter().sum();
             let words = format!(
-                "order `{order_id}` is in the ledger with {standing} standing effects, but was not expected at all"
+                "order `{order_id}` is in the ledger with {standing} effects left, but was not expected at all"
             );
             report.add(order_id, Kind::UnknownOrder, words);
             check_order(&mut report, order_id, &Expected::Any, tally);
@@ -159,7 +159,7 @@ fn check_order(report: &mut Report, order_id: &str, expected: &Expected, tally: 
         let standing = tally.standing[service.index()];
         let mut add = |kind, words: String| report.add(order_id, kind, words);
         if applied > 1 {
-            let words = format!("applied its effect {applied} times, {standing} still standing");
+            let words = format!("applied its effect {applied} times, {standing} are left");
             add(Kind::Doubled, format!("order `{order_id}`: `{service}` {words}"));
         }
         match expected {
@@ -171,7 +171,7 @@ fn check_order(report: &mut Report, order_id: &str, expected: &Expected, tally: 
                 }
             }
             Expected::Applied(_) if standing > 0 && service.is_undoable() => {
-                let words = format!("order `{order_id}`: an effect of `{service}` stands, but none was expected");
+                let words = format!("order `{order_id}`: an effect of `{service}` is left, but none was expected");
                 add(Kind::Unexpected, words);
             }
             Expected::Undone if standing > 0 && service.is_undoable() => {

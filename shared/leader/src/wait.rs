@@ -111,7 +111,7 @@ impl Outage {
             tracing::error!(
                 lease = settings.name,
                 alarm = "no_leader",
-                "nobody leads `{}`: the lease store is unavailable: {}",
+                "`{}` has no leader: the lease store is unavailable: {}",
                 settings.name,
                 chain(error)
             );

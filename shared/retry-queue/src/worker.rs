@@ -122,7 +122,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 _ = tick.tick() => {
                     let free = self.strategies.at_once.saturating_sub(jobs.len());
                     if let Err(error) = self.poll(free).await {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "a poll failed, the next one tries again");
+                        tracing::warn!(error = &error as &dyn std::error::Error, "a poll failed; the next one retries");
                     }
                 }
             }
@@ -235,7 +235,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
 }
 
 fn note(error: &Error) -> usize {
-    tracing::warn!(error = error as &dyn std::error::Error, "a due task stays for the next poll");
+    tracing::warn!(error = error as &dyn std::error::Error, "a due task is left for the next poll");
     1
 }
 

@@ -138,7 +138,7 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
 /// The reader of TOML says what it expected, but not what to write: that depends on what is `written` there.
 fn advice(message: &str, written: &str) -> Option<String> {
     if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
-        return Some(format!("{written} stands where a list belongs; write [{written}]"));
+        return Some(format!("{written} must be a list; write [{written}]"));
     }
     if !message.contains("duration") {
         return None;
@@ -351,13 +351,13 @@ fn doer(
 
 fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem> {
     if agent.get_ref() == HTTP {
-        return Err((agent.span(), "write `http = \"URL\"` in place of `agent = \"http\"`".into()));
+        return Err((agent.span(), "write `http = \"URL\"` instead of `agent = \"http\"`".into()));
     }
     if known.agents.contains(&agent.get_ref().as_str()) {
         return Ok(());
     }
     let message = format!(
-        "unknown agent `{}`; write one of {}, or register yours (docs/agents.md)",
+        "unknown agent `{}`; write one of {}, or register your own (docs/agents.md)",
         agent.get_ref(),
         list(known.agents)
     );

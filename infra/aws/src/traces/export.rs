@@ -168,12 +168,12 @@ pub fn init(instance: &str) {
             }
         }
         if let Some(variable) = settings::wrong_sampler(settings::environment) {
-            tracing::warn!(variable, "its value is wrong; sampling is not what it asks for");
+            tracing::warn!(variable, "its value is invalid, so it does not set the sampling");
         }
         let log = |error: &ExporterBuildError| {
             let error = error.to_string();
             let variable = settings::named_by(&error);
-            tracing::error!(variable, "spans are not exported, as the environment is wrong");
+            tracing::error!(variable, "spans are not exported: the environment is invalid");
         };
         build(instance).inspect_err(log).ok()
     });
@@ -245,7 +245,7 @@ pub async fn finish() {
     outlet.flush(None, true).await;
     match outlet.waiting.count() {
         0 => {}
-        spans => tracing::warn!(spans, "spans are discarded: the collector did not take them before the end"),
+        spans => tracing::warn!(spans, "spans are discarded: the collector did not accept them before shutdown"),
     }
 }
 
@@ -292,7 +292,7 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
                 },
             };
             let pause = pace.failed();
-            tracing::warn!(spans, error, "spans were not taken and are lost; the next ones are sent in {pause:?}");
+            tracing::warn!(spans, error, "the collector did not accept spans, which are lost; next export in {pause:?}");
             break;
         }
         match self.waiting.take_dropped() {

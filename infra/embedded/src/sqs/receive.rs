@@ -115,8 +115,8 @@ impl Sqs {
             if entry.cut_short >= CUT_SHORT_MAX {
                 let (id, queue, times) = (entry.content.id, &from.name, entry.cut_short);
                 tracing::error!(
-                    "message {id} of {queue} was under way when this program ended without a clean stop, {times} times in a \
-                     row; it is a dead letter now"
+                    "message {id} of {queue} was in progress at {times} consecutive unclean ends of this program; it \
+                     is now a dead letter"
                 );
             }
             entry.source.get_or_insert_with(|| Arc::clone(&from.arn));

@@ -274,7 +274,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         let lazy = std::mem::take(&mut self.pending().lazy);
         if let Err(error) = self.commit(&[], &lazy) {
-            tracing::warn!("queues: the last deletes were lost, messages will come again: {error}");
+            tracing::warn!("queues: the last deletes were lost, so messages will be redelivered: {error}");
         }
     }
 }

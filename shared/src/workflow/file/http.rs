@@ -152,11 +152,11 @@ fn check_url(text: &str) -> Result<(), String> {
         .ok_or_else(|| format!("`{text}` has an unmatched brace; write %7B for {{ and %7D for }}"))?;
     if let Some(name) = names.iter().find(|name| !PLACEHOLDERS.contains(name)) {
         let advice = if secret(name).is_some() {
-            "; a secret belongs in a header, because URLs are logged on their way"
+            "; a secret belongs in a header, because URLs are logged along the way"
         } else {
             ""
         };
-        return Err(format!("a URL cannot hold `{{{name}}}`; write {{order_id}} or {{step}}{advice}"));
+        return Err(format!("a URL cannot contain `{{{name}}}`; write {{order_id}} or {{step}}{advice}"));
     }
     let host = text.split_once("://").map_or("", |(_, rest)| rest);
     let path = host.find(['/', '?']).unwrap_or(host.len());
@@ -216,7 +216,7 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
             None if PLACEHOLDERS.contains(placeholder) => {}
             None => {
                 return Err(format!(
-                    "a header cannot hold `{{{placeholder}}}`; write {{order_id}}, {{step}} or {{secret:NAME}}"
+                    "a header cannot contain `{{{placeholder}}}`; write {{order_id}}, {{step}} or {{secret:NAME}}"
                 ));
             }
         }

@@ -243,8 +243,8 @@ fn remote(text: &str) -> Result<(String, String), String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for instance 0.1".to_owned())?;
-    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for instance 0.1".into()) }
+    let rate: f64 = text.parse().map_err(|_| "write a number from 0 to 1, for example 0.1".to_owned())?;
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("write a number from 0 to 1, for example 0.1".into()) }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

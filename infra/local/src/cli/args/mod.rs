@@ -18,7 +18,7 @@ use std::path::PathBuf;
 const AFTER: &str = "\
 Examples:
   stepwarden                     run the demo
-  stepwarden up                  start the system and stay up
+  stepwarden up                  start the system and keep it running
   stepwarden doctor              check the system's health, and what to do about problems
   stepwarden submit order.json --wait
   stepwarden overview            show what waits for a person
@@ -58,9 +58,9 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     any free port; the first line of the output is the URL\n  stepwarden up --memory     keep the data in memory"
     )]
     Up(Up),
-    /// Run many orders with faults through a fresh system, then check every effect
+    /// Run many orders with faults through a new system, then check every effect
     #[command(
-        after_help = "Examples:\n  stepwarden demo\n  stepwarden demo my.jsonl --seed 7    your own orders, one JSON object a line"
+        after_help = "Examples:\n  stepwarden demo\n  stepwarden demo my.jsonl --seed 7    your own orders, one JSON object per line"
     )]
     Demo(Demo),
     /// Measure throughput, latency, recovery and memory on this machine, in about a minute
@@ -127,7 +127,7 @@ pub enum Command {
     /// List queues and what is in them
     #[command(after_help = "Examples:\n  stepwarden queues")]
     Queues(At),
-    /// Show who leads the supervisors
+    /// Show the leading supervisor
     #[command(after_help = "Examples:\n  stepwarden leader")]
     Leader(At),
     /// List dead letters and messages set aside, by queue; `dlq redrive` moves them back
