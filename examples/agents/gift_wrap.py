@@ -1,4 +1,4 @@
-"""An agent in Python: wraps gifts, and unwraps them when an order is undone. docs/agents.md says what it has to keep to.
+"""An agent in Python: wraps gifts, and unwraps them when an order is undone. docs/agents.md has the rules for agents.
 
     pip install -r examples/agents/requirements.txt
     AWS_ENDPOINT_URL=http://localhost:8081 AWS_DEFAULT_REGION=local AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x \
@@ -17,11 +17,11 @@ from datetime import datetime, timezone
 import boto3
 
 STACK = os.environ.get("STACK", "stepwarden")
-# How far apart two clocks may be: nothing starts later than this before CompleteBy.
+# Largest difference between two clocks: no work starts later than this before CompleteBy.
 SKEW_S = float(os.environ.get("CLOCK_SKEW_S", "1"))
 TAKES_S = float(os.environ.get("WRAPPING_TAKES_S", "0.1"))
 
-# The service that this agent wraps. What is done under a key is done once, and what was undone is never done again.
+# The service behind this agent. Work under a key is done once, and work that was undone is never done again.
 shelf = sqlite3.connect(os.environ.get("SHELF", "gift-wrap.db"), isolation_level=None)
 shelf.execute("CREATE TABLE IF NOT EXISTS gifts (key TEXT PRIMARY KEY, paper TEXT, undone INTEGER NOT NULL DEFAULT 0)")
 
