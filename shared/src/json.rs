@@ -420,9 +420,7 @@ mod tests {
             (r#"{"a": [0e999, 1e999]}"#, Some("`a[1]` is a number beyond what a double holds; send it as a string")),
             (
                 r#"{"a": {"b": 1, "$serde_json::private::RawValue": "x"}}"#,
-                Some(
-                    "`a.$serde_json::private::RawValue` is a name that the JSON parser reserves; choose another one",
-                ),
+                Some("`a.$serde_json::private::RawValue` is a name that the JSON parser reserves; choose another one"),
             ),
             (r#"{"$serde_json::private": ["$serde_json::private::RawValue"]}"#, None),
             ("\"\\ud800\"", Some("unexpected end of hex escape at line 1 column 8")),

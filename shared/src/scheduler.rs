@@ -165,9 +165,7 @@ fn check_output(output: &Value) -> Result<(), String> {
     if bytes <= MAX_OUTPUT {
         return Ok(());
     }
-    Err(format!(
-        "the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"
-    ))
+    Err(format!("the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
 }
 
 /// The save that settled this attempt went through, but its effects may not have gone out.

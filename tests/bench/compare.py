@@ -26,8 +26,8 @@ FIGURES = [
     ("written_kb_per_order", "the disk was given per order, KB"),
     ("idle_memory_mb", "memory, idle, MB"),
     ("peak_memory_mb", "memory, peak, MB"),
-    ("worker_killed_ms", "worker killed: work goes on after, ms"),
-    ("server_killed_ms", "server killed: work goes on after, ms"),
+    ("worker_killed_ms", "worker killed: work continues after, ms"),
+    ("server_killed_ms", "server killed: work continues after, ms"),
 ]
 OURS = "stepwarden"
 

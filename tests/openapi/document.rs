@@ -274,8 +274,9 @@ pub fn routes() -> Vec<Route> {
         .refuses(&["no_such_route"]),
     ];
     let known = (304, "Not changed since the version in `If-None-Match`.", None, vec!["traceparent", "ETag"]);
-    let if_none_match =
-        || parameter("header", "If-None-Match", "The ETag of the version that the client has.", json!({"type": "string"}));
+    let if_none_match = || {
+        parameter("header", "If-None-Match", "The ETag of the version that the client has.", json!({"type": "string"}))
+    };
     for route in
         all.iter_mut().filter(|route| route.method == "get" && (route.id == "getOrder" || route.tag == "operator"))
     {

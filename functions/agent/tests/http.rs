@@ -230,8 +230,7 @@ async fn an_output_is_held_to_what_is_kept_of_it() {
     let ask = async |pointer: &str| act(&server.request("/beside/1", json!({"output": pointer}))).await;
     assert_eq!(ask("/id").await, Ok(json!(7)));
     assert_eq!(ask("/no").await, Ok(Value::Null));
-    for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` occurs twice"), ("/x/a", "`a` occurs twice")]
-    {
+    for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` occurs twice"), ("/x/a", "`a` occurs twice")] {
         let Err(AgentError::Permanent { error }) = ask(pointer).await else { panic!("it cannot be kept") };
         assert!(error.contains(named), "{error}");
     }

@@ -70,7 +70,9 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     ];
     let stray = stray.into_iter().find(|(_, is_stray)| *is_stray);
     Some(match stray {
-        Some((field, _)) => Err(problem::invalid_field(field, format!("`{name}` does not take `{field}`; leave it out"))),
+        Some((field, _)) => {
+            Err(problem::invalid_field(field, format!("`{name}` does not take `{field}`; leave it out")))
+        }
         None => Ok(what),
     })
 }
@@ -82,7 +84,8 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
 pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>) -> Result<(String, String), Problem> {
     let text = |field: &'static str, text: Option<&str>, most: usize| {
         let text = text.map(str::trim).filter(|text| !text.is_empty());
-        let text = text.ok_or_else(|| problem::invalid_field(field, "is required; it is kept in the order's history"))?;
+        let text =
+            text.ok_or_else(|| problem::invalid_field(field, "is required; it is kept in the order's history"))?;
         if text.len() > most {
             return Err(problem::invalid_field(field, format!("must have at most {most} bytes")));
         }
@@ -153,9 +156,11 @@ impl Answer {
             }
             Ok(Outcome::NotFound) => ("not_found", None, None),
             Err(error @ Error::Corrupt { .. }) => ("unreadable", None, Some(error.to_string())),
-            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
-                ("unavailable", None, Some(format!("{error}; the act may have been recorded; check the order before repeating it")))
-            }
+            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => (
+                "unavailable",
+                None,
+                Some(format!("{error}; the act may have been recorded; check the order before repeating it")),
+            ),
         };
         Self { order_id, outcome, version, why }
     }

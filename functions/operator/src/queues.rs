@@ -113,7 +113,10 @@ impl Operator {
             return Err(problem::invalid_field("rate_per_s", format!("must be a whole number from 1 to {MAX_RATE}")));
         }
         if wish.all && name == queue::SET_ASIDE {
-            return Err(problem::invalid_field("all", "works for dead letters only; move messages set aside with `limit`"));
+            return Err(problem::invalid_field(
+                "all",
+                "works for dead letters only; move messages set aside with `limit`",
+            ));
         }
         tracing::info!(queue = name, operator = by, "moving messages back: {reason}");
         let wish = Wish { limit: (!wish.all).then_some(limit), rate_per_s, dry_run: wish.dry_run };

@@ -410,10 +410,7 @@ async fn messages_set_aside_go_back_to_where_they_came_from() {
     assert_eq!((status, &body["waiting"], &body["moved"]), (200, &json!(3), &json!(0)), "{body}");
     assert_eq!(body["left"].as_array().unwrap().len(), 3, "the first few, to look at: {body}");
     let (_, body) = world.post("/queues/set-aside/redrive", json!({"by": "ann", "reason": "fixed"})).await;
-    assert_eq!(
-        (&body["moved"], &body["left"][0]["why"]),
-        (&json!(2), &json!("queue `test-gone` no longer exists"))
-    );
+    assert_eq!((&body["moved"], &body["left"][0]["why"]), (&json!(2), &json!("queue `test-gone` no longer exists")));
     assert_eq!(world.drain(queue::SCHEDULER).await, [json!({"type": "wake"})]);
     assert_eq!(world.drain(&queue::agent("x")).await, [json!({"a": 1})]);
     let (status, body) = world.post("/queues/nothing/redrive", json!({"by": "ann", "reason": "r"})).await;

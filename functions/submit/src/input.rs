@@ -158,11 +158,7 @@ fn check_order(input: &Value) -> Result<(), Problem> {
     let rule = |good: bool, field: &dyn Fn() -> String, what: &str| {
         if good { Ok(()) } else { Err(invalid_input(None, what).at(format!("input.{}", field()))) }
     };
-    rule(
-        !order.order_ref.0.is_empty(),
-        &|| "order_ref".into(),
-        "must not be empty; use your own order number",
-    )?;
+    rule(!order.order_ref.0.is_empty(), &|| "order_ref".into(), "must not be empty; use your own order number")?;
     rule(!order.customer.id.0.is_empty(), &|| "customer.id".into(), "must not be empty")?;
     let is_currency = order.currency.len() == 3 && order.currency.bytes().all(|b| b.is_ascii_uppercase());
     rule(is_currency, &|| "currency".into(), "must be an ISO 4217 code of three capital letters, for example USD")?;

@@ -254,7 +254,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(unavailable(&Error::Corrupt { what, why }));
         };
         if stored.hash != order.hash {
-            let detail = format!("order {} was submitted under this key with different content; use a new key", order.id);
+            let detail =
+                format!("order {} was submitted under this key with different content; use a new key", order.id);
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }
         // Whoever submitted it first may have died before the notice, or before the Wake.

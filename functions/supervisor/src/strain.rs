@@ -101,9 +101,5 @@ async fn replace<S: StateStore, M: Messenger>(
 }
 
 fn warn(agent: &str, error: &Error) {
-    tracing::warn!(
-        agent,
-        error = error as &dyn std::error::Error,
-        "an agent's alert waits for the next sweep"
-    );
+    tracing::warn!(agent, error = error as &dyn std::error::Error, "an agent's alert waits for the next sweep");
 }

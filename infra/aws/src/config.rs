@@ -82,8 +82,7 @@ impl Config {
         let mut agents = list("AGENTS");
         let external_agents = list("EXTERNAL_AGENTS");
         if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
-            let problem =
-                format!("`{name}` is also in AGENTS; list it here if your own program serves it, else there");
+            let problem = format!("`{name}` is also in AGENTS; list it here if your own program serves it, else there");
             return Err(Error { name: "EXTERNAL_AGENTS", problem });
         }
         agents.extend(external_agents.iter().cloned());

@@ -96,8 +96,9 @@ impl DynamoDb {
             let reason = "its file system cannot keep SQLite's write-ahead log; put the data on a local disk";
             return Err(DynoxideError::InternalServerError(reason.into()));
         }
-        let unusable =
-            |error: io::Error| DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"));
+        let unusable = |error: io::Error| {
+            DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"))
+        };
         let database = Arc::new(Marked::open(database, path, durability.survives()).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),

@@ -155,10 +155,7 @@ fn advice(message: &str, written: &str) -> Option<String> {
             format!("{written} is a duration without a unit; write for example \"{n}s\", \"{n}m\" or \"{n}h\"")
         }
         Some(n) if hours > 0 => {
-            format!(
-                "{written} is a duration in days or weeks, whose length varies; write \"{}h\"",
-                n * hours
-            )
+            format!("{written} is a duration in days or weeks, whose length varies; write \"{}h\"", n * hours)
         }
         _ => format!("{written} is not a duration; write one with a unit, for example \"30s\", \"5m\" or \"1h\""),
     })
@@ -201,8 +198,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     }
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
-        let message =
-            format!("the steps wait for each other in a cycle ({path}); remove one of these `after` entries");
+        let message = format!("the steps wait for each other in a cycle ({path}); remove one of these `after` entries");
         let after = &raw.step[cycle[0]].get_ref().after;
         let entry = after.iter().find(|a| a.get_ref() == names[cycle[1]]).expect("a circle is made of `after` entries");
         return Err((entry.span(), message));
@@ -334,7 +330,9 @@ fn doer(
     known: Known<'_>,
 ) -> Result<Option<(String, Option<Http>)>, Problem> {
     match (agent, http) {
-        (Some(agent), Some(_)) => Err((agent.span(), "the step has both `agent` and `http`; keep one of the two".into())),
+        (Some(agent), Some(_)) => {
+            Err((agent.span(), "the step has both `agent` and `http`; keep one of the two".into()))
+        }
         (Some(agent), None) => {
             check_agent(agent, known)?;
             Ok(Some((agent.get_ref().clone(), None)))

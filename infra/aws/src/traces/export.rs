@@ -292,7 +292,11 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
                 },
             };
             let pause = pace.failed();
-            tracing::warn!(spans, error, "the collector did not accept spans, which are lost; next export in {pause:?}");
+            tracing::warn!(
+                spans,
+                error,
+                "the collector did not accept spans, which are lost; next export in {pause:?}"
+            );
             break;
         }
         match self.waiting.take_dropped() {

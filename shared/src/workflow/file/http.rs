@@ -165,7 +165,10 @@ fn check_url(text: &str) -> Result<(), String> {
         return Err(format!("the host of `{text}` must be literal; write, for example, {EXAMPLE}"));
     }
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
-        return Err(format!("`{}` contains characters that a URL cannot; write, for example, {EXAMPLE}", text.escape_debug()));
+        return Err(format!(
+            "`{}` contains characters that a URL cannot; write, for example, {EXAMPLE}",
+            text.escape_debug()
+        ));
     }
     let url = Url::parse(&super::super::http::fill(text, |_| "x".into()))
         .map_err(|e| format!("`{text}` is not a URL ({e}); write, for example, {EXAMPLE}"))?;
@@ -203,8 +206,7 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
     if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
         return Err(format!("the value of header `{name}` is not printable ASCII"));
     }
-    let names =
-        placeholders(value).ok_or_else(|| format!("the value of header `{name}` has an unmatched brace"))?;
+    let names = placeholders(value).ok_or_else(|| format!("the value of header `{name}` has an unmatched brace"))?;
     for placeholder in &names {
         match secret(placeholder) {
             Some(secret) if is_secret(secret) => {}
