@@ -19,7 +19,7 @@ const AFTER: &str = "\
 Examples:
   stepwarden                     run the demo
   stepwarden up                  start the system and keep it running
-  stepwarden doctor              check the system's health, and what to do about problems
+  stepwarden doctor              check the system, and say what to do about problems
   stepwarden submit order.json --wait
   stepwarden overview            show what waits for a person
 

@@ -181,7 +181,7 @@ pub struct Bulk {
     /// Act on at most this many orders
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
-    /// Acts a second, 1 to 100
+    /// Acts per second, 1 to 100
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rate: u64,
     /// Stop after this many failures
