@@ -1,7 +1,8 @@
-//! One change of a task in the making: the transitions that scheduler and supervisor share.
+//! One change of a task: the transitions that scheduler and supervisor share.
 //!
-//! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Which transition
-//! happens is decided by its callers; here is only what each one does to the record, and what has to be sent after it.
+//! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers decide
+//! which transition happens; the code here only defines what each one does to the record, and what must be sent after
+//! it.
 
 use crate::decision::{Decision, Turn};
 use crate::history::{self, Entry, Kind};

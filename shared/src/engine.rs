@@ -1,7 +1,8 @@
 //! Load, decide, save, send: the only code that awaits between reading a task and writing it.
 //!
-//! The message that triggered the work is the outbox. If the process dies anywhere here, the queue delivers the message
-//! again and the decision re-sends what may not have gone out. A version conflict means: decide again on what is there.
+//! The message that triggered the work is the outbox. If the process dies anywhere here, the queue redelivers the
+//! message and the decision re-sends what may not have been sent. After a version conflict it decides again on the new
+//! state.
 
 mod memory;
 mod outbox;

@@ -1,4 +1,5 @@
-//! What travels: to the scheduler's queue, to agents' queues, to the submitter's queue and to the event bus. All JSON.
+//! The messages: to the scheduler's queue, to agents' queues, to the submitter's queue and to the event bus. All are
+//! JSON.
 
 use crate::history::{MAX_TEXT, shorten};
 use crate::order::Id;

@@ -1,8 +1,8 @@
-//! Overload: whether a new order is refused because work waits too long already.
+//! Overload: whether a new order is refused because messages already wait too long.
 //!
-//! Once messages wait about as long as a step may take, attempts expire before they begin, and every one of them makes the
-//! queue longer. So the door closes well before that. How long messages wait is seen where they arrive: schedulers note it
-//! while it is above the limit, and whoever takes orders reads the note. While all is well, nothing is written.
+//! If messages wait about as long as a step's timeout, attempts expire before they begin, and each of them lengthens
+//! the queue. So admission closes well before that. Schedulers measure how long messages wait when they arrive, and
+//! record it while it exceeds the limit; submit reads the record. Under normal load nothing is written.
 
 use crate::order::Id;
 use crate::time::{SignedDuration, Timestamp};

@@ -1,12 +1,12 @@
-//! Pools of an agent: the one the next request goes to, and how each of them does.
+//! Pools of an agent: which one gets the next request, and the health of each.
 //!
-//! A pool is a set of consumers with queues of its own. An agent has one, called as it is, unless the configuration names
-//! several, the most preferred first. A request goes to the first one that is healthy; an attempt after a failure begins
-//! with the pool after the one it began with before. The pool is recorded with the claim, so that a request that is sent
-//! again goes the same way. In two pools a step is as safe as in one: its idempotency key is the same.
+//! A pool is a set of consumers with their own queues. An agent has one pool of its own name unless the configuration
+//! lists several, preferred pool first. A request goes to the first healthy pool; an attempt after a failure begins
+//! with the pool after the previous one. The claim records the pool, so that a re-sent request goes the same way. A
+//! step is as safe in two pools as in one, because its idempotency key is the same.
 //!
-//! Health is learned from what comes back, by each instance for itself and in memory only: it guides, and decides nothing
-//! that has to be right. Everything here is pure; the engine keeps the [`Pools`] and tells them what it saved.
+//! Each instance learns health from replies and keeps it in memory only: it is a preference, and correctness never
+//! depends on it. Everything here is pure; the engine keeps the [`Pools`] and tells them what it saved.
 
 use crate::message::{Outcome, Reply};
 use crate::retry::asked_wait;

@@ -1,4 +1,4 @@
-//! How long to wait: the supervisor's ladder between attempts, and full jitter between an agent's calls.
+//! How long to wait: the retry ladder between attempts, and full jitter between an agent's calls.
 
 use crate::time::SignedDuration;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
-//! The scheduler's decision: a recorded task and an event become the next record and what to send after it is saved.
+//! The scheduler's decision: a recorded task and an event become the next record and the messages to send after it is
+//! saved.
 //!
-//! It holds no word of any one workflow, and it is pure: the time and the instance are arguments. Every branch keeps to
+//! It knows no particular workflow, and it is pure: the time and the instance are arguments. Every branch follows
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
-//! decides on the current state, whatever version it names. A repeated message re-sends what may not have gone out.
+//! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
 use crate::change::{self, Change, Miss};
 use crate::decision::{Decision, Event, Kept, Turn};

@@ -1,7 +1,7 @@
-//! Strain: a large part of a sweep is held up at one agent. Its back-off is then stretched, and an operator is told once.
+//! Strain: one agent holds up a large part of a sweep. Its back-off is then stretched, and an operator gets one alert.
 //!
-//! A sweep sees what went wrong and never what went well, so this is no measure of load: nobody is refused for it. What it
-//! is good for is to leave an agent in trouble alone for longer, before the ladders of all its orders are spent.
+//! A sweep sees only failures, never successes, so strain does not measure load, and no order is refused for it. Its
+//! purpose is to call a failing agent less often before the retry ladders of all its orders are spent.
 
 use crate::change::is_past;
 use crate::decision::Turn;

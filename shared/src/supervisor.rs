@@ -1,7 +1,7 @@
-//! The supervisor's decision: looks at one recorded task and requests recovery where a step's time has passed.
+//! The supervisor's decision: checks one recorded task and requests recovery if a step's time has passed.
 //!
-//! It knows no business operation and sends nothing to agents: all it does is to count the failure, give the step back
-//! (or turn the task to undo, or stop it and alert), and wake a scheduler.
+//! It knows no business operation and sends nothing to agents. It only counts the failure, returns the step (or turns
+//! the task to undo, or stops it with an alert), and wakes a scheduler.
 
 use crate::agents::MAX_WITHHELD;
 use crate::change::{self, Change, Miss};

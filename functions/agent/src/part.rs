@@ -1,4 +1,4 @@
-//! The part of an answer that a step keeps. What lies beside it is nobody's output, so it may be whatever its service likes.
+//! The part of an answer that a step keeps. The rest is not part of the output, so it may be any JSON.
 
 use serde::de::IgnoredAny;
 

@@ -1,12 +1,13 @@
-//! The supervisor: sweeps the due index under leases, and requests recovery of what is overdue.
+//! The supervisor: sweeps the due index under leases, and requests recovery of overdue orders.
 //!
-//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue, put events, and
-//! nothing else: it has no right on agents' queues and knows no remote service.
+//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue and put
+//! events, and nothing else: it has no permission on agents' queues and knows no remote service.
 //!
-//! The due index is divided into groups of shards, each led under a lease of its own, so that several supervisors work at
-//! once. **No lease, no sweep**: while the lease store is away nothing is recovered here, and an alarm says so. The leases
-//! live in the state table, so a supervisor without them could write nothing anyway. Two leaders at once do no harm: every
-//! write is conditional, and carries the lease's token, of which a task refuses an older one.
+//! The due index is divided into groups of shards, each led under its own lease, so that several supervisors can work
+//! concurrently. **No lease, no sweep**: while the lease store is unavailable nothing is recovered here, and an alarm
+//! says so. The leases live in the state table, so a supervisor without them could write nothing anyway. Two leaders
+//! at once do no harm: every write is conditional and carries the lease's fencing token, and a task refuses older
+//! tokens.
 
 pub mod ages;
 mod strain;

@@ -1,6 +1,6 @@
-//! What a sweep says about the agents: who is strained is recorded, and an operator is told once.
+//! What a sweep learns about the agents: it records strained agents and alerts an operator once.
 //!
-//! The record comes before the alert and says that it is owed; it is owed until it was sent, whoever sends it.
+//! The record is written before the alert and says that the alert is owed, until any supervisor has sent it.
 
 use shared::engine::Engine;
 use shared::message::Effect;

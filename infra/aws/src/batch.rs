@@ -1,5 +1,5 @@
-//! What every function that consumes a queue does alike: read each record, set aside what cannot be read, and name the
-//! records that have to come again (`ReportBatchItemFailures`).
+//! Shared by all queue consumers: read each record, set aside unreadable ones, and name the records to redeliver
+//! (`ReportBatchItemFailures`).
 
 use crate::telemetry::Chain;
 use crate::traces;

@@ -1,4 +1,4 @@
-//! What a process is told at its start, read once and checked. The names of the variables match template.yaml.
+//! The configuration of a process, read once at start and checked. The names of the variables match template.yaml.
 
 use crate::reply_queues::ReplyQueues;
 use shared::message::Request;

@@ -1,4 +1,4 @@
-//! Many items in one request.
+//! Reads of many items in one request.
 
 use crate::item::Item;
 use crate::state_store::DynamoStore;

@@ -1,7 +1,7 @@
-//! Poison messages move back to where they came from: from the queue of messages set aside, and from dead-letter queues.
+//! Moves messages back to the queues they came from: messages set aside, and dead letters.
 //!
-//! A message is sent to its queue before it is deleted here, so it is never lost; at worst it is there twice, and whoever
-//! receives it is fenced.
+//! A message is sent to its queue before it is deleted here, so it is never lost. At worst it exists twice, and
+//! receivers fence off the duplicate.
 
 use crate::clients::Clients;
 use crate::config::{Config, queue};

@@ -1,5 +1,5 @@
-//! Tables and queues as template.yaml makes them, for endpoints where nobody deploys a template: the local system, an
-//! emulator, the contract tests. What exists already is left as it is.
+//! Tables and queues as template.yaml creates them, for endpoints without a deployed template: the local system, an
+//! emulator, the contract tests. Whatever already exists is left unchanged.
 
 use crate::clients::Clients;
 use crate::config::{Config, queue};

@@ -1,4 +1,4 @@
-//! Folders and files that nobody else on this machine may read.
+//! Folders and files that only their owner can read.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;

@@ -1,8 +1,8 @@
-//! What all listeners and all files of the local system have in common.
+//! Shared by all listeners and data files of the local system.
 //!
-//! [`listener`] serves the API, the AWS endpoints and the remote services: who is let in, how long a caller may take, and how
-//! many there may be, is said there once. [`folder`] makes files that nobody else may read, and [`marks`] tells whether a
-//! database still holds what it held.
+//! [`listener`] serves the API, the AWS endpoints and the remote services, with one set of limits on hosts, time and
+//! number of connections. [`folder`] creates files that only their owner can read, and [`marks`] checks that a
+//! database is unchanged since it was closed.
 
 pub mod folder;
 pub mod host;

@@ -1,12 +1,12 @@
-//! The door of the API: a bounded number of submissions is under way at once, and who waits too long for a place is told to
-//! come back. Lambda's concurrency does this on AWS.
+//! Admission to the API: a limited number of concurrent submissions. A submission that waits too long for a place is
+//! told to come back. Lambda's concurrency does this on AWS.
 //!
-//! Without it any number of them waits in front of the one writer of the store, together with all orders under way, until
-//! calls run out of time and are tried again: then nothing gets on, and no message is old enough for the overload guard to
-//! see (ten times the capacity of a slow store, over 256 connections).
+//! Without it any number of submissions waits for the one writer of the store, together with all orders in progress,
+//! until calls time out and are retried. Then nothing makes progress, and no message is old enough for the overload
+//! guard to notice (ten times the capacity of a slow store, over 256 connections).
 //!
-//! A place that becomes free goes to the tenant with the fewest under way, so nobody's submissions wait behind all those of
-//! another tenant: in one row, 400 connections of one tenant left another 4 of 27.
+//! A free place goes to the tenant with the fewest submissions in progress, so no tenant waits behind all submissions
+//! of another: in a single queue, 400 connections of one tenant left another 4 of 27.
 
 use crate::http::Handler;
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;

@@ -1,7 +1,7 @@
-//! Whose turn it is, where queues of different urgency share the places of one consumer.
+//! Turn-taking of queues of different urgency that share the places of one consumer.
 //!
-//! While places are free nobody waits. When one becomes free and several classes wait for it, the most urgent one gets it,
-//! but for one place in five, which is each lower class's own: what is not urgent is slowed down, never starved.
+//! While places are free nothing waits. When one becomes free and several classes wait for it, the most urgent class
+//! gets it, except that each lower class keeps one place in five: low priority slows work down but never starves it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
-//! The log of a program that stays up, on standard error: whoever reads it may be slow, asleep or gone (`up 2>&1 | less`), and
-//! no order waits for it.
+//! The log of a long-running program on standard error. Its reader may be slow, suspended or gone (`up 2>&1 | less`),
+//! and no order waits for it.
 //!
-//! A thread writes what waits. Lines that find too much waiting are left out, and counted in the log when it goes on.
+//! A thread writes waiting lines. Lines beyond its capacity are dropped, and counted in the log once it continues.
 
 use std::io::{self, Write};
 use std::sync::Arc;

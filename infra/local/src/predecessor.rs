@@ -1,5 +1,4 @@
-//! The instance that had the data before this one. It is dead, or the data would be locked; so nobody has to wait until its
-//! lease runs out.
+//! The previous instance on this data. It is dead, or the data would be locked, so its lease can be released at once.
 
 use anyhow::{Context, Result};
 use shared::lease::LeaseStore;

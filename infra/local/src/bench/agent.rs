@@ -1,5 +1,5 @@
-//! The agent of the recovery runs, in a process of its own, where it can be killed: it takes its time, and says on standard
-//! output what it begins.
+//! The agent of the recovery runs, in a separate process that can be killed: it takes its time, and reports on
+//! standard output what it begins.
 
 use crate::gate::Gate;
 use crate::pump::{self, Source, UnderWay, Work};

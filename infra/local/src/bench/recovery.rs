@@ -1,7 +1,7 @@
-//! What kill -9 costs: a system in processes of its own, one of them the agent, killed in the middle of orders.
+//! What kill -9 costs: a system in separate processes, one of them the agent, killed in the middle of orders.
 //!
-//! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone, the
-//! scheduler with all these, and everything means both processes.
+//! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone,
+//! the scheduler together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, NAME, WORK};
 use super::report::quantile;
