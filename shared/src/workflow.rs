@@ -26,7 +26,7 @@ pub const USUAL_SKEW: SignedDuration = SignedDuration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "workflow `{workflow}`: {what} has a timeout of {} ms, and clocks may be {} ms apart: its agent might never \
-     start. The timeout must be longer than {} ms",
+     start. The timeout must be more than {} ms",
     timeout.as_millis(), skew.as_millis(), 2 * skew.as_millis()
 )]
 pub struct TooShort {

@@ -229,7 +229,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
-    assert!(text.contains("applied") && text.contains("1 accepted, 0 not\n"), "{text}");
+    assert!(text.contains("applied") && text.contains("1 accepted, 0 failed\n"), "{text}");
     // Two orders a call at this rate, so in more than one.
     let rest = case.json(0, &bulk(&["--rate", "1"]));
     assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
@@ -412,7 +412,7 @@ fn the_doctor_is_content_with_a_fresh_system() {
         "order, strict",
         "answers, version",
         "may submit and operate",
-        "as the API's",
+        "matches the API's",
         "stepwarden-state",
         "TTL",
         "queues",
