@@ -30,7 +30,7 @@ def panels(report: dict) -> list[tuple]:
     found = []
     if rates := sorted(report.get("rates", []), key=lambda rate: rate["offered_per_second"]):
         lines = {name: [(rate["offered_per_second"], rate[f"{name}_ms"]) for rate in rates] for name in ["p50", "p90", "p99", "max"]}
-        found.append(("Time from when an order was to be submitted to its end", "orders per second offered", "milliseconds", True, lines))
+        found.append(("Time from an order's scheduled submission to its end", "orders per second offered", "milliseconds", True, lines))
     if over_time := report.get("ended_over_time"):
         title = f"Orders ended, of {report['orders']}, {at_once(report)}"
         found.append((title, "seconds", "orders per second", False, {"": over_time}))

@@ -191,7 +191,7 @@ async fn replace_service_faults(
 
 /// The messages of serde name the unknown field or service and list the known ones.
 fn parse<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|err| Problem::bad_request(format!("{err}; write for instance {example}")))
+    serde_json::from_slice(body).map_err(|err| Problem::bad_request(format!("{err}; write for example {example}")))
 }
 
 async fn no_route() -> Problem {
