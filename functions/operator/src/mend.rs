@@ -89,7 +89,7 @@ impl Operator {
             return readable(&task, &by, &reason);
         }
         if raw.mark() != mend.seen {
-            let detail = "the record has changed since you looked at it; look at it again and decide anew";
+            let detail = "the record has changed since you read it; read it again and decide anew";
             return Err(problem::order_moved("seen", detail));
         }
         let task = self.proposed(&raw, &mend.record)?;
@@ -122,7 +122,7 @@ impl Operator {
         }
         // What does not go out is owed, or found by the sweep: the record is in the due index wherever something is left to do.
         for error in self.engine.messenger.send(effects).await.into_iter().filter_map(Result::err) {
-            tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order goes on with the next sweep");
+            tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order continues with the next sweep");
         }
         Ok(Done { order_id, outcome: "applied", version: next.version })
     }

@@ -91,9 +91,9 @@ pub struct Get {
 pub struct Mend {
     /// The order's id
     pub id: String,
-    /// The whole record, mended: JSON, `-` for standard input
+    /// File with the complete corrected record, JSON; `-` reads standard input
     pub file: PathBuf,
-    /// The mark of the record that you looked at, as `get --raw` says it
+    /// Mark of the record that you read, as printed by `get --raw`
     #[arg(long, value_name = "MARK")]
     pub seen: String,
     /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
