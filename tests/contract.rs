@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use contract::{PATIENCE, at, messenger, until};
 use serde_json::Value;
-use shared::agents::Pause;
+use shared::control::Pause;
 use shared::message::Effect;
 use shared::order::Id;
 use shared::ports::{Error, Messenger, StateStore};

@@ -162,7 +162,7 @@ impl Synthetic {
             now: submitted,
             instance: "s",
             skew: SignedDuration::from_secs(1),
-            agents: &shared::agents::Agents::default(),
+            agents: &shared::control::Agents::default(),
             pools: &shared::pools::ONE_EACH,
         };
         let Decision::Save { task, .. } = schedule(&new, &Event::Wake { seen: 0, hops: 0 }, &turn) else { panic!() };
@@ -330,9 +330,9 @@ impl StateStore for Synthetic {
         Ok(Some(self.workflow.clone()))
     }
 
-    async fn agents(&self) -> Result<shared::agents::Agents, Error> {
+    async fn agents(&self) -> Result<shared::control::Agents, Error> {
         self.read(1.0).await;
-        Ok(shared::agents::Agents::default())
+        Ok(shared::control::Agents::default())
     }
 }
 

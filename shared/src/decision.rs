@@ -1,7 +1,7 @@
 //! What goes into a decision about a task, and what comes out of it: shared by [`crate::scheduler`], [`crate::operator`] and
 //! [`crate::change`], so that none of them needs another's types.
 
-use crate::agents::Agents;
+use crate::control::Agents;
 use crate::message::{Effect, Reply};
 use crate::pools::Pools;
 use crate::task::Task;

@@ -7,7 +7,7 @@
 mod memory;
 mod outbox;
 
-use crate::agents::Agents;
+use crate::control::Agents;
 use crate::decision::{Act, Decision, Event, Kept, Turn};
 use crate::history::{MAX_TEXT, shorten};
 use crate::lease::Lease;
@@ -282,7 +282,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     ///
     /// # Errors
     /// The store's, for the workflow.
-    pub async fn would(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
+    pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
         Ok(outcome(match decision {

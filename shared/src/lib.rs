@@ -8,8 +8,8 @@
 //! Words (the pattern's own): a *task* is one run of a *workflow*, a named list of *steps*; an *agent* does one step at one
 //! remote service; `complete_by` is the time after which only the *supervisor* touches a step.
 
-pub mod agents;
 mod change;
+pub mod control;
 pub mod decision;
 pub mod engine;
 pub mod history;

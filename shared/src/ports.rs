@@ -3,7 +3,7 @@
 //! One adapter implements them on AWS; fakes implement them for model and simulation; one contract suite holds all of them
 //! to the same answers.
 
-use crate::agents::Agents;
+use crate::control::Agents;
 use crate::message::Effect;
 use crate::order::{Id, Order};
 use crate::overload::Waits;

@@ -3,8 +3,8 @@
 //! It knows no business operation and sends nothing to agents. It only counts the failure, returns the step (or turns
 //! the task to undo, or stops it with an alert), and wakes a scheduler.
 
-use crate::agents::MAX_WITHHELD;
 use crate::change::{self, Change, Miss};
+use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
 use crate::retry::Late;

@@ -6,7 +6,7 @@ mod support;
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use serde_json::json;
-use shared::agents::Agents;
+use shared::control::Agents;
 use shared::decision::{Event, Kept};
 use shared::engine::{Config, Engine, Handled};
 use shared::lease::Lease;

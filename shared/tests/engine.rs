@@ -8,7 +8,7 @@ mod support;
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use serde_json::json;
-use shared::agents::Agents;
+use shared::control::Agents;
 use shared::decision::{Event, Kept};
 use shared::engine::{Clock, Config, Engine, Handled};
 use shared::lease::Lease;

@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::json;
-use shared::agents::Pause;
+use shared::control::Pause;
 use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
@@ -717,7 +717,7 @@ fn steps_of_other_agents_go_on_and_undos_wait_too() {
     bench.failed("a").is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undoing a=UndoPending#1", "");
     bench.agents.paused.clear();
-    let mut other = shared::agents::Agents::default();
+    let mut other = shared::control::Agents::default();
     let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
     other.paused.insert("another".into(), pause);
     bench.agents = other;

@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::json;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;

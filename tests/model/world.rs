@@ -225,7 +225,7 @@ impl World {
     }
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
-        let (agents, pools) = (&shared::agents::ALL_RUN, &shared::pools::ONE_EACH);
+        let (agents, pools) = (&shared::control::ALL_RUN, &shared::pools::ONE_EACH);
         Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW, agents, pools }
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn builder() -> ClientBuilder {
 }
 
 /// `asked` with what every call tells: its idempotency key, its deadline, and the trace it belongs to.
-pub(crate) fn told(asked: RequestBuilder, request: &Request) -> RequestBuilder {
+pub(crate) fn with_headers(asked: RequestBuilder, request: &Request) -> RequestBuilder {
     let asked = asked
         .header("idempotency-key", &request.idempotency_key)
         .header("complete-by", request.complete_by.to_string());
@@ -78,7 +78,7 @@ impl Remote {
                 ("undo", json!({"order_id": request.task_id, "undoes": request.undoes, "output": request.output}))
             }
         };
-        let asked = told(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
+        let asked = with_headers(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
         let answer = asked.json(&body).send().await.map_err(unanswered)?;
         traced(&answer);
         let meaning = usual("POST", answer.status().as_u16());

@@ -11,7 +11,7 @@ use shared::ports::Error;
 use shared::workflow::file::MAX_NAME;
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::whole;
+use stepwarden_aws::whole_number;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;
@@ -39,7 +39,7 @@ pub struct Body {
     /// The version that the person saw: the act is refused if the order has changed since. Versions in which the system only
     /// recorded that it sent an alert or a notice do not count.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
-    #[serde(default, deserialize_with = "whole::optional")]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub if_version: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use crate::{Operator, act};
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::Serialize;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::strain::Strain;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::query::number;
-use stepwarden_aws::{traces, whole};
+use stepwarden_aws::{traces, whole_number};
 use tokio::time::Instant;
 
 /// Most orders of one call.
@@ -65,17 +65,17 @@ pub struct Bulk {
     /// Acts per second.
     #[serde(default = "default_rate")]
     #[schemars(range(min = 1, max = MAX_RATE))]
-    #[serde(deserialize_with = "whole::number")]
+    #[serde(deserialize_with = "whole_number::number")]
     pub rate_per_s: u32,
     /// Maximum number of orders to act on.
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
-    #[serde(deserialize_with = "whole::number")]
+    #[serde(deserialize_with = "whole_number::number")]
     pub limit: usize,
     /// Stop after this many failures.
     #[serde(default = "default_abort")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
-    #[serde(deserialize_with = "whole::number")]
+    #[serde(deserialize_with = "whole_number::number")]
     pub abort_after_failures: usize,
     /// Cursor from an earlier call.
     #[schemars(length(max = MAX_CURSOR))]
@@ -166,7 +166,7 @@ impl Operator {
                     let one =
                         Act { what: what.clone(), by: by.clone(), reason: reason.clone(), seen: Some(task.version) };
                     let answer = if bulk.dry_run {
-                        would(task.id.clone(), self.engine.would(task, &one).await)
+                        previewed(task.id.clone(), self.engine.preview(task, &one).await)
                     } else {
                         pace.tick().await;
                         Answer::new(task.id.clone(), self.act(task.id.clone(), one).await)
@@ -190,7 +190,7 @@ impl Operator {
     }
 }
 
-fn would(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Error>) -> Answer {
+fn previewed(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Error>) -> Answer {
     let answer = Answer::new(id, outcome);
     match answer.outcome {
         // The version it would have is not its version.

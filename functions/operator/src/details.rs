@@ -105,12 +105,12 @@ impl Operator {
             Ok::<_, Problem>((act, takes_step))
         };
         let (whole, takes_step) = would(None).expect("no field was given");
-        let outcome = self.engine.would(task, &whole).await?;
+        let outcome = self.engine.preview(task, &whole).await?;
         let mut steps = Vec::new();
         if takes_step {
             for spec in &workflow.steps {
                 let (one, _) = would(Some(&spec.name)).expect("the act takes a step");
-                if matches!(self.engine.would(task, &one).await?, Outcome::Applied(_)) {
+                if matches!(self.engine.preview(task, &one).await?, Outcome::Applied(_)) {
                     steps.push(spec.name.clone());
                 }
             }

@@ -7,7 +7,7 @@ use crate::{Operator, act};
 use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
-use shared::agents::Agents;
+use shared::control::Agents;
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
 use shared::task::{MOVED, ProcessState, Task, URGENT};

@@ -13,7 +13,7 @@ use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::redrive::{Counts, MAX_MOVED, MAX_RATE, Moved, Wish};
 use stepwarden_aws::schema::consumed;
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::whole;
+use stepwarden_aws::whole_number;
 
 /// Messages moved where no limit is given.
 const LIMIT: usize = 100;
@@ -52,14 +52,14 @@ pub struct Redrive {
     pub reason: Option<String>,
     /// Maximum number of messages to move.
     #[schemars(range(min = 1, max = MAX_MOVED))]
-    #[serde(default, deserialize_with = "whole::optional")]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub limit: Option<usize>,
     /// Move all messages of a dead-letter queue with an SQS task that keeps running after the call.
     #[serde(default)]
     pub all: bool,
     /// Messages that the task moves per second.
     #[schemars(range(min = 1, max = MAX_RATE))]
-    #[serde(default, deserialize_with = "whole::optional")]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub rate_per_s: Option<i32>,
     /// Move nothing; show the first messages.
     #[serde(default)]

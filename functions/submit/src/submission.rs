@@ -21,7 +21,7 @@ use std::time::Duration;
 use stepwarden_aws::http;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::{self, Chain};
-use stepwarden_aws::whole;
+use stepwarden_aws::whole_number;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, Span};
 
@@ -78,7 +78,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     if json::is_deep(&parsed.input) {
         return Err(problem::invalid_field("input", Fault::Deep.to_string()));
     }
-    whole::write(&mut parsed.input);
+    whole_number::write(&mut parsed.input);
     Ok(parsed)
 }
 

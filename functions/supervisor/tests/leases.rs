@@ -210,7 +210,7 @@ async fn two_leaders_at_once_do_no_harm() {
         now: right.now(),
         instance: "right",
         skew: SKEW,
-        agents: &shared::agents::Agents::default(),
+        agents: &shared::control::Agents::default(),
         pools: &shared::pools::ONE_EACH,
     };
     world.store.rearm(&task, task.due, 2).await.unwrap();

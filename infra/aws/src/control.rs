@@ -1,13 +1,13 @@
 //! How agents and queues stand: one item, `control#agents`, with an attribute for each agent that an operator paused, each
 //! one that a supervisor found strained, and each queue that a scheduler found too long.
 
+use crate::batch_get::Source;
 use crate::item::{Item, s};
-use crate::many::Source;
 use crate::state_store::{DynamoStore, unavailable};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::overload::Waits;
 use shared::ports::Error;
 use shared::strain::Strain;

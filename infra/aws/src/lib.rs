@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod batch;
+mod batch_get;
 pub mod clients;
 pub mod config;
 pub mod control;
@@ -12,7 +13,6 @@ pub mod http;
 pub mod item;
 pub mod lease_store;
 pub mod list;
-mod many;
 pub mod messenger;
 pub mod metrics;
 pub mod problem;
@@ -24,7 +24,7 @@ pub mod schema;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;
-pub mod whole;
+pub mod whole_number;
 
 pub use clients::Clients;
 pub use config::Config;

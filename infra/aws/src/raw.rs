@@ -1,7 +1,7 @@
 //! A record as it is stored, whether it can be read or not, and the write that puts a readable one in its place.
 
+use crate::batch_get::Source;
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
-use crate::many::Source;
 use crate::state_store::{DynamoStore, unavailable};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::types::AttributeValue;

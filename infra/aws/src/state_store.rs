@@ -1,9 +1,9 @@
 //! The StateStore on DynamoDB: one conditional write per transition.
 
+use crate::batch_get::Source;
 use crate::config::Config;
 use crate::item::{self, Item, corrupt, n, s};
 use crate::lease_store::DynamoLeases;
-use crate::many::Source;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
 };
-use shared::agents::Agents;
+use shared::control::Agents;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};

@@ -4,18 +4,18 @@
 //! tables, queues and the bus are endpoints embedded in the process, or whatever `AWS_ENDPOINT_URL` names.
 
 pub mod access;
+pub mod admission;
 pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod demo;
 pub mod doctor;
-pub mod door;
-pub mod gate;
 pub mod http;
 pub mod log;
 mod predecessor;
 pub mod process;
 pub mod pump;
-pub mod say;
+pub mod queue_turns;
 pub mod simulate;
+pub mod stdout;
 pub mod system;

@@ -1,7 +1,7 @@
 //! A pump: what an SQS event source mapping is to Lambda. It receives batches, hands them to a handler as `SqsEvent`s, and
 //! deletes all messages but those the handler names as failed; these come again after their visibility timeout.
 
-use crate::gate::Gate;
+use crate::queue_turns::Gate;
 use anyhow::Context;
 use aws_lambda_events::event::sqs::SqsEvent;
 use aws_sdk_sqs::Client;

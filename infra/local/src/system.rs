@@ -1,11 +1,11 @@
 //! The whole system in this process: endpoints, functions, pumps, the supervisor's clock, remote services, the API.
 
 use crate::access::{self, Access};
-use crate::door;
-use crate::gate::Gate;
+use crate::admission;
 use crate::http;
 use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
+use crate::queue_turns::Gate;
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -208,7 +208,7 @@ impl System {
 
         let url = url_of(&listener)?;
         let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
-        let handler = door::guard(route(&submit, &operator), STORE_CONCURRENCY);
+        let handler = admission::guard(route(&submit, &operator), STORE_CONCURRENCY);
         let (access, ended) = (Arc::new(access), ended(stopped));
         tasks.spawn(async move { log_end("the API", http::serve(listener, handler, access, ended).await) });
         Ok(Self {

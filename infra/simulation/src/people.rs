@@ -9,7 +9,7 @@ use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
 use crate::world::{Busy, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
-use shared::agents::Pause;
+use shared::control::Pause;
 use shared::decision::{Act, What};
 use shared::message::{Cancel, Notice, SetAside, ToScheduler};
 use shared::operator::Outcome;

@@ -1,7 +1,7 @@
 //! What one seed simulates: which workflow, how many orders, which processes, and how often each class of fault happens.
 
 use crate::dice::{Class, Draw};
-use shared::agents::MAX_WITHHELD;
+use shared::control::MAX_WITHHELD;
 use shared::message::MAX_DELAY;
 use shared::retry::Ladder;
 use shared::task::{Priority, grace};

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::world::World;
 use futures::future::join_all;
 use serde_json::{Value, json};
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind};
 use shared::order::{Id, Order};

@@ -4,7 +4,7 @@
 //! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use futures::future::BoxFuture;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::order::{Id, Order};
 use shared::overload::Waits;

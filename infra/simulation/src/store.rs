@@ -3,7 +3,7 @@
 
 use crate::Defect;
 use crate::real::RealStore;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::lease::Lease;
 use shared::order::{Id, Order};
 use shared::overload::Waits;

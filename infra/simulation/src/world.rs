@@ -20,7 +20,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use shared::agents::Pause;
+use shared::control::Pause;
 use shared::decision::Act;
 use shared::engine::{self, Core, Engine, Save};
 use shared::message::Request;

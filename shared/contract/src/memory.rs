@@ -1,6 +1,6 @@
 //! A store in memory, for tests and for programs of one process.
 
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::lease::{Lease, LeaseStore};
 use shared::order::{Id, Order};
 use shared::overload::Waits;

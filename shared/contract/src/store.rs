@@ -3,7 +3,7 @@
 use crate::{at, next, pair, until, workflow};
 use futures::future::join_all;
 use serde_json::json;
-use shared::agents::{Agents, Pause};
+use shared::control::{Agents, Pause};
 use shared::order::Order;
 use shared::overload::{Wait, Waits};
 use shared::ports::{AttentionIndex, Created, Error, Saved, StateStore};

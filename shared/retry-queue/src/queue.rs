@@ -269,7 +269,7 @@ impl<S: StateStore> RetryQueue<S> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn again(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
+    pub async fn resubmit(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
         let what = What::Resubmit { step: None, input: None };
         let event = Event::Act(Act { what, by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) });
         let handled = self.engine.handle(vec![(seen.id.clone(), event)]).await.pop();

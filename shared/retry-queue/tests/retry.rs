@@ -134,8 +134,8 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
     assert_eq!((&given_up.id, given_up.failure_count()), (&id, 6));
     assert!(given_up.reason.as_ref().unwrap().contains("busy"));
 
-    assert!(queue.again(given_up, "ann", "the server is back").await.unwrap());
-    assert!(!queue.again(given_up, "bob", "me too").await.unwrap(), "once only");
+    assert!(queue.resubmit(given_up, "ann", "the server is back").await.unwrap());
+    assert!(!queue.resubmit(given_up, "bob", "me too").await.unwrap(), "once only");
     assert!(queue.history(10, None).await.unwrap().0.is_empty());
     run_for(&worker, DAY).await;
     assert_eq!(runs.lock().unwrap().len(), 6, "all its retries are ahead of it again");
@@ -407,7 +407,7 @@ async fn the_queue_works_on_dynamodb() {
     assert_eq!(thrown.len(), 10);
     assert!(thrown.iter().all(|t| t.due.is_none() && t.steps[0].state == State::Failed));
     for task in &thrown {
-        assert!(door.again(task, "ann", "mended").await.unwrap());
+        assert!(door.resubmit(task, "ann", "mended").await.unwrap());
     }
     let done = |t: &Task| t.process_state() == ProcessState::Processed;
     tokio::time::timeout(Duration::from_secs(60), wait_for(done)).await.expect("all are done");

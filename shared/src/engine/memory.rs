@@ -1,7 +1,7 @@
 //! What an instance remembers between messages: tasks and inputs, definitions, and how agents and queues stand.
 
 use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, Save, lock, unanswered};
-use crate::agents::Agents;
+use crate::control::Agents;
 use crate::order::Id;
 use crate::overload::{self, Overload, Wait};
 use crate::ports::{Error, Messenger, StateStore};

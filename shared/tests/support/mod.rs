@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use shared::agents::Agents;
+use shared::control::Agents;
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::mend;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};

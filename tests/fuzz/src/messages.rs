@@ -1,7 +1,7 @@
 //! Messages of the queues.
 
 use jiff::{SignedDuration, Timestamp};
-use shared::agents::ALL_RUN;
+use shared::control::ALL_RUN;
 use shared::decision::{Decision, Event, Turn};
 use shared::json;
 use shared::message::{Request, ToScheduler};

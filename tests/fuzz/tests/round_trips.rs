@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use shared::agents::Pause;
+use shared::control::Pause;
 use shared::history::{Entry, Kind};
 use shared::message::*;
 use shared::order::{Id, Order};

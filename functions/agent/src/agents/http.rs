@@ -1,7 +1,7 @@
 //! Calls the URL that a step's workflow file names.
 
 use crate::mask::Mask;
-use crate::remote::{builder, not_called, output, read, told, traced, unanswered};
+use crate::remote::{builder, not_called, output, read, traced, unanswered, with_headers};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -65,7 +65,7 @@ impl Http {
         let mask = Mask::new(secrets.values().cloned());
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
-        let mut asked = told(asked, request).timeout(time_left);
+        let mut asked = with_headers(asked, request).timeout(time_left);
         if has_body {
             asked = asked.body(body(request).to_string());
         }

@@ -1,8 +1,8 @@
 //! The agent of the recovery runs, in a separate process that can be killed: it takes its time, and reports on
 //! standard output what it begins.
 
-use crate::gate::Gate;
 use crate::pump::{self, Source, UnderWay, Work};
+use crate::queue_turns::Gate;
 use crate::system::{NAME_PREFIX, local_config};
 use agent::{Agent, AgentError, Call, Runtime, breaker};
 use anyhow::{Context, Result};

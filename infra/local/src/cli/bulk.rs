@@ -1,9 +1,9 @@
 //! `bulk`: one act on many orders. The API acts for at most 20 s a call, so this calls it until all is done.
 
+use super::api::{api, who};
 use super::args::Bulk;
 use super::show::{self, items, painted, text};
-use super::speak::{api, who};
-use crate::say;
+use crate::stdout;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         } else {
             crate::say!("{good} accepted, {failed} failed{end}");
         }
-        say::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
+        stdout::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
         if let Some(cursor) = cursor {
             crate::say!("more: --cursor {cursor}");
         }
@@ -104,5 +104,5 @@ fn filter(wanted: &Bulk) -> Result<Value> {
 fn line(result: &Value) -> Result<()> {
     let outcome = painted(&text(result, "outcome"), 11);
     let line = format!("{}  {outcome}  {}", text(result, "order_id"), text(result, "why"));
-    say::styled(&format!("{}\n", line.trim_end()))
+    stdout::styled(&format!("{}\n", line.trim_end()))
 }

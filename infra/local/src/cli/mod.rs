@@ -1,15 +1,15 @@
 //! The command line: arguments, what they do, and the exit code.
 
+mod api;
 pub mod args;
 mod bulk;
-pub mod here;
+pub mod local;
 pub mod show;
-mod speak;
 mod watch;
 
 use crate::client;
 use crate::log::Log;
-use crate::say::{READER_GONE, is_reader_gone};
+use crate::stdout::{READER_GONE, is_reader_gone};
 use crate::system::StartError;
 use args::Cli;
 use clap::Parser;
@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     let level = cli.command.as_ref().map_or("error", args::Command::log_level);
     stepwarden_aws::telemetry::init_to(level, move || writer.clone());
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
-    let ended = runtime.block_on(here::run(cli.command, cli.workflows.as_deref()));
+    let ended = runtime.block_on(local::run(cli.command, cli.workflows.as_deref()));
     log.finish();
     match ended {
         Ok(code) => code,

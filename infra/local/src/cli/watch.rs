@@ -2,7 +2,7 @@
 
 use super::show::{items, painted, step, text, undo_wait};
 use crate::client::{Api, Error};
-use crate::say;
+use crate::stdout;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
@@ -105,7 +105,7 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
             continue;
         }
         let at = clock(one, "changed_at", now);
-        say::styled(&format!("{at}  {name:<width$}  {}\n", step(one, now)))?;
+        stdout::styled(&format!("{at}  {name:<width$}  {}\n", step(one, now)))?;
     }
     let state = text(order, "state");
     let reason = text(order, "reason");
@@ -117,12 +117,12 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
         && let Some(wait) = undo_wait(order, now)
     {
         let at = clock(order, "updated_at", now);
-        say::styled(&format!("{at}  {:<width$}  {wait}\n", "undo"))?;
+        stdout::styled(&format!("{at}  {:<width$}  {wait}\n", "undo"))?;
     }
     if is_new("order".into(), format!("{kind}{paused}{reason}")).is_some() {
         let at = clock(order, "updated_at", now);
         let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(&state, 0));
-        say::styled(&format!("{}\n", line.trim_end()))?;
+        stdout::styled(&format!("{}\n", line.trim_end()))?;
     }
     Ok(())
 }

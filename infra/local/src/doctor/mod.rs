@@ -4,10 +4,10 @@ mod aws;
 mod http;
 
 use crate::cli::args::Doctor;
-use crate::cli::here::read_workflows;
+use crate::cli::local::read_workflows;
 use crate::cli::show::painted;
 use crate::client::{Api, is_here};
-use crate::{access, say, system};
+use crate::{access, stdout, system};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws::{Place, at};
@@ -143,7 +143,7 @@ fn print(Check { check, status, detail, hint }: &Check) -> Result<()> {
         Verdict::Fail => "FAIL",
     };
     let hint = hint.as_ref().map(|hint| format!("\n        do: {hint}")).unwrap_or_default();
-    say::styled(&format!("{}  {check}: {detail}{hint}\n", painted(status, 4)))
+    stdout::styled(&format!("{}  {check}: {detail}{hint}\n", painted(status, 4)))
 }
 
 /// Where `up` serves its embedded endpoints: at the port after the API's.

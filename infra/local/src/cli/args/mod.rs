@@ -2,14 +2,14 @@
 
 // A group of options that several verbs share describes its own fields; on the field that takes it in, clap shows no text.
 #[allow(missing_docs)]
-mod here;
+mod api;
 #[allow(missing_docs)]
-mod speak;
+mod local;
 
-pub use here::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
-pub use speak::{
+pub use api::{
     Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
+pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;

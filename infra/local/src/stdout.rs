@@ -39,6 +39,6 @@ pub fn is_reader_gone(error: &anyhow::Error) -> bool {
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => {
-        $crate::say::write(format_args!("{}\n", format_args!($($line)*)))?
+        $crate::stdout::write(format_args!("{}\n", format_args!($($line)*)))?
     };
 }

@@ -4,7 +4,7 @@ use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One
 use super::show::{self, Cell, age, items, table, text, time, when};
 use super::{bulk, watch};
 use crate::client::{Api, DATA, Error, segment};
-use crate::say;
+use crate::stdout;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use reqwest::Method;
@@ -77,7 +77,7 @@ fn print(at: &At, answer: &Value, people: impl FnOnce(&Value) -> String) -> Resu
         crate::say!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
         Ok(())
     } else {
-        say::styled(&people(answer))
+        stdout::styled(&people(answer))
     }
 }
 

@@ -40,7 +40,7 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
             std::io::stdout().write_all(&script).context("writing to standard output")?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(other) => super::speak::run(other).await,
+        Some(other) => super::api::run(other).await,
     }
 }
 
