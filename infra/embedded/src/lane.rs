@@ -211,7 +211,7 @@ mod tests {
         let refused = lane.run(Kind::Writes, note(&notes, "lost")).await.unwrap_err();
         assert!(refused.to_string().contains("disk full"), "{refused}");
         let refused = lane.run(Kind::Reads, note(&notes, "read")).await.unwrap_err();
-        assert!(refused.to_string().contains("start again"), "{refused}");
+        assert!(refused.to_string().contains("fix the disk and restart"), "{refused}");
         assert_eq!(*notes.lock().unwrap(), ["kept", "sync", "lost", "sync"]);
     }
 

@@ -419,7 +419,7 @@ mod tests {
         }
         std::fs::write(&path, good).unwrap();
         let error = Access::open(&own).err().unwrap().to_string();
-        assert!(error.contains("the first token") && !error.contains(secret), "{error}");
+        assert!(error.contains("first token") && !error.contains(secret), "{error}");
     }
 
     // Point 7: a tenant is held to its rate, and no other tenant for it.
