@@ -3,16 +3,16 @@
 //! The decision is pure like any other act's. What the text says of the order is taken as true, because nothing else says it;
 //! refused is what would leave the order without a way on, or what no version of this program would have written.
 
-use crate::change::Change;
+use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
 use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
-use crate::step::{Direction, State, Step};
+use crate::step::{State, Step};
 use crate::task::{Phase, Task};
-use crate::time::{Timestamp, plus};
-use crate::workflow::Workflow;
+use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::{Step as Spec, Workflow};
 
 /// Why a text is not taken as a record. `Display` is a sentence for the person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,10 +41,17 @@ pub fn mend(
     // Whether its id is kept elsewhere is not for a text to say: a record that stays keeps its key in any case.
     change.task.expires = false;
     change.task.forward_by = forward_by(task, turn.workflow);
+    forget_older_attempts(&mut change.task, task.version);
     // An entry of its own would be refused by the version before this one, and the order would stand still again after a roll-back.
     change.note_act(Kind::Resumed, None, by, &note(reason));
-    change.wake_if_waiting();
     let phase = change.task.phase;
+    // A Wake of this save would know of the turn to undo, or of the order's first notice, and begin what must wait for the notice. The
+    // sweep sends both in their order.
+    let owes_notice = change::first_notice(task, turn.workflow).is_some()
+        || phase == Phase::Undoing && !task.is_undo_begun() && task.reply_queue.is_some();
+    if !owes_notice {
+        change.wake_if_waiting();
+    }
     if phase == Phase::Forward || change.task.is_undo_begun() {
         change.finish();
     }
@@ -57,15 +64,27 @@ pub fn mend(
     }
 }
 
-/// Until when a forward request may start: an undo must not begin before. Where the text has lost it, the latest there can be, as the
-/// last save handed out no later one.
+/// Until when a forward request may start: an undo must not begin before. The latest there can be, as the last save handed out no
+/// later one, because the text may have lost it, or be an older one.
 fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
-    let claims = task.steps.iter().filter_map(Step::claim).filter(|(direction, _)| *direction == Direction::Do);
-    let known = claims.map(|(_, by)| by).chain(task.forward_by).max();
     let is_tried = task.steps.iter().any(|step| step.attempt > 0);
-    let longest =
-        workflow.steps.iter().map(|step| step.late.map_or(step.timeout, |late| late.extend.max(step.timeout)));
-    known.or_else(|| longest.max().filter(|_| is_tried).map(|longest| plus(task.updated_at, longest)))
+    is_tried.then(|| plus(task.updated_at, longest_attempt(workflow)))
+}
+
+/// The longest time that a save can leave an attempt, in either direction.
+fn longest_attempt(workflow: &Workflow) -> SignedDuration {
+    let extended = |step: &Spec| step.late.map_or(step.timeout, |late| late.extend.max(step.timeout));
+    let undo = |step: &Spec| step.undo.as_ref().map_or(SignedDuration::ZERO, |undo| undo.timeout);
+    workflow.steps.iter().map(|step| extended(step).max(undo(step))).max().unwrap_or_default()
+}
+
+/// The text may be older than the record was, and count fewer attempts. A reply to one of those that it does not know must not count for
+/// the next, and there were at most as many as versions.
+fn forget_older_attempts(task: &mut Task, version: u64) {
+    let most = u32::try_from(version).unwrap_or(u32::MAX);
+    for step in task.steps.iter_mut().filter(|step| step.attempt > 0 && step.claim().is_none()) {
+        step.attempt = most.max(step.attempt);
+    }
 }
 
 /// Whether the last act on `task` was that this person mended it for this reason: asked again, it is done.
@@ -106,6 +125,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "al.s",
             "is not the position of a step",
         ),
+        (task.alert.as_ref().is_some_and(|alert| alert.reason.len() > MAX_TEXT), "al.r", LONG),
         (task.reason.as_ref().is_some_and(|text| text.len() > MAX_TEXT), "why", LONG),
         (task.log.len() > MAX_ENTRIES, "log", "has more than 200 entries"),
         (task.log.iter().any(|entry| entry.4.as_ref().is_some_and(|text| text.len() > MAX_TEXT)), "log", LONG),
@@ -126,7 +146,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         }
     }
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
-        let wrong = unfit(step, task, spec.undo.is_some());
+        let wrong = unfit(step, task, spec.undo.is_some(), plus(task.updated_at, longest_attempt(workflow)));
         if let Some((at, why)) = wrong {
             return Err(Unfit { at: format!("st[{index}].{at}"), why });
         }
@@ -138,11 +158,17 @@ const LATER: &str = "is a version after that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
 
 /// Which field of a step is wrong, and why.
-fn unfit(step: &Step, task: &Task, has_undo: bool) -> Option<(&'static str, &'static str)> {
+fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<(&'static str, &'static str)> {
     let is_forward = matches!(task.phase, Phase::Forward | Phase::Error | Phase::Processed);
     let owes_undo = step.owes_undo();
+    let is_left_out = task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
     let rules = [
         (step.is_undo_begun() && is_forward, "state", "is one of an undo, and `ph` says that none has begun"),
+        (
+            is_left_out && matches!(task.phase, Phase::Undoing | Phase::UndoError),
+            "state",
+            "is left out of the undo that has begun: set it to UndoPending, or to Undone",
+        ),
         (owes_undo && !has_undo, "state", "is one of an undo, and the definition has none for this step"),
         (
             step.state == State::Failed && task.phase == Phase::Forward,
@@ -161,6 +187,8 @@ fn unfit(step: &Step, task: &Task, has_undo: bool) -> Option<(&'static str, &'st
             "is not undone, and `ph` says that all that was done is",
         ),
         (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, and the step is with an agent"),
+        (u64::from(step.attempt) > task.version, "a", "counts more attempts than the record has versions"),
+        (step.claim().is_some_and(|(_, by)| by > latest), "cb", "is later than any attempt of this record can end"),
         (step.claimed_at > task.version, "c", LATER),
         (step.settled_at > task.version, "s", LATER),
         (step.error.as_ref().is_some_and(|text| text.len() > MAX_TEXT), "e", LONG),

@@ -65,15 +65,7 @@ impl Operator {
     /// There is none, or the store's.
     pub async fn record(&self, id: &str) -> Result<Record, Problem> {
         let (order_id, raw) = self.raw(id).await?;
-        let why = match raw.task() {
-            Ok(task) => self.engine.workflow(&task.workflow_hash).await.err(),
-            Err(error) => Some(error),
-        };
-        let why = match why {
-            Some(Error::Corrupt { what, why }) => Some(format!("{what}: {why}")),
-            Some(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => return Err(unavailable(&error)),
-            None => None,
-        };
+        let why = self.readable(&raw).await?.err();
         Ok(Record { order_id, why, record: raw.text().to_owned(), columns: raw.columns(), seen: raw.mark() })
     }
 
@@ -85,8 +77,8 @@ impl Operator {
         let (by, reason) = act::who_and_why(subject, mend.by.as_deref(), mend.reason.as_deref())?;
         let (order_id, raw) = self.raw(id).await?;
         tracing::info!(task.id = %order_id, operator = %by, "asked to mend the record");
-        if let Ok(task) = raw.task() {
-            return readable(&task, &by, &reason);
+        if let Ok(task) = self.readable(&raw).await? {
+            return nothing_to_mend(&task, &by, &reason);
         }
         if raw.mark() != mend.seen {
             let detail = "the record has changed since you read it; read it again and decide anew";
@@ -101,6 +93,10 @@ impl Operator {
             }
             Err(error) => return Err(unavailable(&error)),
         };
+        if task.reply_queue.as_ref().is_some_and(|queue| !self.config.reply_queues.allow(queue, &tenant)) {
+            let why = "is not a reply queue that this tenant's orders may name; leave it out";
+            return Err(problem::invalid_field(None, why).at("record.rq".into()));
+        }
         let (next, effects) = match self.engine.mended(&task, &tenant, &by, &reason).await {
             Ok(mended) => {
                 mended.map_err(|Unfit { at, why }| problem::invalid_field(None, why).at(format!("record.{at}")))?
@@ -112,8 +108,8 @@ impl Operator {
         };
         if !self.engine.store.replace_raw(&next, &raw).await.map_err(|e| unavailable(&e))? {
             let (_, raw) = self.raw(id).await?;
-            return match raw.task() {
-                Ok(task) => readable(&task, &by, &reason),
+            return match self.readable(&raw).await? {
+                Ok(task) => nothing_to_mend(&task, &by, &reason),
                 Err(_) => Err(problem::order_moved(
                     "seen",
                     "somebody else has just written the record; look at it again and decide anew",
@@ -125,6 +121,19 @@ impl Operator {
             tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order continues with the next sweep");
         }
         Ok(Done { order_id, outcome: "applied", version: next.version })
+    }
+
+    /// The task of a record that the system can go on with, or why it cannot: its text, or the definition that it names.
+    async fn readable(&self, raw: &Raw) -> Result<Result<Task, String>, Problem> {
+        let read = match raw.task() {
+            Ok(task) => self.engine.workflow(&task.workflow_hash).await.map(|_| task),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(task) => Ok(Ok(task)),
+            Err(Error::Corrupt { what, why }) => Ok(Err(format!("{what}: {why}"))),
+            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => Err(unavailable(&error)),
+        }
     }
 
     async fn raw(&self, id: &str) -> Result<(Id, Raw), Problem> {
@@ -153,7 +162,7 @@ impl Operator {
 }
 
 /// The answer to a mending where nothing is to be mended.
-fn readable(task: &Task, by: &str, reason: &str) -> Result<Done, Problem> {
+fn nothing_to_mend(task: &Task, by: &str, reason: &str) -> Result<Done, Problem> {
     if is_mended(task, by, reason) {
         return Ok(Done { order_id: task.id.clone(), outcome: "repeated", version: task.version });
     }

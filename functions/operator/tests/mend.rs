@@ -114,12 +114,13 @@ async fn a_mended_order_goes_on_by_its_wake_and_by_the_sweep() {
         let seen = world.record(id).await["seen"].clone();
         assert_eq!(world.mend(id, &seen, &parsed(&good), "r").await.0, 200);
     }
+    // Not only after the five minutes for which it was set aside. The first notice goes before the Wake, so the sweep sends both.
+    world.later(61_000);
+    world.look(&new).await.unwrap();
     let wakes = world.drain(queue::SCHEDULER).await;
     assert!(wakes.iter().any(|wake| wake["task_id"] == json!(new)), "{wakes:?}");
     world.event(&new, Event::Wake { seen: 1, hops: 0 }).await;
     assert_eq!(world.drain(&queue::agent("x")).await.len(), 1);
-    // Not only after the five minutes for which it was set aside.
-    world.later(61_000);
     assert!(world.task(&begun).await.due.unwrap() <= world.now());
     world.look(&begun).await.unwrap();
     assert_eq!(world.task(&begun).await.failure_count(), 1);

@@ -69,7 +69,7 @@ impl World {
             ("STATE_TABLE", "state"),
             ("QUEUE_PREFIX", "to be made"),
             ("EVENT_BUS", "default"),
-            ("REPLY_QUEUES", "shop"),
+            ("REPLY_QUEUES", "shop=*"),
             ("AGENTS", "x,y"),
             ("ORDER_BUCKETS", "3"),
         ];

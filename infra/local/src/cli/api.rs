@@ -155,6 +155,7 @@ async fn raw(id: &str, at: &At) -> Result<()> {
     crate::say!("{}", answer["record"].as_str().unwrap_or_default());
     let beside = match text(&answer, "why") {
         why if why.is_empty() => "it can be read, so there is nothing to mend".to_owned(),
+        why if why.contains(json::NEWER) => format!("it cannot be read: {why}"),
         why => {
             let seen = text(&answer, "seen");
             format!(
