@@ -120,23 +120,23 @@ const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders:
 /// Those of `MODEL=full`.
 fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
-        ("undo retried, two leaders", UNDO_RETRY, 5_350),
-        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 573_207),
-        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 818_941),
-        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 262_318),
-        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 4_281_195),
+        ("undo retried, two leaders", UNDO_RETRY, 5_764),
+        ("slow first steps, retries", Bounds { timeouts: (2, 1), max: 2, ..QUICK }, 529_041),
+        ("cancel with a failing undo", Bounds { cancels: 1, undo_max: 2, crashes: 0, ..TWO }, 916_951),
+        ("resubmit and crash", Bounds { crashes: 1, ..RESUBMIT }, 285_054),
+        ("resubmit or cancel", Bounds { cancels: 1, ..RESUBMIT }, 4_801_907),
         (
             "cancel after an error",
             Bounds { then: "error", failed: 1, cancels: 1, crashes: 0, b_has_undo: false, ..TWO },
-            91_191,
+            97_591,
         ),
-        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 3_801_085),
-        ("resubmit of two undos", TWO_UNDOS, 8_497_727),
-        ("slowest first steps, a failure and a crash", Bounds { crashes: 1, ..SLOWEST }, 92_652),
-        ("chain, undone or failing", Bounds { acts: 1, failed: 1, ..CHAIN }, 228_170),
-        ("more time and a crash", Bounds { crashes: 1, ..LATE }, 72_412),
-        ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 568_637),
-        ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 625_154),
+        ("retries", Bounds { max: 2, unavailable: 1, deferred: 1, failed: 0, crashes: 0, ..TWO }, 4_238_299),
+        ("resubmit of two undos", TWO_UNDOS, 9_636_109),
+        ("slowest first steps, a failure and a crash", Bounds { crashes: 1, ..SLOWEST }, 85_220),
+        ("chain, undone or failing", Bounds { acts: 1, failed: 1, ..CHAIN }, 260_038),
+        ("more time and a crash", Bounds { crashes: 1, ..LATE }, 65_936),
+        ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 530_541),
+        ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
 
