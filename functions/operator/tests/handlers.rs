@@ -159,6 +159,7 @@ async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
 #[tokio::test]
 async fn orders_are_listed_newest_first_page_by_page() {
     let world = World::new().await;
+    assert_eq!(world.get("/orders").await["next"], json!(null), "an empty list ends, and says so");
     let mut ids = Vec::new();
     for n in 0..25 {
         let tenant = if n % 5 == 0 { "rare" } else { "acme" };

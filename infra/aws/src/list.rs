@@ -18,8 +18,9 @@ pub const MAX_PAGE: usize = 100;
 pub const MAX_CURSOR: usize = 500;
 /// Most months looked at for one page.
 const MAX_MONTHS: usize = 13;
-/// No order is older: 2020, before the first version.
-const FIRST: Timestamp = Timestamp::constant(1_577_836_800, 0);
+/// No order is older: 2026, the year of the first version. Reading earlier months would find nothing, and an empty list would end with
+/// a cursor.
+const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 /// Which orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
