@@ -506,7 +506,7 @@ fn overview_example() -> Value {
     let some = |count: usize, why: &Value| json!({"count": count, "more": false, "why": why});
     json!({"waiting": some(0, &json!([])), "paused": some(0, &json!([])), "retrying": some(2, &json!([why])),
         "open": {"count": 17, "more": false}, "oldest": {"order_id": ID, "created_at": AT, "is_exact": true},
-        "paused_agents": {}, "strained_agents": {}})
+        "paused_agents": {}, "strained_agents": {}, "breakers": {}})
 }
 
 fn history() -> Value {
