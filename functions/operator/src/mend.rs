@@ -1,6 +1,6 @@
 //! A record that cannot be read: how it is stored, and the act that puts a mended one in its place.
 //!
-//! Like all of the operator's routes these are for orders of every tenant: of a damaged record nobody can say whose it is.
+//! Like all of the operator's routes these serve orders of every tenant: the owner of a damaged record cannot be known.
 
 use crate::act::{self, Done, MAX_BY, MAX_REASON};
 use crate::{Operator, act::unavailable};
@@ -17,7 +17,7 @@ use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::raw::Raw;
 use stepwarden_aws::telemetry::Chain;
 
-/// The act's name, as in its route. It is none of [`act::NAMES`]: those are for orders that can be read.
+/// The act's name, as in its route. Not one of [`act::NAMES`]: those are for readable orders.
 pub const NAME: &str = "mend";
 /// Largest body, in bytes: the longest record, written with spaces.
 pub const MAX_BODY: usize = 512 * 1024;
@@ -62,7 +62,7 @@ impl Operator {
     /// The record of the order called `id`, whether it can be read or not.
     ///
     /// # Errors
-    /// There is none, or the store's.
+    /// The order does not exist, or the store failed.
     pub async fn record(&self, id: &str) -> Result<Record, Problem> {
         let (order_id, raw) = self.raw(id).await?;
         let why = self.readable(&raw).await?.err();

@@ -1,7 +1,7 @@
 //! SQS: standard queues, in memory for dispatch and in the store for keeping.
 //!
 //! Decides what is handed out when; leaves keeping to `store` and HTTP to `dispatch`. Limits are
-//! AWS's, except: no FIFO queues, `PurgeQueue` as often as wanted.
+//! AWS's, except: no FIFO queues, no limit on how often `PurgeQueue` is called.
 //!
 //! The list of operations is frozen: [`OPERATIONS`] holds what somebody in this repository calls (the functions, the command
 //! line, the tests, and the README's `aws sqs list-queues`). Every other operation of SQS gets UnsupportedOperation. Whoever
