@@ -324,7 +324,7 @@ async fn under_overload_an_order_is_refused_with_a_time_to_come_back() {
     let api = Api::start().await;
     let store = &api.world.submit.engine.store;
     let wait = shared::overload::Wait { ms: 40_000, at: api.world.now() };
-    let waits = [(submit::http::DEFAULT_TENANT.to_owned(), wait)].into();
+    let waits = [(shared::order::DEFAULT_TENANT.to_owned(), wait)].into();
     shared::ports::StateStore::note_wait(store, "agent-payment", &waits).await.unwrap();
     let before = api.kept().await;
     let answer = api.send(api.post(Some(b"k"), order(|_| {}).to_string())).await;

@@ -182,7 +182,7 @@ async fn the_task_of_a_real_order_stays_under_one_kilobyte() {
         let input = northwind(n);
         let body = json!({"reference": input["order_ref"], "reply_queue": "shop", "input": input});
         let submission = submit::submission::parse(body.to_string().as_bytes()).unwrap();
-        world.submit.accept(submit::http::DEFAULT_TENANT, &format!("demo-{n}"), submission).await.unwrap();
+        world.submit.accept(shared::order::DEFAULT_TENANT, &format!("demo-{n}"), submission).await.unwrap();
     }
     world.settle(&world.submit.engine).await;
     let saved = saved.lock().unwrap();

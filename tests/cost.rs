@@ -179,7 +179,7 @@ impl Bench {
         let name = format!("{workflow}-{stored:04}-{}", way as u8);
         let mut ids = Vec::new();
         for n in 0..ORDERS {
-            ids.push(shared::order::Id::derive(submit::http::DEFAULT_TENANT, &format!("{name}-{n}")));
+            ids.push(shared::order::Id::derive(shared::order::DEFAULT_TENANT, &format!("{name}-{n}")));
             if way != Way::Messages {
                 self.world.accept(workflow, &format!("{name}-{n}"), inputs(n)).await;
                 let mut meter = self.meter.lock().unwrap();

@@ -345,7 +345,7 @@ async fn a_damaged_record_is_no_outage() {
     let whole = Whole::start(&[service.workflow()]).await;
     let order = r#"{"workflow": "odd", "input": {"n": 1}}"#;
     assert_eq!(post(&whole, "/orders", order).await.0, 202);
-    let id = Id::derive(submit::http::DEFAULT_TENANT, "key");
+    let id = Id::derive(shared::order::DEFAULT_TENANT, "key");
     let other = whole.submit("other", &json!({"workflow": "odd", "input": {}})).await;
     whole.ended(&[id.clone(), other.clone()]).await;
     overwrite(&whole, &id, "{").await;

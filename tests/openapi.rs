@@ -9,12 +9,12 @@ mod document;
 mod support;
 
 use document::{Route, routes};
+use edge::auth::Scopes;
+use edge::problem::CODES;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden::access;
-use stepwarden_aws::auth::Scopes;
-use stepwarden_aws::problem::CODES;
 use support::{Whole, http, three_noops};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

@@ -25,7 +25,7 @@ const TIMEOUT: &str = "6s";
 async fn try_submit(world: &World, workflow: &str, key: &str) -> Result<Id, submit::problem::Problem> {
     let body = json!({"workflow": workflow, "input": {"total_cents": 1}}).to_string();
     let submission = submit::submission::parse(body.as_bytes()).unwrap();
-    world.submit.accept(submit::http::DEFAULT_TENANT, key, submission).await
+    world.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
 }
 
 /// The queue that is named as too long, if the order is refused.
@@ -33,7 +33,7 @@ async fn refused(world: &World, workflow: &str, key: &str) -> Option<String> {
     let problem = try_submit(world, workflow, key).await.err()?;
     assert_eq!((problem.status, problem.code), (429, "overloaded"), "{problem:?}");
     assert!(problem.retry_after_s.is_some_and(|s| s > 0), "{problem:?}");
-    let id = Id::derive(submit::http::DEFAULT_TENANT, key);
+    let id = Id::derive(shared::order::DEFAULT_TENANT, key);
     assert!(world.submit.engine.store.load(&id).await.unwrap().is_none(), "nothing is written");
     Some(problem.detail.split('`').nth(1).unwrap().to_owned())
 }
@@ -45,7 +45,7 @@ fn notes(world: &World) -> u64 {
 
 /// A minute's wait of the tenant of these tests.
 fn a_minute(world: &World) -> Waits {
-    Waits::from([(submit::http::DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
+    Waits::from([(shared::order::DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
 }
 
 async fn world() -> (World, Engine) {
@@ -115,7 +115,7 @@ async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
     world.send("replies", &reply.to_string()).await;
     world.deliver("replies", &scheduler).await;
     let waits = world.submit.engine.store.agents().await.unwrap().waits;
-    assert_eq!(waits["agent-noop"][submit::http::DEFAULT_TENANT].ms, 6000, "{waits:?}");
+    assert_eq!(waits["agent-noop"][shared::order::DEFAULT_TENANT].ms, 6000, "{waits:?}");
 
     let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
     let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
@@ -179,7 +179,7 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
     let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
     let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
-    world.submit.accept(submit::http::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
+    world.submit.accept(shared::order::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
     for n in 0..12 {
         if n == 10 {
             advance(SECOND).await;
@@ -234,7 +234,7 @@ async fn an_order_by_message_waits_and_is_never_given_up() {
             assert!(waited >= PATIENCE, "{waited:?}");
         }
         for n in 0..3 {
-            let id = Id::derive(submit::http::DEFAULT_TENANT, &format!("{key}-{n}"));
+            let id = Id::derive(shared::order::DEFAULT_TENANT, &format!("{key}-{n}"));
             let task = world.task(&id).await;
             assert!(task.due.is_some_and(|due| due > world.now()), "its times begin when it is stored");
         }

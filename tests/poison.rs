@@ -168,7 +168,7 @@ async fn a_submission_that_the_store_fails_comes_again_and_its_neighbours_are_ac
     let world = World::with_trip().await;
     let body = |key: &str| json!({"idempotency_key": key, "workflow": "trip", "input": {"k": key}}).to_string();
     let (a, b) = (body("a"), body("b"));
-    let unlucky = Id::derive(submit::http::DEFAULT_TENANT, "b").0;
+    let unlucky = Id::derive(shared::order::DEFAULT_TENANT, "b").0;
     world.faults("TransactWriteItems", move |_, body| body.contains(&unlucky).then_some(Fault::Throttle));
     let engine = &world.submit.engine;
     let response = world.handle("submissions", engine, event("submissions", &[("a", &a), ("b", &b)])).await;

@@ -7,6 +7,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
+/// Whose order it is where no token says so: calls that IAM authorised, and open ones.
+pub const DEFAULT_TENANT: &str = "default";
+
 /// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
 ///
 /// It is derived from tenant and idempotency key, so that one key can only ever make one order.

@@ -1,15 +1,15 @@
 //! The OpenAPI document: what each route takes and answers is written here once, the shapes come from the types that the
 //! functions read and write, the refusals from the list of codes.
 
+use edge::auth::Scopes;
+use edge::problem::{self, CODES};
 use operator::{act, agents, bulk, details, list, mend, overview, queues};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
-use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
-use stepwarden_aws::problem::{self, CODES};
 use stepwarden_aws::redrive;
 use submit::http::{Accepted, History, MAX_WAIT_S};
 use submit::submission::MAX_TEXT;

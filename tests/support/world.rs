@@ -101,7 +101,7 @@ impl World {
             reply_queues: config.reply_queues.clone(),
             shards: 1,
             scopes: Default::default(),
-            queue_tenant: submit::http::DEFAULT_TENANT.into(),
+            queue_tenant: shared::order::DEFAULT_TENANT.into(),
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
         let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}"), &Arc::default()), settings, clock);
@@ -133,7 +133,7 @@ impl World {
     pub async fn accept(&self, workflow: &str, key: &str, input: Value) -> Id {
         let body = json!({"workflow": workflow, "input": input}).to_string();
         let submission = submit::submission::parse(body.as_bytes()).unwrap();
-        self.submit.accept(submit::http::DEFAULT_TENANT, key, submission).await.unwrap()
+        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await.unwrap()
     }
 
     pub async fn task(&self, id: &Id) -> Task {

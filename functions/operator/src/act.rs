@@ -1,6 +1,8 @@
 //! One act on one order.
 
 use crate::Operator;
+use edge::problem::{self, Problem};
+use edge::whole_number;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,9 +11,7 @@ use shared::operator::Outcome;
 use shared::order::Id;
 use shared::ports::Error;
 use shared::workflow::file::MAX_NAME;
-use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::whole_number;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;

@@ -2,6 +2,7 @@
 
 use crate::queues::known;
 use crate::{Operator, act};
+use edge::problem::{self, Problem};
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +10,6 @@ use shared::control::{Agents, Pause};
 use shared::strain::Strain;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
-use stepwarden_aws::problem::{self, Problem};
 
 /// An agent as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

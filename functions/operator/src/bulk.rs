@@ -7,6 +7,9 @@
 use crate::Operator;
 use crate::act::{self, Answer, Body};
 use crate::list::{Unreadable, Wanted, check_cursor};
+use edge::problem::{self, Problem};
+use edge::query::number;
+use edge::whole_number;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,9 +17,7 @@ use shared::decision::Act;
 use shared::operator::Outcome;
 use std::time::Duration;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
-use stepwarden_aws::problem::{self, Problem};
-use stepwarden_aws::query::number;
-use stepwarden_aws::{traces, whole_number};
+use stepwarden_aws::traces;
 use tokio::time::Instant;
 
 /// Most orders of one call.

@@ -4,7 +4,7 @@
 //! token. It runs no script and no style but these files, and talks to nobody but this API.
 
 use aws_lambda_events::event::apigw::ApiGatewayV2httpResponse;
-use stepwarden_aws::http::answer;
+use edge::http::answer;
 
 struct File {
     name: &'static str,

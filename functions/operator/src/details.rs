@@ -2,6 +2,7 @@
 //! after all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
 
 use crate::{Operator, act};
+use edge::problem::{self, Problem};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +14,6 @@ use shared::ports::{Error, StateStore};
 use shared::task::Task;
 use shared::view::{self, Status};
 use shared::workflow::Workflow;
-use stepwarden_aws::problem::{self, Problem};
 
 /// An order in full.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

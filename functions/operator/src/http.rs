@@ -7,15 +7,15 @@ use crate::queues::{Leases, Queues};
 use crate::{Operator, console, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::http::{body, check_media_type, claim, header, json_answer, read, refuse, traced, traceparent};
+use edge::problem::{self, Problem};
+use edge::{auth, query};
 use serde::de::DeserializeOwned;
 use shared::decision::Act;
 use shared::operator::Outcome;
 use shared::order::Id;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use stepwarden_aws::http::{body, check_media_type, claim, header, json_answer, read, refuse, traced, traceparent};
-use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::traces::{self, Span};
-use stepwarden_aws::{auth, query};
 
 /// Largest body, in bytes: an edited input and what is around it.
 pub const MAX_BODY: usize = 64 * 1024;

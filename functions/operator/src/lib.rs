@@ -17,8 +17,8 @@ pub mod queues;
 
 pub use query::state_names;
 
+use edge::auth::Scopes;
 use std::sync::Arc;
-use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::redrive::Redriver;
 use stepwarden_aws::{Clients, Config, Engine};
 

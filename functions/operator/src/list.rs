@@ -1,6 +1,9 @@
 //! Lists of orders, one line each.
 
 use crate::{Operator, act, query};
+use edge::auth::MAX_TENANT;
+use edge::problem::{self, Problem};
+use edge::query::number;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::history::shorten;
@@ -14,10 +17,7 @@ use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stepwarden_aws::DynamoStore;
-use stepwarden_aws::auth::MAX_TENANT;
 use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
-use stepwarden_aws::problem::{self, Problem};
-use stepwarden_aws::query::number;
 
 /// Longest tenant and reference, in characters: no order has a longer one.
 pub const MAX_TEXT: usize = MAX_TENANT;

@@ -1,9 +1,9 @@
 //! The operator as a Lambda function, behind API Gateway routes that only operators may call.
 
+use edge::auth::Scopes;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use operator::Operator;
 use std::sync::Arc;
-use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::{lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 

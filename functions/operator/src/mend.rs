@@ -4,6 +4,8 @@
 
 use crate::act::{self, Done, MAX_BY, MAX_REASON};
 use crate::{Operator, act::unavailable};
+use edge::http::read_field;
+use edge::problem::{self, Problem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,8 +14,6 @@ use shared::order::Id;
 use shared::ports::{Error, Messenger, StateStore};
 use shared::task::{Task, shard_of};
 use std::collections::BTreeMap;
-use stepwarden_aws::http::read_field;
-use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::raw::Raw;
 use stepwarden_aws::telemetry::Chain;
 

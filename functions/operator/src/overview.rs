@@ -4,6 +4,7 @@ use crate::agents::{Paused, Strained};
 use crate::list::{Row, Unreadable, failures, row};
 use crate::queues::AT_ONCE;
 use crate::{Operator, act};
+use edge::problem::Problem;
 use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +17,6 @@ use shared::workflow::Workflow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stepwarden_aws::list::{Filter, MAX_PAGE};
-use stepwarden_aws::problem::Problem;
 
 /// Most open orders counted in one part of the due index.
 const MAX_COUNTED: u32 = 500;

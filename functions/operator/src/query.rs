@@ -1,8 +1,8 @@
 //! Parameters that only lists have.
 
+use edge::problem::{Problem, invalid_field};
 use shared::task::ProcessState;
 use shared::time::Timestamp;
-use stepwarden_aws::problem::{Problem, invalid_field};
 
 /// A state by its name, in any case; `paused` is one for this purpose.
 pub(crate) fn state(text: &str) -> Result<(Option<ProcessState>, bool), Problem> {

@@ -1,6 +1,8 @@
 //! Queues, poison messages and leases.
 
 use crate::{Operator, act};
+use edge::problem::{self, Problem};
+use edge::whole_number;
 use futures::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,11 +11,9 @@ use shared::lease::LeaseStore;
 use shared::ports::Error;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
-use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::redrive::{Counts, MAX_MOVED, MAX_RATE, Moved, Wish};
 use stepwarden_aws::schema::consumed;
 use stepwarden_aws::telemetry::Chain;
-use stepwarden_aws::whole_number;
 
 /// Messages moved where no limit is given.
 const LIMIT: usize = 100;

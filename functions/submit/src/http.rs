@@ -4,6 +4,9 @@ use crate::Submit;
 use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::auth::{self, tenant};
+use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
+use edge::query;
 use schemars::JsonSchema;
 use serde::Serialize;
 use shared::message::HistoryEntry;
@@ -13,12 +16,8 @@ use shared::task::Task;
 use shared::workflow::Workflow;
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::auth::{self, tenant};
-use stepwarden_aws::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
-use stepwarden_aws::{query, traces};
+use stepwarden_aws::traces;
 use tokio::time::{Instant, sleep};
-
-pub use stepwarden_aws::auth::DEFAULT_TENANT;
 
 /// The OpenAPI document of the whole API.
 pub const OPENAPI: &str = include_str!("../../../docs/openapi.json");

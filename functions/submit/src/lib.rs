@@ -9,7 +9,7 @@ pub mod workflows;
 use shared::engine::Engine;
 use std::sync::Arc;
 
-pub use stepwarden_aws::problem;
+pub use edge::problem;
 
 pub use queue::handler as queue_handler;
 
@@ -24,7 +24,7 @@ pub struct Submit<S, M> {
     /// Parts of the due index.
     pub shards: u16,
     /// What the routes ask of a token.
-    pub scopes: stepwarden_aws::auth::Scopes,
+    pub scopes: edge::auth::Scopes,
     /// Whose orders come by message: the submission queue carries no token.
     pub queue_tenant: String,
 }

@@ -1,10 +1,10 @@
 //! Submit as a Lambda function: behind API Gateway, and on the submission queue.
 
+use edge::auth::Scopes;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::auth::Scopes;
 use stepwarden_aws::config::number;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 use submit::{Submit, http, queue_handler, workflows};
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Error> {
             std::env::var("OPERATOR_SCOPE").ok(),
             std::env::var("TENANT_CLAIM").ok(),
         ),
-        queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| http::DEFAULT_TENANT.into()),
+        queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| shared::order::DEFAULT_TENANT.into()),
     };
     let (submit, stack) = (&submit, config.stack());
     run(service_fn(move |event: LambdaEvent<Value>| async move {

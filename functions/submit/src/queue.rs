@@ -3,12 +3,12 @@
 use crate::Submit;
 use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
+use edge::http;
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
-use stepwarden_aws::http;
 use stepwarden_aws::traces::{self, Senders, Span};
 
 /// A message on the submission queue: a submission and its key.

@@ -3,20 +3,16 @@
 //! There is one of each. Where they point is configuration: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the endpoints
 //! embedded in the local binary.
 
-pub mod auth;
 pub mod batch;
 mod batch_get;
 pub mod clients;
 pub mod config;
 pub mod control;
-pub mod http;
 pub mod item;
 pub mod lease_store;
 pub mod list;
 pub mod messenger;
 pub mod metrics;
-pub mod problem;
-pub mod query;
 pub mod raw;
 pub mod redrive;
 pub mod reply_queues;
@@ -24,7 +20,6 @@ pub mod schema;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;
-pub mod whole_number;
 
 pub use clients::Clients;
 pub use config::Config;

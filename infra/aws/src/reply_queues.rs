@@ -1,6 +1,6 @@
 //! Reply queues: the registered names that submissions may ask notices to be sent to, and whose orders may ask it.
 
-use crate::auth::DEFAULT_TENANT;
+use shared::order::DEFAULT_TENANT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 

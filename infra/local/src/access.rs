@@ -7,8 +7,12 @@ use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{
     ApiGatewayRequestAuthorizer, ApiGatewayRequestAuthorizerJwtDescription, ApiGatewayV2httpRequest,
 };
+use edge::auth::{Scopes, TENANT_CLAIM, tenant};
+use edge::http::header;
+use edge::problem::{self, Problem};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use shared::order::DEFAULT_TENANT;
 use shared::visible::visible;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,10 +21,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes, TENANT_CLAIM, tenant};
-use stepwarden_aws::http::header;
 use stepwarden_aws::metrics;
-use stepwarden_aws::problem::{self, Problem};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
@@ -319,8 +320,8 @@ mod tests {
             let mut event = event("GET", "/orders", &[("authorization", &good)]);
             access.admit(&mut event).unwrap();
             assert_eq!(tenant(&event, TENANT_CLAIM), Ok("default"));
-            assert!(stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
-            assert_eq!(stepwarden_aws::http::claim(&event, "sub"), None);
+            assert!(edge::auth::has_scope(&event, "stepwarden/operator"));
+            assert_eq!(edge::http::claim(&event, "sub"), None);
         }
         let other = Access::open(&Options::default()).unwrap().1;
         let half = &bearer[..bearer.len() - 1];
@@ -386,9 +387,9 @@ mod tests {
         let (access, _) = Access::open(&options).unwrap();
         let mut event = event("GET", "/orders", &[("authorization", "Bearer acme-0123456789ab")]);
         access.admit(&mut event).unwrap();
-        let sub = stepwarden_aws::http::claim(&event, "sub");
+        let sub = edge::http::claim(&event, "sub");
         assert_eq!((tenant(&event, TENANT_CLAIM), sub), (Ok("acme"), Some("ann")));
-        assert!(!stepwarden_aws::auth::has_scope(&event, "stepwarden/operator"));
+        assert!(!edge::auth::has_scope(&event, "stepwarden/operator"));
         let secret = "acme-0123456789ab";
         let own = Options { token: Some(secret.into()), ..options.clone() };
         for (bad, words) in [

@@ -10,12 +10,12 @@
 
 use crate::http::Handler;
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
+use edge::auth::{TENANT_CLAIM, tenant};
+use edge::http::refuse;
 use futures::FutureExt;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::auth::{TENANT_CLAIM, tenant};
-use stepwarden_aws::http::refuse;
 use submit::problem;
 use tokio::sync::oneshot;
 

@@ -10,6 +10,9 @@ use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use axum::http::Method;
+use edge::auth;
+use edge::http::refuse;
+use edge::problem::{self, Problem};
 use futures::FutureExt;
 use operator::Operator;
 use shared::engine::Observer;
@@ -21,10 +24,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::auth;
 use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
-use stepwarden_aws::http::refuse;
-use stepwarden_aws::problem::{self, Problem};
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, Engine, ReplyQueues, SqsMessenger, observed_engine, schema, traces, wall_clock};
 use stepwarden_embedded::{Durability, Endpoints};
@@ -199,7 +199,7 @@ impl System {
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,
             scopes: Default::default(),
-            queue_tenant: submit::http::DEFAULT_TENANT.to_owned(),
+            queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
         });
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &secrets);
@@ -272,7 +272,7 @@ async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result
     let unavailable = |_| problem::unavailable(None, "the order store did not answer; try again").retry_after(2);
     supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
     let text = stepwarden_aws::metrics::prometheus();
-    Ok(stepwarden_aws::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
+    Ok(edge::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
 }
 
 async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {

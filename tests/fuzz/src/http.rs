@@ -2,13 +2,14 @@
 
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::auth::Scopes;
 use operator::Operator;
 use serde_json::{Value, json};
+use shared::order::DEFAULT_TENANT;
 use shared::order::Id;
 use shared::ports::StateStore;
 use std::cell::OnceCell;
 use std::sync::Arc;
-use stepwarden_aws::auth::{DEFAULT_TENANT, Scopes};
 use stepwarden_aws::{Clients, Config, SqsMessenger, engine, schema, wall_clock};
 use stepwarden_embedded::{Endpoints, Options};
 use submit::Submit;
@@ -197,7 +198,7 @@ pub fn request(bytes: &[u8]) -> bool {
         let Some(Body::Text(text)) = answer.body else { panic!("a refusal without words") };
         let problem: Value = serde_json::from_str(&text).expect("problem details are JSON");
         let listed = |&(code, of, _): &(&str, u16, &str)| problem["code"] == code && i64::from(of) == status;
-        assert!(stepwarden_aws::problem::CODES.iter().any(listed), "{text}");
+        assert!(edge::problem::CODES.iter().any(listed), "{text}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{text}");
         false
     })

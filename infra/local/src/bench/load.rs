@@ -5,6 +5,7 @@ use super::{Settings, System};
 use crate::demo::calls;
 use crate::process;
 use anyhow::{Context, Result};
+use edge::problem::Problem;
 use futures::{StreamExt, stream};
 use serde_json::json;
 use shared::engine::Observer;
@@ -15,7 +16,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use stepwarden_aws::problem::Problem;
 use stepwarden_aws::{DynamoStore, SqsMessenger};
 use submit::Submit;
 use submit::submission::{Submission, parse};
@@ -127,7 +127,7 @@ impl Load {
 
     /// Milliseconds from `begin` to the order's end; `None` if it was refused for overload.
     async fn until_its_end(&self, key: &str, n: u64, begin: Instant) -> Result<Option<f64>> {
-        let id = Id::derive(submit::http::DEFAULT_TENANT, key);
+        let id = Id::derive(shared::order::DEFAULT_TENANT, key);
         let (sender, ended) = oneshot::channel();
         lock(&self.board.waiting).insert(id.clone(), sender);
         match self.submit(key, n).await {
@@ -146,7 +146,7 @@ impl Load {
     async fn submit(&self, key: &str, n: u64) -> Result<Id, Problem> {
         let body = json!({"workflow": "bench", "input": {"number": n, "text": "x".repeat(200)}});
         let submission: Submission = parse(body.to_string().as_bytes())?;
-        self.submit.accept(submit::http::DEFAULT_TENANT, key, submission).await
+        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
     }
 }
 

@@ -148,7 +148,7 @@ mod tests {
     fn every_code_has_its_section_and_every_section_its_code() {
         let codes: Vec<_> = CODES.iter().map(|(code, ..)| *code).collect();
         let sections: Vec<_> = PAGES.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-        assert_eq!(sections, codes, "docs/problems.md has the codes of infra/aws/src/problem.rs, in their order");
+        assert_eq!(sections, codes, "docs/problems.md has the codes of functions/edge/src/problem.rs, in their order");
         for (code, status, title) in CODES {
             let page = page(code).unwrap();
             let head = format!("# {code}\n\n{status}: {title}.\n\n");

@@ -3,9 +3,8 @@
 use crate::http::claim;
 use crate::problem::{self, Problem};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
+use shared::order::DEFAULT_TENANT;
 
-/// Whose order it is where no token says so: calls that IAM authorised, and open ones.
-pub const DEFAULT_TENANT: &str = "default";
 /// The claim that says whose an order is, where the deployment names no other.
 pub const TENANT_CLAIM: &str = "tenant";
 

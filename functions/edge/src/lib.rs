@@ -1,0 +1,8 @@
+//! The edge of the HTTP API, shared by the functions behind it: requests read strictly, callers' rights, and refusals as problem
+//! details.
+
+pub mod auth;
+pub mod http;
+pub mod problem;
+pub mod query;
+pub mod whole_number;
