@@ -1,5 +1,5 @@
 //! Goal: StateStore, leases and Messenger get the same answers from every endpoint, and from every other implementation.
-//! Method: the suite of `shared/contract`, over the adapters. In `cargo test` it runs against the embedded endpoints; `tests/contract/run NAME` starts another one and names it in
+//! Method: the suite of `tests/contract`, over the adapters. In `cargo test` it runs against the embedded endpoints; `tests/contract/run NAME` starts another one and names it in
 //! `STEPWARDEN_CONTRACT`: `dynamodb-local`, `ministack`, `localstack`, or `aws` for an account of one's own, where the
 //! tables and queues stay behind.
 //!

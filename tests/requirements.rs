@@ -83,7 +83,7 @@ fn comments_of_tests() -> Vec<(String, String)> {
                 continue;
             }
             let text = std::fs::read_to_string(root().join(&path)).unwrap();
-            let is_test = path.starts_with("tests/") || path.contains("/tests/") || path.contains("shared/contract/");
+            let is_test = path.starts_with("tests/") || path.contains("/tests/");
             let begin = if is_test { Some(0) } else { text.find("#[cfg(test)]") };
             let Some(begin) = begin else { continue };
             for comment in comments(&text[begin..], mark) {

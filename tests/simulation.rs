@@ -1,5 +1,5 @@
 //! Goal: whatever goes wrong, every accepted order ends well, and nothing is done twice or untold. Method: the simulation
-//! of `infra/simulation`, over a few workflows that use every rule between them; and the same with defects put into the
+//! of `tests/simulation`, over a few workflows that use every rule between them; and the same with defects put into the
 //! world on purpose, each of which has to be found.
 //!
 //! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace.

@@ -150,7 +150,7 @@ fn is_full() -> bool {
 }
 
 // J5, A6, and I1 to I6 and I8 of the protocol: in every order of events within the bounds. A task begins here as it was
-// submitted: that one key is one order, I7, is proved of every store by `many_submissions` in shared/contract/src/store.rs.
+// submitted: that one key is one order, I7, is proved of every store by `many_submissions` in tests/contract/src/store.rs.
 #[test]
 fn no_order_of_events_breaks_the_protocol() {
     let all = if is_full() { full() } else { quick() };

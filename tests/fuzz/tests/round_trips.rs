@@ -373,7 +373,7 @@ fn every_record_and_message_is_read_as_it_was_written() {
 // The definition under which an order goes on: every rule that a file can have.
 #[test]
 fn every_workflow_of_the_repository_is_read_as_it_was_written() {
-    let folders = ["../../workflows", "../../infra/simulation/src/workflows"];
+    let folders = ["../../workflows", "../../tests/simulation/src/workflows"];
     let known = Known { agents: &["fraud", "inventory", "noop", "payment", "shipping"], inputs: &["order"] };
     let mut count = 0;
     for folder in folders.map(|f| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(f)) {
