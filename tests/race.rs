@@ -4,10 +4,10 @@
 mod support;
 
 use futures::future::join_all;
+use leader::LeaseStore;
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::engine::{Engine as Core, Handled, Observer};
-use shared::lease::LeaseStore;
 use shared::message::Request;
 use shared::order::Id;
 use shared::task::{ProcessState, Task};

@@ -7,9 +7,9 @@
 
 mod support;
 
+use leader::{Lease, LeaseStore};
 use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
-use shared::lease::{Lease, LeaseStore};
 use shared::message::Effect;
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
@@ -337,12 +337,12 @@ impl StateStore for Synthetic {
 }
 
 impl LeaseStore for Synthetic {
-    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         Synthetic::read(self, 1.0).await;
         Ok(self.state().leases.get(name).cloned())
     }
 
-    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         sleep(PUT).await;
         let mut state = self.state();
         state.bill.write_units += 1.0;

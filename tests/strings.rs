@@ -24,7 +24,7 @@ const ACCENT: [(&str, usize); 18] = [
     ("a look", 0),
     ("under way", 0),
     ("goes on", 0),
-    ("in place of", 1),
+    ("in place of", 0),
     ("of its own", 0),
     ("for instance", 0),
     ("looked at", 0),

@@ -10,7 +10,6 @@ mod outbox;
 use crate::control::Agents;
 use crate::decision::{Act, Decision, Event, Kept, Turn};
 use crate::history::{MAX_TEXT, shorten};
-use crate::lease::Lease;
 use crate::mend::{self, Unfit};
 use crate::message::{AlertEvent, Effect};
 use crate::operator::Outcome;
@@ -311,15 +310,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// Looks after overdue tasks under a supervisor's lease. One answer for each, in order.
-    pub async fn recover(&self, ids: &[Id], lease: &Lease) -> Vec<Result<Found, Error>> {
+    /// Looks after overdue tasks for a supervisor whose lease has the fencing token `token`; 0 is no leader's. One answer for each, in
+    /// order.
+    pub async fn recover(&self, ids: &[Id], token: u64) -> Vec<Result<Found, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
         // Once for all: a page of tasks would read the same record a hundred times.
         let agents = self.agents().await;
         let read = self.read(ids).await;
-        let judge = |(id, read)| Box::pin(self.judge(id, read, lease.token, &agents));
+        let judge = |(id, read)| Box::pin(self.judge(id, read, token, &agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
             // Bounded: a parser quotes what it cannot read, and the record has no room for that twice.

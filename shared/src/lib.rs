@@ -14,7 +14,6 @@ pub mod decision;
 pub mod engine;
 pub mod history;
 pub mod json;
-pub mod lease;
 pub mod mend;
 pub mod message;
 pub mod operator;

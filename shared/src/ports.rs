@@ -49,6 +49,16 @@ pub enum Error {
     },
 }
 
+impl From<Source> for Error {
+    /// What a part of its own said, such as the lease's: one of these errors in a box, or that it did not answer.
+    fn from(source: Source) -> Self {
+        match source.downcast() {
+            Ok(error) => *error,
+            Err(source) => Self::Unavailable { what: "a lease".into(), source },
+        }
+    }
+}
+
 impl Error {
     /// The same, for another one whom it concerns. The sources are in words.
     #[must_use]

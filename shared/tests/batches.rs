@@ -9,7 +9,6 @@ use serde_json::json;
 use shared::control::Agents;
 use shared::decision::{Event, Kept};
 use shared::engine::{Config, Engine, Handled};
-use shared::lease::Lease;
 use shared::message::{Effect, Reply};
 use shared::order::{Id, Order};
 use shared::pools::Layout;
@@ -252,8 +251,7 @@ async fn a_sweep_reads_a_page_at_once() {
     world.store.asked();
     world.now.store(600_000, Ordering::Relaxed);
     *world.store.broken.lock().unwrap() = Some(id(2));
-    let lease = Lease { name: "sweep".into(), holder: "v".into(), token: 1, expires: at(1_000_000) };
-    let found = world.instance("v").recover(&[id(1), id(2), id(9), id(3)], &lease).await;
+    let found = world.instance("v").recover(&[id(1), id(2), id(9), id(3)], 1).await;
     let expired: Vec<_> = found.iter().map(|found| found.as_ref().ok().map(|found| found.expired)).collect();
     assert_eq!(expired, [Some(1), None, Some(0), Some(1)], "{found:?}");
     assert_eq!(world.store.asked(), ["agents", "load_all ord_1 ord_2 ord_9 ord_3", "workflow"]);

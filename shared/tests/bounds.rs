@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use shared::decision::{Act, Event, Refusal, What};
 use shared::engine::{Config, Engine, Handled};
 use shared::history::{self, Entry, Kind};
-use shared::lease::Lease;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
 use shared::operator::{MAX_INPUT, Outcome as Answer};
 use shared::order::Id;
@@ -116,8 +115,7 @@ impl World {
     }
 
     async fn sweep(&self, engine: &Instance) -> Result<(), Error> {
-        let lease = Lease { name: "sweep".into(), holder: "v".into(), token: 1, expires: at(i64::from(u32::MAX)) };
-        engine.recover(&[id()], &lease).await.pop().expect("one answer").map(drop)
+        engine.recover(&[id()], 1).await.pop().expect("one answer").map(drop)
     }
 
     fn reply(&self, step: usize, outcome: Outcome) -> Event {

@@ -11,7 +11,6 @@ use serde_json::json;
 use shared::control::Agents;
 use shared::decision::{Event, Kept};
 use shared::engine::{Clock, Config, Engine, Handled};
-use shared::lease::Lease;
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::{Id, Order};
 use shared::pools::Layout;
@@ -248,10 +247,6 @@ fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
     (id(task), Event::Reply(reply))
 }
 
-fn lease(token: u64) -> Lease {
-    Lease { name: "sweep".into(), holder: "v".into(), token, expires: at(1_000_000) }
-}
-
 async fn one(engine: &Instance, event: (Id, Event)) -> Result<Handled, Error> {
     engine.handle(vec![event]).await.pop().unwrap()
 }
@@ -404,7 +399,7 @@ async fn a_stale_cache_never_decides_to_do_nothing() {
     // `old` remembers version 1. Meanwhile `new` records a, a expires nowhere, b fails over and is claimed again.
     one(&new, reply("ord_1", "a", 1)).await.unwrap();
     world.at(11_000);
-    let counts = new.recover(&[id("ord_1")], &lease(1)).await;
+    let counts = new.recover(&[id("ord_1")], 1).await;
     assert_eq!(counts.iter().map(|c| c.as_ref().unwrap().expired).collect::<Vec<_>>(), [1]);
     world.at(12_000);
     one(&new, wake("ord_1")).await.unwrap();
@@ -468,13 +463,13 @@ async fn a_wake_never_overtakes_the_notice_of_its_task() {
     let (scheduler, supervisor) = (world.instance("s1"), world.instance("v"));
     world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
     world.at(60_000);
-    assert!(supervisor.recover(&[id("ord_1")], &lease(1)).await[0].is_err());
+    assert!(supervisor.recover(&[id("ord_1")], 1).await[0].is_err());
     assert_eq!(world.sent(), Vec::<String>::new(), "the order must not begin before its first notice");
     world.at(301_000);
-    assert!(supervisor.recover(&[id("ord_1")], &lease(1)).await[0].is_err());
+    assert!(supervisor.recover(&[id("ord_1")], 1).await[0].is_err());
     assert_eq!(world.sent(), ["wake"], "a queue that is away for long must not hold up the order");
     world.queues.fail(None);
-    supervisor.recover(&[id("ord_1")], &lease(1)).await[0].as_ref().unwrap();
+    supervisor.recover(&[id("ord_1")], 1).await[0].as_ref().unwrap();
     assert_eq!(world.sent(), ["notice Received", "wake"]);
 
     one(&scheduler, wake("ord_1")).await.unwrap();
@@ -660,11 +655,11 @@ async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
     // Long enough after the save that nobody can be sending it any more.
     world.at(2000);
     for round in 0..2 {
-        assert!(engine.recover(&[id("ord_1")], &lease(1)).await[0].is_err(), "round {round}");
+        assert!(engine.recover(&[id("ord_1")], 1).await[0].is_err(), "round {round}");
         world.queues.take();
     }
     world.queues.fail(None);
-    assert!(engine.recover(&[id("ord_1")], &lease(1)).await[0].is_ok());
+    assert!(engine.recover(&[id("ord_1")], 1).await[0].is_ok());
     assert_eq!(world.sent(), ["notice AttentionNeeded", "alert"]);
     let task = world.store.get("ord_1");
     assert_eq!((&task.alert, task.notice_owed, task.due), (&None, false, None));
@@ -678,13 +673,13 @@ async fn an_older_leader_changes_nothing_after_a_newer_one() {
     one(&engine, wake("ord_1")).await.unwrap();
     world.at(11_000);
     let v = world.instance("v");
-    assert_eq!(v.recover(&[id("ord_1")], &lease(5)).await[0].as_ref().unwrap().expired, 1);
+    assert_eq!(v.recover(&[id("ord_1")], 5).await[0].as_ref().unwrap().expired, 1);
     world.at(12_000);
     one(&engine, wake("ord_1")).await.unwrap();
     world.at(40_000);
     world.queues.take();
     let before = world.store.get("ord_1");
-    assert_eq!(world.instance("old").recover(&[id("ord_1")], &lease(4)).await[0].as_ref().unwrap().expired, 0);
+    assert_eq!(world.instance("old").recover(&[id("ord_1")], 4).await[0].as_ref().unwrap().expired, 0);
     assert_eq!((world.store.get("ord_1"), world.sent()), (before, vec![]));
 }
 
@@ -697,8 +692,7 @@ async fn two_supervisors_at_once_count_an_expiry_once() {
         world.at(11_000);
         let (v1, v2) = (world.instance("v1"), world.instance("v2"));
         let ids = [id("ord_1")];
-        let (l1, l2) = (lease(1), lease(2));
-        let (a, b) = tokio::join!(v1.recover(&ids, &l1), v2.recover(&ids, &l2));
+        let (a, b) = tokio::join!(v1.recover(&ids, 1), v2.recover(&ids, 2));
         assert_eq!(a[0].as_ref().unwrap().expired + b[0].as_ref().unwrap().expired, 1);
         assert_eq!(world.store.get("ord_1").failure_count(), 1);
     }
@@ -711,7 +705,7 @@ async fn a_rearm_does_not_stop_a_scheduler_that_remembers_the_task() {
     let engine = world.instance("s1");
     one(&engine, wake("ord_1")).await.unwrap();
     world.at(30_000 - 1);
-    world.instance("v").recover(&[id("ord_1")], &lease(9)).await[0].as_ref().unwrap();
+    world.instance("v").recover(&[id("ord_1")], 9).await[0].as_ref().unwrap();
     assert_eq!((world.store.get("ord_1").due, world.store.get("ord_1").lease_token), (Some(at(31_000)), 9));
     assert!(matches!(one(&engine, reply("ord_1", "a", 1)).await, Ok(Handled::Applied(_))));
     assert_eq!(world.store.get("ord_1").lease_token, 9);

@@ -4,10 +4,10 @@ use crate::{Operator, act};
 use edge::problem::{self, Problem};
 use edge::whole_number;
 use futures::{StreamExt, stream};
+use leader::LeaseStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::history::shorten;
-use shared::lease::LeaseStore;
 use shared::ports::Error;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
@@ -149,7 +149,7 @@ impl Operator {
         let now = self.engine.now();
         let mut rows = Vec::new();
         for name in &self.leases {
-            let lease = self.engine.store.read(name).await.map_err(|e| act::unavailable(&e))?;
+            let lease = self.engine.store.read(name).await.map_err(|e| act::unavailable(&e.into()))?;
             rows.extend(lease.map(|lease| LeaseRow {
                 name: lease.name,
                 holder: Some(lease.holder).filter(|holder| !holder.is_empty() && now < lease.expires),

@@ -146,8 +146,7 @@ async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
     assert_eq!((task.process_state(), task.notice_owed), (ProcessState::Processed, true));
     world.endpoints.set_fault_hook(None);
     world.later(i64::try_from(OWED_GRACE.as_millis()).unwrap());
-    let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: world.now() };
-    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    world.operator.engine.recover(std::slice::from_ref(&id), 1).await.pop().unwrap().unwrap();
     let notices = world.drain(&queue::notices("shop")).await;
     assert_eq!(notices.len(), 1);
     assert_eq!((&notices[0]["kind"], &notices[0]["seq"]), (&json!("completed"), &json!(task.version)));
@@ -384,12 +383,11 @@ async fn a_paused_agent_gets_no_requests_until_it_is_resumed() {
     assert_eq!(world.task(&id).await.version, 0);
     assert!(world.drain(&queue::agent("x")).await.is_empty());
     world.later(61_000);
-    let lease = shared::lease::Lease { name: "s".into(), holder: "v".into(), token: 1, expires: world.now() };
-    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    world.operator.engine.recover(std::slice::from_ref(&id), 1).await.pop().unwrap().unwrap();
     assert!(world.drain(queue::SCHEDULER).await.is_empty(), "no Wake for what is withheld");
     assert_eq!(world.post("/agents/x/resume", why).await.0, 200);
     world.later(61_000);
-    world.operator.engine.recover(std::slice::from_ref(&id), &lease).await.pop().unwrap().unwrap();
+    world.operator.engine.recover(std::slice::from_ref(&id), 1).await.pop().unwrap().unwrap();
     assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
     world.wake(&id).await;
     assert_eq!(world.drain(&queue::agent("x")).await.len(), 1);
@@ -482,7 +480,7 @@ async fn a_queue_that_is_missing_hides_no_other() {
 // I1: who leads, as the store has it.
 #[tokio::test]
 async fn leases_show_who_leads_and_that_nobody_does() {
-    use shared::lease::LeaseStore;
+    use leader::LeaseStore;
     let world = World::new().await;
     assert_eq!(world.get("/leases").await["leases"], json!([]));
     let store = &world.operator.engine.store;

@@ -254,7 +254,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         span.set("shard", i64::from(part.shard));
         span.set("looked_at", page.ids.len() as i64);
         let failed_before = sweep.failed;
-        for answer in span.around(self.engine.recover(&page.ids, lease)).await {
+        for answer in span.around(self.engine.recover(&page.ids, lease.token)).await {
             match answer {
                 Ok(found) => {
                     sweep.expired += found.expired;
@@ -284,7 +284,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
             if let Err(error) = hold.release(&self.engine.store).await {
-                tracing::warn!(error = %Chain(&error), "a lease could not be released");
+                tracing::warn!(error = %Chain(error.as_ref()), "a lease could not be released");
             }
         }
     }

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{BEGIN, LIFE, SKEW, order, tables, workflow};
+use leader::LeaseStore;
 use serde_json::json;
 use shared::decision::{Event, Turn};
 use shared::engine::Engine;
-use shared::lease::LeaseStore;
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::ports::{Error, Messenger, Saved, StateStore};
@@ -219,8 +219,7 @@ async fn two_leaders_at_once_do_no_harm() {
     let refused = world.store.save(&next, task.version).await.unwrap();
     assert!(matches!(refused, Saved::Conflict(Some(current)) if current.version == task.version));
     assert_eq!(world.failures(&ids[..1]).await, [1]);
-    let older = leader::Lease { name: lease_name(0), holder: "right".into(), token: 1, expires: right.now() };
-    assert_eq!(right.recover(&ids[..1], &older).await.remove(0).unwrap().expired, 0);
+    assert_eq!(right.recover(&ids[..1], 1).await.remove(0).unwrap().expired, 0);
     assert_eq!(second.sweep().await.unwrap().expired, 40);
     assert_eq!(world.failures(&ids).await, [2; 40]);
 

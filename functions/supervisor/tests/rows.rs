@@ -7,9 +7,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use common::{BEGIN, LIFE, order, tables, workflow};
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
+use leader::{Lease, LeaseStore};
 use shared::decision::Event;
 use shared::engine::{ASIDE_FOR, Engine};
-use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect};
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
@@ -224,10 +224,10 @@ impl StateStore for Stuck {
 }
 
 impl LeaseStore for Stuck {
-    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         self.memory.read(name).await
     }
-    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         self.memory.replace(lease, seen).await
     }
 }

@@ -4,8 +4,7 @@ use crate::item::{n, number, s, text, time};
 use crate::state_store::{DynamoStore, unavailable};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
-use shared::lease::{Lease, LeaseStore};
-use shared::ports::Error;
+use leader::{Error, Lease, LeaseStore};
 
 /// Leases in any table whose partition key is the string `pk`, with no other part of Stepwarden around.
 ///
@@ -65,7 +64,7 @@ impl LeaseStore for DynamoLeases {
             Err(e) if e.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
                 Ok(false)
             }
-            Err(e) => Err(unavailable(&format!("lease {}", lease.name), e)),
+            Err(e) => Err(unavailable(&format!("lease {}", lease.name), e).into()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The previous instance on this data. It is dead, or the data would be locked, so its lease can be released at once.
 
 use anyhow::{Context, Result};
-use shared::lease::LeaseStore;
+use leader::LeaseStore;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -16,11 +16,16 @@ const FILE: &str = "instance";
 pub async fn succeed(folder: &Path, instance: &str, lease: &str, store: &impl LeaseStore) -> Result<()> {
     let path = folder.join(FILE);
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let held = store.read(lease).await.context("reading the previous instance's lease")?;
+    let held =
+        store.read(lease).await.map_err(anyhow::Error::from_boxed).context("reading the previous instance's lease")?;
     // A holder is an instance and the number of its tenure.
     let of_the_dead = held.filter(|held| !held.is_free() && held.holder.split('#').next() == Some(before.as_str()));
     if let Some(held) = of_the_dead {
-        store.release(&held).await.context("releasing the previous instance's lease")?;
+        store
+            .release(&held)
+            .await
+            .map_err(anyhow::Error::from_boxed)
+            .context("releasing the previous instance's lease")?;
     }
     let write = || {
         let mut file = stepwarden_guard::folder::open(&path)?;

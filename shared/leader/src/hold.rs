@@ -1,9 +1,8 @@
 //! A lease for work that comes in ticks: held between them, renewed at half its life.
 
+use crate::lease::{Error, Lease, LeaseStore};
 use crate::settings::{Note, Settings, signed};
 use crate::wait::{Held, Outage, Watch, silent};
-use shared::lease::{Lease, LeaseStore};
-use shared::ports::Error;
 use tokio::time::{Instant, timeout};
 
 /// A lease that is asked for before every piece of work. It renews nothing by itself: a holder that does not ask any more

@@ -11,13 +11,14 @@
 //! has one on DynamoDB, [`memory::MemoryLeases`] is one in this process.
 
 mod hold;
+mod lease;
 pub mod memory;
 mod run;
 mod settings;
 mod wait;
 
 pub use hold::Hold;
+pub use lease::{Error, Lease, LeaseStore};
 pub use run::{Cause, Ended, Leadership, run_while_leader};
 pub use settings::{Clock, Note, Settings, TakeOver};
-pub use shared::lease::{Lease, LeaseStore};
 pub use tokio_util::sync::CancellationToken;

@@ -1,7 +1,6 @@
 //! Leases in this process, for tests and for programs of one process.
 
-use shared::lease::{Lease, LeaseStore};
-use shared::ports::Error;
+use crate::lease::{Error, Lease, LeaseStore};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
 //! A tenure from waiting for the lease to giving it back.
 
+use crate::lease::LeaseStore;
 use crate::settings::{Note, Settings, signed};
 use crate::wait::{Held, Outage, for_lease, pause, silent};
-use shared::lease::LeaseStore;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

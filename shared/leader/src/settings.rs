@@ -107,7 +107,7 @@ impl Settings {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        shared::time::millis((self.clock)())
+        crate::lease::millis((self.clock)())
     }
 
     pub(crate) fn note(&self, note: Note) {

@@ -1,8 +1,7 @@
 //! Waiting for a lease: jittered polling, by the record's own time or by watching it stand still.
 
+use crate::lease::{Error, Lease, LeaseStore};
 use crate::settings::{Note, Settings, TakeOver, signed};
-use shared::lease::{Lease, LeaseStore};
-use shared::ports::Error;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -37,7 +36,7 @@ pub(crate) async fn for_lease<S: LeaseStore>(store: &S, settings: &Settings, hol
 }
 
 pub(crate) fn silent(settings: &Settings) -> Error {
-    Error::Unavailable { what: format!("lease {}", settings.name), source: "no answer in time".into() }
+    format!("lease {}: no answer in time", settings.name).into()
 }
 
 /// What a contender remembers between two looks: the foreign record last seen, and since when it has stood still.
@@ -130,7 +129,7 @@ impl Outage {
 /// The error and its causes.
 pub(crate) fn chain(error: &Error) -> String {
     let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
+    let mut next = error.source();
     while let Some(cause) = next {
         text = format!("{text}: {cause}");
         next = cause.source();

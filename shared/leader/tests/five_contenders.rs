@@ -9,8 +9,8 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
     TransactWriteItem, Update,
 };
+use leader::Error;
 use leader::{CancellationToken, Leadership, Lease, LeaseStore, Settings, run_while_leader};
-use shared::ports::Error;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -8,7 +8,6 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use shared::decision::Event;
 use shared::engine::Handled;
-use shared::lease::Lease;
 use shared::message::{AlertEvent, Effect, Outcome, Reply, Request};
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
@@ -200,9 +199,8 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 Err(error) => polled.failed += note(&error),
             }
         }
-        // Token 0: there is no leader here. Every write is conditional, so many at once count each failure once.
-        let nobody = Lease { name: String::new(), holder: String::new(), token: 0, expires: Timestamp::MIN };
-        for answer in self.queue.engine.recover(&others, &nobody).await {
+        // No leader here: every write is conditional, so many at once count each failure once.
+        for answer in self.queue.engine.recover(&others, 0).await {
             match answer {
                 Ok(found) => polled.expired += found.expired,
                 Err(error) => polled.failed += note(&error),

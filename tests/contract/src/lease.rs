@@ -2,7 +2,7 @@
 
 use crate::at;
 use futures::future::join_all;
-use shared::lease::{Lease, LeaseStore};
+use leader::{Lease, LeaseStore};
 use shared::time::SignedDuration;
 
 const LIFE: SignedDuration = SignedDuration::from_secs(10);

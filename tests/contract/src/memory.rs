@@ -1,7 +1,7 @@
 //! A store in memory, for tests and for programs of one process.
 
+use leader::{Lease, LeaseStore};
 use shared::control::{Agents, Pause};
-use shared::lease::{Lease, LeaseStore};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
@@ -149,11 +149,11 @@ impl AttentionIndex for MemoryStore {
 }
 
 impl LeaseStore for MemoryStore {
-    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         Ok(self.tables().leases.get(name).cloned())
     }
 
-    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         let leases = &mut self.tables().leases;
         let is_seen = leases.get(&lease.name) == seen;
         if is_seen {

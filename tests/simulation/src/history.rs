@@ -356,7 +356,7 @@ impl History {
                         let version = pair[1].task.version;
                         wrong(
                             Rule::UndoOrder,
-                            format!("version {version}: the undo of `{}` goes before that of `{name}`", spec.name),
+                            format!("version {version}: the undo of `{}` runs before that of `{name}`", spec.name),
                         );
                     }
                 }
@@ -381,7 +381,7 @@ impl History {
         if task.process_state() == ProcessState::Error
             && !self.alerts.get(&task.id).is_some_and(|all| all.contains(&task.turned_at))
         {
-            wrong(Rule::Alert, format!("it stopped at version {} and nobody was told", task.turned_at));
+            wrong(Rule::Alert, format!("it stopped at version {} without an alert", task.turned_at));
         }
         if task.reply_queue.is_none() {
             return;
@@ -475,7 +475,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         }
         let counts = new.failures > old.failures || new.undo_failures > old.undo_failures;
         if counts && old.claim().is_none() {
-            wrong(Rule::FailureCount, format!("version {v}: step {n} fails while nobody has it"));
+            wrong(Rule::FailureCount, format!("version {v}: step {n} fails while no agent has it"));
         }
         // A save can hold several changes, but no answer to a request that is sent only after it: a save between is missing.
         if new.claimed_at > before.version && new.settled_at > new.claimed_at {

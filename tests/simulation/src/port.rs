@@ -12,9 +12,9 @@ use crate::real::Trouble;
 use crate::store::Store;
 use crate::world::World;
 use futures::future::join_all;
+use leader::{Lease, LeaseStore};
 use serde_json::{Value, json};
 use shared::control::{Agents, Pause};
-use shared::lease::{Lease, LeaseStore};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
@@ -302,22 +302,22 @@ impl Faulty {
 }
 
 impl LeaseStore for Faulty {
-    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         let name = name.to_owned();
-        self.ask(format!("read-lease {name}"), false, move |store, _| store.read_lease(&name)).await
+        Ok(self.ask(format!("read-lease {name}"), false, move |store, _| store.read_lease(&name)).await?)
     }
 
-    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         let (lease, seen, world) = (lease.clone(), seen.cloned(), Arc::clone(&self.world));
         let name = self.node.instance();
-        self.ask(format!("replace-lease {}", lease.name), true, move |store, _| {
+        let answer = self.ask(format!("replace-lease {}", lease.name), true, move |store, _| {
             let is_replaced = store.replace_lease(&lease, seen.as_ref())?;
             if is_replaced && seen.as_ref().is_none_or(|seen| seen.token != lease.token) {
                 world.trace(format_args!("{name} leads {} under token {}", lease.name, lease.token));
             }
             Ok(is_replaced)
-        })
-        .await
+        });
+        Ok(answer.await?)
     }
 }
 

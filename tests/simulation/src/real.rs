@@ -4,8 +4,8 @@
 //! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use futures::future::BoxFuture;
+use leader::{Lease, LeaseStore};
 use shared::control::{Agents, Pause};
-use shared::lease::{Lease, LeaseStore};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
@@ -212,12 +212,12 @@ impl RealStore {
 
     pub(crate) fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
         let name = name.to_owned();
-        self.ask(|store| Box::pin(async move { store.read(&name).await }))
+        self.ask(|store| Box::pin(async move { Ok(store.read(&name).await?) }))
     }
 
     pub(crate) fn replace_lease(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
         let (lease, seen) = (lease.clone(), seen.cloned());
-        self.ask(|store| Box::pin(async move { store.replace(&lease, seen.as_ref()).await }))
+        self.ask(|store| Box::pin(async move { Ok(store.replace(&lease, seen.as_ref()).await?) }))
     }
 }
 

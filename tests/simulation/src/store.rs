@@ -3,8 +3,8 @@
 
 use crate::Defect;
 use crate::real::RealStore;
+use leader::Lease;
 use shared::control::{Agents, Pause};
-use shared::lease::Lease;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{Created, DuePage, Error, Saved};
@@ -92,7 +92,7 @@ fn page(mut all: Vec<(Timestamp, &Id)>, limit: u32, cursor: Option<&str>) -> Due
     DuePage { ids: page.iter().map(|(_, id)| (*id).clone()).collect(), next }
 }
 
-/// One method for each of [`shared::ports::StateStore`] and [`shared::lease::LeaseStore`], with the time of the run in
+/// One method for each of [`shared::ports::StateStore`] and [`leader::LeaseStore`], with the time of the run in
 /// milliseconds where an index needs it.
 impl Store {
     pub(crate) fn create(&self, order: &Order, task: &Task, at_ms: u64) -> Result<Created, Error> {

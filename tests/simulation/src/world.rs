@@ -290,7 +290,7 @@ impl World {
             self.plan.orders.iter().find(|order| id_of(order) == request.task_id).expect("an order of this run");
         let wanted = step.input.clone().unwrap_or_else(|| people::input(&self.plan, order.number));
         if request.input != wanted {
-            let words = format!("`{}` was given {} in place of {wanted}", request.step, request.input);
+            let words = format!("`{}` was given {} instead of {wanted}", request.step, request.input);
             drop(history);
             self.wrong(Rule::Input, Some(request.task_id.clone()), words);
         }

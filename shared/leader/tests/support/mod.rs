@@ -3,8 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use leader::memory::MemoryLeases;
-use leader::{Clock, Lease, LeaseStore, Note, Settings};
-use shared::ports::Error;
+use leader::{Clock, Error, Lease, LeaseStore, Note, Settings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,7 +48,7 @@ impl Store {
 }
 
 fn away() -> Error {
-    Error::Unavailable { what: "the lease store".into(), source: "503".into() }
+    "the lease store: 503".into()
 }
 
 impl LeaseStore for Store {

@@ -3,9 +3,11 @@
 //! The one rule is [`Lease::take`]; a [`LeaseStore`] applies it under a conditional write. A lease only saves work: what is
 //! done under it must be safe with no holder and with two, because clocks drift and processes pause.
 
-use crate::ports::Error;
-use crate::time::{SignedDuration, Timestamp, millis, plus};
+use jiff::{SignedDuration, Timestamp};
 use std::future::Future;
+
+/// Why a lease store did not do what it was asked: it could not be reached, or its record cannot be read.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The LEASE record, and the proof of holding one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +85,16 @@ fn end(now: Timestamp, life: SignedDuration) -> Timestamp {
     millis(plus(now, life))
 }
 
+/// `t` cut to whole milliseconds, the precision of the record.
+pub(crate) fn millis(t: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(t.as_millisecond()).unwrap_or(t)
+}
+
+/// `t + d`, held at the ends of the calendar instead of overflowing.
+fn plus(t: Timestamp, d: SignedDuration) -> Timestamp {
+    t.saturating_add(d).expect("a duration of fixed length")
+}
+
 /// Where leases are kept, on items used for nothing else: a register that is read and replaced under a condition. The
 /// protocol on top of it is here, the same for every store.
 pub trait LeaseStore: Send + Sync {
@@ -142,10 +154,7 @@ pub trait LeaseStore: Send + Sync {
                     Some(_) | None => return Ok(None),
                 }
             }
-            Err(Error::Unavailable {
-                what: format!("lease {}", lease.name),
-                source: "its record keeps changing".into(),
-            })
+            Err(format!("lease {}: its record keeps changing", lease.name).into())
         }
     }
 
