@@ -1,8 +1,7 @@
 //! One change of a task: the transitions that scheduler and supervisor share.
 //!
-//! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers decide
-//! which transition happens; the code here only defines what each one does to the record, and what must be sent after
-//! it.
+//! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers choose
+//! the transition; the code here defines what each one does to the record and what must be sent after it.
 
 use crate::decision::{Decision, Turn};
 use crate::history::{self, Entry, Kind};
@@ -14,14 +13,14 @@ use crate::task::{Alert, Phase, Priority, Task, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::Workflow;
 
-/// How an attempt ended without success, for the ladder.
+/// Why an attempt did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
     /// No reply by `complete_by`.
     Expired,
     /// The agent gave up early; the remote service may have named a wait.
     Unavailable(Option<SignedDuration>),
-    /// The agent did not try; no failure is counted.
+    /// The agent did not try. This counts no failure.
     Deferred(SignedDuration),
 }
 
@@ -34,7 +33,7 @@ pub(crate) struct Change<'a> {
     wake: bool,
     exact_due: bool,
     extended: bool,
-    /// The first version at which a person saw the task as it was before.
+    /// First version at which a person saw the task as it was before this change.
     same_since: u64,
 }
 
@@ -57,7 +56,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The same for what the system notes for itself: whoever saw the task before has seen it.
+    /// Begins a change that is only the system's bookkeeping: a person who saw the task before it needs no second look.
     pub(crate) fn keep_books(task: &Task, turn: &'a Turn<'a>) -> Self {
         let mut change = Self::begin(task, turn);
         change.task.books = Some((change.same_since, change.task.version));
@@ -79,12 +78,12 @@ impl<'a> Change<'a> {
         self.log(kind, step, Some(history::act_text(by, reason)));
     }
 
-    /// Tells the submitter.
+    /// Asks for a notice to the submitter.
     pub(crate) fn tell(&mut self, kind: NoticeKind, step: Option<usize>) {
         self.notice = Some((kind, step));
     }
 
-    /// Claims everything that can be claimed now, and ends the task when nothing is left to do.
+    /// Claims every step that can be claimed now, and ends the task if nothing is left to do.
     pub(crate) fn advance(&mut self) {
         match self.task.phase {
             Phase::Forward => {
@@ -92,9 +91,9 @@ impl<'a> Change<'a> {
                 self.finish();
             }
             Phase::Undoing => {
-                // Once another instance has begun it, a clock that is behind must not hold it up: the reply to the last undo
-                // would end nothing, and nothing would be left to look at (simulation, seed 91). A reply that counts is early
-                // for this: so the one that comes while the task is paused does not begin the undo.
+                // Once another instance has begun the undo, a clock that lags here must not hold it up: the reply to
+                // the last undo would not end the task, and no due time would bring it back (simulation, seed 91). A
+                // reply that counts is always too early for this, so a reply during a pause does not begin the undo.
                 let from = self.task.undo_from(self.turn.workflow, self.turn.skew);
                 let is_early = from.is_some_and(|from| self.turn.now < from);
                 if is_early && !self.task.is_undo_begun() {
@@ -102,7 +101,7 @@ impl<'a> Change<'a> {
                 }
                 self.decide_undo();
                 self.claim_ready(Direction::Undo);
-                // Where nothing was ever done, the undo ends before it begins.
+                // If nothing was ever done, the undo ends before it begins.
                 if !self.task.steps.iter().any(crate::step::Step::owes_undo) {
                     self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
                 }
@@ -111,7 +110,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Ends the task if nothing is left to do, or to undo of an undo that has begun. Claims nothing.
+    /// Ends the task if nothing is left to do, or to undo once the undo has begun. Claims nothing.
     pub(crate) fn finish(&mut self) {
         let steps = &self.task.steps;
         match self.task.phase {
@@ -125,7 +124,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Undo covers what was done, what failed, and what nobody knows; what was never handed out stays as it is.
+    /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays.
     fn decide_undo(&mut self) {
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
             if step.is_undo_begun() || !step.may_have_run() {
@@ -191,7 +190,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The agent says that it can never succeed.
+    /// The agent reports that it can never succeed.
     pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str) {
         let version = self.task.version;
         let step = &mut self.task.steps[index];
@@ -214,8 +213,8 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Gives the late attempt that holds step `index` more time. A Wake that names the version before makes a scheduler send
-    /// its request again, with the new `complete_by`.
+    /// Gives the late attempt that holds step `index` more time. A Wake that names the previous version makes a
+    /// scheduler re-send its request with the new `complete_by`.
     pub(crate) fn extend(&mut self, index: usize, late: Late) {
         let until = plus(self.turn.now, late.extend);
         let step = &mut self.task.steps[index];
@@ -229,7 +228,7 @@ impl<'a> Change<'a> {
         self.extended = true;
     }
 
-    /// An attempt ended without success: back on the ladder, or over the threshold.
+    /// An attempt ended without success: the step goes back on the retry ladder, or its attempts are spent.
     pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str) {
         let now = self.turn.now;
         let version = self.task.version;
@@ -267,11 +266,11 @@ impl<'a> Change<'a> {
             Rung::Exhausted(_) => None,
         };
         match (direction, rung) {
-            // A sibling of a failed step: what it did is unknown, and nothing new starts.
+            // A sibling of a failed step: its outcome is unknown, and nothing new starts.
             (Direction::Do, _) if phase != Phase::Forward => {
                 step.state = State::Pending { not_before: None };
                 self.log(kind, Some(index), Some(error.to_owned()));
-                // It may have been the last one that the undo waited for.
+                // The undo may have waited for this attempt only.
                 self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
             }
             (Direction::Do, Rung::Retry(_)) => {
@@ -308,7 +307,7 @@ impl<'a> Change<'a> {
         &self.turn.workflow.steps[index].name
     }
 
-    /// A forward step failed for good: undo, or stop and tell an operator.
+    /// A forward step failed for good: undo the task, or stop it and alert an operator.
     fn give_up(&mut self, index: usize, then: Then, error: &str) {
         let reason = format!("`{}` failed: {error}", self.step_name(index));
         match then {
@@ -337,7 +336,7 @@ impl<'a> Change<'a> {
             .map(|(_, spec)| spec.name.as_str())
     }
 
-    /// From now on everything done is undone; nothing new starts forward.
+    /// Everything done is now undone; nothing new starts forward.
     pub(crate) fn turn_to_undo(&mut self, reason: String) {
         self.task.phase = Phase::Undoing;
         self.task.turned_at = self.task.version;
@@ -349,8 +348,8 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
-    /// The record has no room for what this change would bring: the task stops, and a person decides. A step whose attempt was
-    /// answered has failed; what its agent returned is lost.
+    /// Stops the task because its record has no room for this change; a person decides. A step whose attempt was
+    /// answered counts as failed, and its agent's output is lost.
     pub(crate) fn stop_full(&mut self, settled: Option<(usize, Direction)>, why: &str) {
         if let Some((index, direction)) = settled {
             let (state, kind) = match direction {
@@ -367,16 +366,16 @@ impl<'a> Change<'a> {
         match self.task.phase {
             Phase::Forward => self.stop(Phase::Error, index, why),
             Phase::Undoing => self.stop(Phase::UndoError, index, why),
-            // Stopped before: the alert of that is out or owed.
+            // It stopped before; that alert is sent or owed.
             Phase::Error | Phase::UndoError | Phase::Processed | Phase::Undone => {}
         }
     }
 
-    /// Stops the task in an error phase; an alert is owed.
+    /// Stops the task in an error phase and owes an alert.
     fn stop(&mut self, phase: Phase, index: Option<usize>, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
-        // Whoever resubmits it means it to go on.
+        // A resubmission means that the task shall run, so the pause ends here.
         self.task.paused_at = None;
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
@@ -426,7 +425,7 @@ impl<'a> Change<'a> {
         self.note_act(Kind::Resubmitted, None, by, reason);
     }
 
-    /// A stopped task goes on in the direction that failed.
+    /// Restarts a stopped task in the direction that failed.
     fn go_on(&mut self) {
         self.task.phase = match self.task.phase {
             Phase::Error => Phase::Forward,
@@ -440,7 +439,7 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
-    /// After a person settled a step: a stopped task goes on once no step is left that failed.
+    /// After an operator settled a step: restarts a stopped task once no failed step is left.
     pub(crate) fn go_on_if_nothing_failed(&mut self) {
         let failed = |s: &crate::step::Step| matches!(s.state, State::Failed | State::UndoFailed);
         match self.task.phase {
@@ -450,14 +449,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The final notice of an end that an operator brought about stays due until it is out: no message comes again for it.
+    /// Keeps the final notice due until it is sent, if an operator ended the task: no queue redelivers an act.
     pub(crate) fn owe_final_notice(&mut self) {
         if matches!(self.task.phase, Phase::Processed | Phase::Undone) {
             self.task.notice_owed = self.task.reply_queue.is_some();
         }
     }
 
-    /// The task claims again. An attempt whose `complete_by` passed during the pause goes back without a failure.
+    /// Lets the task claim again. An attempt that expired during the pause is taken back without a failure.
     pub(crate) fn unpause(&mut self) {
         self.task.paused_at = None;
         for index in 0..self.task.steps.len() {
@@ -465,7 +464,7 @@ impl<'a> Change<'a> {
             if self.turn.now < by {
                 continue;
             }
-            // As late as after any expiry: only then is its agent silent, whatever its clock says.
+            // Allow for skew as after any expiry: only then is the agent sure to be silent.
             let not_before = Some(plus(by, self.turn.skew)).filter(|&t| t > self.turn.now);
             self.task.steps[index].state = match direction {
                 Direction::Do => State::Pending { not_before },
@@ -476,34 +475,34 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
-    /// The alert is out: it is owed no longer.
+    /// The alert is sent, so it is no longer owed.
     pub(crate) fn alert_sent(&mut self) {
         self.task.alert = None;
         self.log(Kind::AlertSent, None, None);
     }
 
-    /// The strict final notice is out: it is owed no longer.
+    /// The strict final notice is sent, so it is no longer owed.
     pub(crate) fn notice_sent(&mut self) {
         self.task.notice_owed = false;
     }
 
-    /// Asks for a Wake when something of this task waits for time only.
+    /// Asks for a Wake if part of this task waits only for time.
     pub(crate) fn wake_if_waiting(&mut self) {
         self.wake = true;
     }
 
-    /// Sets `due` to the time that is wanted, even where the present one is early enough: a supervisor has just used it up.
+    /// Sets `due` to the wanted time even if the present one is early enough: a supervisor has just used it up.
     pub(crate) fn use_up_due(&mut self) {
         self.exact_due = true;
     }
 
-    /// The finished change, `due` settled, with everything that has to be sent once it is saved.
+    /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(self) -> Decision {
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, same_since: _ } = self;
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         let before = task.due;
         task.due = match (task.due, wanted) {
-            // Lazily: a due that is early enough stays, because changing it costs two index writes.
+            // Lazy: a due time that is early enough stays, because changing it costs two index writes.
             (Some(due), Some(wanted)) if due <= wanted && !exact_due => Some(due),
             (_, Some(wanted)) if exact_due => Some(wanted),
             (_, Some(wanted)) => Some(wanted.min(plus(turn.now, grace(turn.workflow)))),
@@ -521,7 +520,7 @@ impl<'a> Change<'a> {
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn, kind, step));
         }
-        // An older alert is left to the sweep: it goes out together with the notice that may have died with it.
+        // An older alert is left to the sweep, which sends it with the notice that may have been lost with it.
         if task.alert.as_ref().is_some_and(|alert| alert.version == task.version) {
             effects.extend(alert(&task, turn));
         }
@@ -529,8 +528,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The request for step `index` as it is claimed now, without the order's input, which the engine adds. `None` if the
-/// step is with no agent.
+/// The request for step `index` as claimed now, without the order's input, which the engine adds. `None`: no claim.
 pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<Effect> {
     let (direction, complete_by) = task.steps[index].claim()?;
     let spec = &workflow.steps[index];
@@ -574,12 +572,12 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
     })))
 }
 
-/// The agent of step `index` in this direction is paused.
+/// Whether the agent of step `index` in this direction is paused.
 fn is_withheld(index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
     turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent))
 }
 
-/// What is undone is never what may wait: in a class that others pass by its attempts would expire, until it counts as failed.
+/// An undo never has low priority: in a class that others overtake, its attempts would expire until it failed.
 fn urgency(priority: Priority, direction: Direction) -> Priority {
     match (priority, direction) {
         (Priority::Low, Direction::Undo) => Priority::Normal,
@@ -587,7 +585,7 @@ fn urgency(priority: Priority, direction: Direction) -> Priority {
     }
 }
 
-/// The next time at which something can be claimed from an agent that is not paused, `None` if nothing waits.
+/// The next time at which a step can be claimed whose agent is not paused; `None` if nothing waits.
 pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     if turn.agents.paused.is_empty() || task.phase == Phase::Undoing && !task.is_undo_begun() {
         return task.next_claim(turn.workflow, turn.now, turn.skew);
@@ -597,20 +595,20 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     open.map(|(_, from)| from.unwrap_or(turn.now)).min()
 }
 
-/// A Wake for the next time something can be claimed, if that is soon enough for a delayed message. None for what waits for
-/// a paused agent: the sweep looks after it.
+/// A Wake for the next time a step can be claimed, if that is within the longest delay of a message. A step that waits
+/// for a paused agent gets none: the sweep looks after it.
 pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
     let at = next_claim(task, turn)?;
     let delay = until(turn.now, at);
     (delay <= MAX_DELAY).then(|| Effect::Wake(Wake::new(task, task.version, hops), delay))
 }
 
-/// The notice of what happened last, for a submitter that has a queue.
+/// The notice of the latest event, for a submitter that has a queue.
 pub(crate) fn notice(task: &Task, turn: &Turn<'_>, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
     notice_of(task, task.version, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn))
 }
 
-/// The notice with the time until which the undo waits, where it does.
+/// The notice, with the time until which the undo waits, if it does.
 fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
     notice.undo_from = task.waits_to_undo(turn.workflow, turn.skew);
     Effect::Notice(notice)
@@ -621,8 +619,8 @@ pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
     notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
 }
 
-/// The same for an order that nobody has begun: whoever stored it may have died before that notice, or its queue refused it,
-/// and once it has begun or ended nobody looks back.
+/// The same for an order that has not begun. The instance that stored it may have died before this notice, or the queue
+/// refused it; once the order has begun or ended, nothing sends it.
 pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
     let is_begun = task.steps.iter().any(|step| step.attempt > 0);
     received(task, workflow).filter(|_| !is_begun)
@@ -648,8 +646,9 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
     }))
 }
 
-/// The notice of the last turn a task took, once more and under the number it had: to undo, or to an end. Before it the first
-/// one, if the order never began (simulation, seed 115: refused with the act that ended it, it was not told again).
+/// The notice of the task's last turn, to undo or to an end, re-sent under its number. The first notice precedes it if
+/// the order never began (simulation, seed 115: the queue refused it together with the act that ended the order, and
+/// nothing sent it again).
 pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     let (kind, step) = match task.phase {
         Phase::Processed => (NoticeKind::Completed, None),
@@ -664,8 +663,8 @@ pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     first_notice(task, turn.workflow).into_iter().chain(last).collect()
 }
 
-/// The decision with the notice of the turn to undo before a Wake that may begin that undo. A queue may have refused the notice, and
-/// once the task is Undone the message that turned it no longer sends it (simulation, seed 131 of the built-in workflows).
+/// Adds the notice of the turn to undo before a Wake that may begin that undo. A queue may have refused the notice, and
+/// once the task is Undone, the message that turned it no longer sends it (simulation, seed 131).
 pub(crate) fn tell_before_undo(task: &Task, mut decision: Decision, turn: &Turn<'_>) -> Decision {
     if let Decision::Save { effects, .. } = &mut decision
         && task.phase == Phase::Undoing
@@ -677,7 +676,7 @@ pub(crate) fn tell_before_undo(task: &Task, mut decision: Decision, turn: &Turn<
     decision
 }
 
-/// The alert a task owes, if it owes one.
+/// The alert that a task owes, if any.
 pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     let alert = task.alert.as_ref()?;
     let index = alert.step.map(usize::from);
@@ -697,7 +696,7 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     })))
 }
 
-/// A task's history with names in place of positions.
+/// A task's history, with names instead of positions.
 #[must_use]
 pub(crate) fn spell_out(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
     let mut all =
@@ -740,7 +739,7 @@ fn event_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Whether `at` has come for a supervisor, which allows for the skew between clocks.
+/// Whether a supervisor, which allows for clock skew, may act on this deadline.
 pub(crate) fn is_past(complete_by: Timestamp, turn: &Turn<'_>) -> bool {
     plus(complete_by, turn.skew) <= turn.now
 }

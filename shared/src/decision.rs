@@ -1,4 +1,4 @@
-//! What goes into a decision about a task, and what comes out of it: shared by [`crate::scheduler`], [`crate::operator`] and
+//! The input and the output of a decision about a task, shared by [`crate::scheduler`], [`crate::operator`] and
 //! [`crate::change`], so that none of them needs another's types.
 
 use crate::control::Agents;
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Who decides, when, and by which rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// The definition the task is pinned to.
+    /// The definition that the task is pinned to.
     pub workflow: &'a Workflow,
     /// Now (UTC, milliseconds).
     pub now: Timestamp,
@@ -22,14 +22,14 @@ pub struct Turn<'a> {
     pub skew: SignedDuration,
     /// Which agents are paused: their steps are not claimed.
     pub agents: &'a Agents,
-    /// The agents' pools, and how they do.
+    /// The agents' pools and their health.
     pub pools: &'a Pools,
 }
 
 /// What happened to a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Somebody thinks there is something to do.
+    /// A Wake asks a scheduler to look at the task.
     Wake {
         /// The version its sender knew.
         seen: u64,
@@ -38,7 +38,7 @@ pub enum Event {
     },
     /// An agent answered.
     Reply(Reply),
-    /// Undo what was done and stop, asked for by a message. It is delivered again until its effects are out, so unlike
+    /// A message asks to stop the order and undo what was done. It is redelivered until its effects are sent, so unlike
     /// [`What::Cancel`] it owes no notice.
     Cancel {
         /// Who asked.
@@ -46,14 +46,14 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// An operator does something to it.
+    /// An operator acts on the order.
     Act(Act),
-    /// The alert that arose at this version is out.
+    /// The alert that arose at this version is sent.
     AlertSent {
         /// [`crate::task::Alert::version`].
         version: u64,
     },
-    /// The strict final notice of the end at this version is out.
+    /// The strict final notice of the end at this version is sent.
     NoticeSent {
         /// [`Task::turned_at`].
         version: u64,
@@ -63,7 +63,7 @@ pub enum Event {
 /// What to do about it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// Save this record in place of the version before it, then send.
+    /// Replace the previous version with this record, then send.
     Save {
         /// The next record.
         task: Box<Task>,
@@ -74,7 +74,7 @@ pub enum Decision {
     Keep {
         /// Why.
         why: Kept,
-        /// To be sent all the same: an earlier delivery may have died before it did.
+        /// To be sent all the same: an earlier delivery may have died before sending it.
         effects: Vec<Effect>,
     },
 }
@@ -86,11 +86,11 @@ pub enum Kept {
     NothingReady,
     /// The reply was counted before.
     Repeated,
-    /// The reply came at or after `complete_by`: only the supervisor acts now.
+    /// The reply came at or after `complete_by`, when only the supervisor acts.
     Late,
     /// The reply belongs to an attempt that no longer holds the step.
     Stale,
-    /// The message names a step or an attempt that never was: it is not ours.
+    /// The message names a step or an attempt that never existed, so it is not ours.
     Foreign,
     /// The operator looked at an older version.
     Moved,
@@ -101,46 +101,46 @@ pub enum Kept {
 /// What a person does to one order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
-    /// What.
+    /// What to do.
     pub what: What,
-    /// Who.
+    /// The operator's name.
     pub by: String,
     /// Why.
     pub reason: String,
-    /// The version they looked at.
+    /// The version that the operator saw, if any.
     pub seen: Option<u64>,
 }
 
-/// The kinds of act. A step may be left out where only one comes into question.
+/// The kinds of act. A step's name may be omitted if only one step qualifies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// Go on from the failed steps, in the direction that failed; every failed step gets its whole ladder again.
+    /// Continue from the failed steps, in the direction that failed. Every step gets its whole retry ladder again.
     Resubmit {
-        /// The failed step that gets `input`. Where none has failed, because the record was full, one that has an input of its own.
+        /// The failed step that gets `input`; in a full record, where none has failed, a step with its own input.
         step: Option<String>,
-        /// In place of the order's input, for that step only.
+        /// Replaces the order's input for that step only.
         input: Option<Value>,
     },
-    /// Leave a failed step, or a failed undo, out.
+    /// Skip a failed step, or a failed undo.
     Skip {
-        /// Which.
+        /// The step's name.
         step: Option<String>,
     },
-    /// A failed step, or a failed undo, was done by hand.
+    /// Record a failed step, or a failed undo, as done by hand.
     MarkDone {
-        /// Which.
+        /// The step's name.
         step: Option<String>,
         /// What the agent would have returned.
         output: Value,
     },
-    /// End the wait of a step, or of all that wait.
+    /// End the wait of one step, or of all that wait.
     RetryNow {
-        /// Which.
+        /// The step's name.
         step: Option<String>,
     },
     /// Stop an order that has not ended, and undo what was done.
     Cancel,
-    /// The same, also for an order that is Processed.
+    /// The same, even for an order that is Processed.
     Undo,
     /// Claim nothing more until resumed.
     Pause,
@@ -148,7 +148,7 @@ pub enum What {
     Resume,
 }
 
-/// Why an act does not fit. `Display` is a sentence for the person.
+/// Why an act is refused. `Display` is a sentence for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// Resubmission of an order that is not in Error.
@@ -157,7 +157,7 @@ pub enum Refusal {
     /// The order has ended.
     #[error("the order has ended")]
     Ended,
-    /// The order waits for a person already.
+    /// The order already waits for a person.
     #[error("the order is in Error; resubmit, skip, mark done, or undo")]
     Stopped,
     /// Its undo has begun.
@@ -169,7 +169,7 @@ pub enum Refusal {
     /// The workflow has no such step.
     #[error("the workflow has no step of this name")]
     UnknownStep,
-    /// More than one step comes into question.
+    /// More than one step qualifies.
     #[error("more than one step comes into question; name one")]
     Ambiguous,
     /// The step did not fail.
@@ -196,9 +196,7 @@ pub enum Refusal {
     /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
     #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
     BadInput,
-    /// The inputs put in place of the order's are longer than [`MAX_INPUTS`] together.
-    #[error(
-        "the inputs of this order's steps would be longer than 65536 bytes together; give a reference in place of one"
-    )]
+    /// All inputs that operators set for an order's steps are longer than [`MAX_INPUTS`] together.
+    #[error("the inputs of this order's steps would be longer than 65536 bytes together; replace one with a reference")]
     LongInputs,
 }

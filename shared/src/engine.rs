@@ -30,48 +30,48 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Most rounds of load and decide for one task. Every lost round means that another writer got on with it, and there can be as
-/// many writers at once as there are steps with an agent, beside Wakes, people and a supervisor.
+/// Most rounds of load and decide for one task. Every lost round means that another writer made progress. There can be
+/// as many writers at once as steps with an agent, besides Wakes, people and a supervisor.
 const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
 
-/// How long an instance goes by what it read about agents and queues.
+/// How long an instance relies on what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
-/// A Wake waits for the notice that belongs before it for so long; then the order goes on without, because a submitter's
-/// queue that is away must not hold up orders, and undos least of all.
+/// How long a Wake waits for the notice that belongs before it. Then the order continues without the notice, because a
+/// submitter's broken queue must not hold up orders, least of all undos.
 pub const NOTICE_FIRST_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long a record that cannot be read is left alone between two looks.
+/// How long an unreadable record is left alone between two checks.
 pub const ASIDE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Told of everything this process saved, after it was saved.
+/// Called with everything that this process saved, after the save.
 pub type Observer = Arc<dyn Fn(&Save<'_>) + Send + Sync>;
 
-/// One save that went through.
+/// One successful save.
 #[derive(Clone, Copy, Debug)]
 pub struct Save<'a> {
     /// What was written.
     pub task: &'a Task,
-    /// What it was decided on, with its workflow; `None` for an order that is new.
+    /// The task that the decision was based on, with its workflow; `None` for a new order.
     pub before: Option<(&'a Task, &'a Workflow)>,
 }
 
-/// A decision of the scheduler, as [`schedule`] makes it.
+/// See [`schedule`].
 type Schedule = dyn Fn(&Task, &Event, &Turn<'_>) -> Decision + Send + Sync;
-/// A verdict of the supervisor, as [`supervise`] gives it.
+/// See [`supervise`].
 type Supervise = dyn Fn(&Task, u64, &Turn<'_>) -> Verdict + Send + Sync;
 
-/// How decisions are made: by the core, unless a test wants to see a defect of the core found.
+/// How decisions are made: by the core, unless a test replaces it to show that a defect of the core is found.
 #[derive(Clone)]
 pub struct Core {
-    /// In place of [`schedule`].
+    /// Replaces [`schedule`].
     pub schedule: Arc<Schedule>,
-    /// In place of [`supervise`].
+    /// Replaces [`supervise`].
     pub supervise: Arc<Supervise>,
 }
 
@@ -87,30 +87,30 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Who this instance is and how it reckons.
+/// Identity and settings of this instance.
 #[derive(Clone)]
 pub struct Config {
-    /// Name of this instance, unique among all that run: LockedBy, and part of every stamp.
+    /// Name of this instance, unique among all that run; used as LockedBy and in every stamp.
     pub instance: String,
     /// How far apart the clocks of two instances may be.
     pub skew: SignedDuration,
-    /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is out of date the
+    /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is stale, the
     /// conditional write fails and the task is read after all.
     pub cache: usize,
-    /// No order is taken while messages it would wait behind are older than this, or than half of its workflow's shortest
-    /// timeout. Zero takes every order.
+    /// A new order is refused if messages ahead of it are older than this, or than half of its workflow's shortest
+    /// timeout. Zero accepts every order.
     pub overload_age: SignedDuration,
     /// Where the time comes from.
     pub clock: Clock,
-    /// Told of every save.
+    /// Called with every save.
     pub observer: Option<Observer>,
     /// The agents with more than one pool.
     pub pools: pools::Layout,
-    /// Whether each priority has queues of its own.
+    /// Whether each priority has its own queues.
     pub classes: bool,
 }
 
-/// What became of one event.
+/// The result of one event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handled {
     /// A new version was saved.
@@ -142,13 +142,13 @@ pub struct Engine<S, M> {
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Value>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
-    /// How agents and queues stand, and when that was read.
+    /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
-    /// How the pools do; `None` if no agent has several.
+    /// Health of the pools; `None` if no agent has several.
     pools: Option<Mutex<Pools>>,
 }
 
-/// What a supervisor found about one task.
+/// What a supervisor found in one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Attempts that had expired.
@@ -163,17 +163,17 @@ struct Decided {
     effects: Vec<Effect>,
 }
 
-/// Several events of one task, each decided on what the one before it left.
+/// Several events of one task, each decided on the result of the previous one.
 #[derive(Default)]
 struct Fold {
-    /// The changes, oldest first, and which event each is of. The last one is what is saved.
+    /// The changes, oldest first, each with the position of its event. The last one is saved.
     changes: Vec<(usize, Box<Task>)>,
-    /// For each event why it changes nothing, if it does not, and what is to be sent.
+    /// For each event, why it changes nothing (`None` if it does), and what to send.
     parts: Vec<(Option<Kept>, Vec<Effect>)>,
 }
 
 impl Fold {
-    /// The same, once `task` is what is stored.
+    /// The decisions, once `task` is stored.
     fn decided(self, task: &Arc<Task>) -> Vec<Decided> {
         let part = |(why, effects): (Option<Kept>, _)| {
             let task = Arc::clone(task);
@@ -186,11 +186,11 @@ impl Fold {
     }
 }
 
-/// A task before something is decided about it.
+/// A task before a decision about it.
 enum Known {
     /// As this instance last saw it: enough to try a write, not enough to decide to do nothing.
     Remembered(Arc<Task>),
-    /// As the store has it, or why that cannot be said.
+    /// As the store has it, or the error of the read.
     Read(Result<Option<Arc<Task>>, Error>),
 }
 
@@ -233,7 +233,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Arc::clone(&self.config.clock)
     }
 
-    /// Whether each priority has queues of its own.
+    /// Whether each priority has its own queues.
     pub fn has_classes(&self) -> bool {
         self.config.classes
     }
@@ -246,7 +246,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Writes a new order and its task, in one transaction.
     ///
     /// # Errors
-    /// The store's. The order may then be stored or not; submitting it again under the same key tells.
+    /// The store's. The order may or may not be stored; submit it again under the same key to find out.
     pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let mut task = task.clone();
         task.stamp = self.stamp();
@@ -259,28 +259,28 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(created)
     }
 
-    /// Handles many events, those of different tasks side by side: decides and saves, then sends all effects in as few
-    /// requests as possible. The events of one task are one save, in their order. One answer for each event, in order; what
-    /// fails for one task never takes another one along.
+    /// Handles many events. Events of different tasks are decided and saved concurrently; those of one task become one
+    /// save, in order. Then all effects go out in as few requests as possible. One answer per event, in order; a
+    /// failure of one task does not affect another.
     pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
         let decided = self.decide_all(&events).await;
         self.send_all(decided).await
     }
 
-    /// Does what operators ask, side by side. One outcome for each act, in order.
+    /// Applies operators' acts concurrently. One outcome per act, in order.
     ///
     /// # Errors
-    /// The store's, or a queue's: the act may then be recorded or not, and asking the same again tells. What it did not send
-    /// is owed and sent by the sweep.
+    /// The store's, or a queue's. The act may or may not be recorded; repeat it to find out. What was not sent is owed,
+    /// and the sweep sends it.
     pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
         let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();
         self.handle(events).await.into_iter().map(|answer| answer.map(outcome)).collect()
     }
 
-    /// What [`Engine::act`] would answer for `task` as it was read; nothing is saved or sent.
+    /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
     ///
     /// # Errors
-    /// The store's, for the workflow.
+    /// The store's, if the workflow cannot be read.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
@@ -290,11 +290,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// What [`mend::mend`] makes of `task`, ready to be saved in the place of a record that cannot be read; nothing is saved or
-    /// sent.
+    /// What [`mend::mend`] makes of `task`, ready to replace an unreadable record. Nothing is saved or sent.
     ///
     /// # Errors
-    /// The store's, for the workflow.
+    /// The store's, if the workflow cannot be read.
     pub async fn mended(
         &self,
         task: &Task,
@@ -310,19 +309,19 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// Looks after overdue tasks for a supervisor whose lease has the fencing token `token`; 0 is no leader's. One answer for each, in
-    /// order.
+    /// Recovers overdue tasks for a supervisor whose lease has the fencing token `token`; no leader has token 0. One
+    /// answer per task, in order.
     pub async fn recover(&self, ids: &[Id], token: u64) -> Vec<Result<Found, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
-        // Once for all: a page of tasks would read the same record a hundred times.
+        // Read once for all: a page of tasks would otherwise read the same record a hundred times.
         let agents = self.agents().await;
         let read = self.read(ids).await;
         let judge = |(id, read)| Box::pin(self.judge(id, read, token, &agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
-            // Bounded: a parser quotes what it cannot read, and the record has no room for that twice.
+            // Shortened: a parser quotes what it cannot read, and the record has no room for that twice.
             Err(error @ Error::Corrupt { .. }) => Some((id, shorten(&error.to_string(), MAX_TEXT))),
             Ok(_) | Err(Error::Unavailable { .. } | Error::TooLarge { .. }) => None,
         });
@@ -344,8 +343,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         sent.into_iter().zip(found).map(|(sent, found)| sent.map(|_| found)).collect()
     }
 
-    /// Puts off what cannot be read, so that it holds up nothing that is due behind it, and alerts an operator of each once. It stays
-    /// in the due index: another version of this program may be able to read it. What fails now is tried again when it is due.
+    /// Defers unreadable records, so that they hold up nothing that is due behind them, and alerts an operator to each
+    /// once. They stay in the due index, because another version of this program may be able to read them. What fails
+    /// here is retried when the record is due.
     async fn set_aside(&self, unreadable: Vec<(&Id, String)>) {
         if unreadable.is_empty() {
             return;
@@ -367,7 +367,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         join_all(sent.map(|((id, why), _)| self.store.set_aside(id, why, due, true))).await;
     }
 
-    /// Decides and saves, the events of each task together.
+    /// Decides and saves; the events of each task together.
     async fn decide_all(&self, events: &[(Id, Event)]) -> Vec<Result<Decided, Error>> {
         let mut groups: Vec<(&Id, Vec<usize>)> = Vec::new();
         let mut group_of = HashMap::new();
@@ -391,8 +391,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         answers.into_iter().map(|answer| answer.expect("each event is in one group")).collect()
     }
 
-    /// Decides the events of one task, one after the other, and saves them at once. Where the record has no room for all of them
-    /// each is saved by itself, and one that it has no room for stops the task. One answer for each, in order.
+    /// Decides the events of one task in order and saves them at once. If the record has no room for all of them, each
+    /// is saved separately, and an event that still does not fit stops the task. One answer per event, in order.
     async fn decide(&self, id: &Id, events: &[&Event], known: Known) -> Vec<Result<Decided, Error>> {
         let error = match (self.decide_at_once(id, events, known, None).await, events) {
             (Ok(decided), _) => return decided.into_iter().map(Ok).collect(),
@@ -417,7 +417,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         std::iter::once(Err(error)).chain(others).collect()
     }
 
-    /// The decisions on all of `events`, in one save; nothing for those that do not fit into the record that is `full`.
+    /// The decisions on all of `events`, in one save; empty if one is refused because the record is `full`.
     async fn decide_at_once(
         &self,
         id: &Id,
@@ -451,7 +451,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let workflow = self.workflow(&task.workflow_hash).await?;
             let Some(mut fold) = self.fold(&task, events, &workflow, &agents, full) else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
-                // Never decide to do nothing on what memory says: only the store knows.
+                // Never decide to do nothing on a task from memory: only the store knows.
                 if !is_fresh {
                     lock(&self.tasks).pop(id);
                     continue;
@@ -482,9 +482,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Err(contended(id))
     }
 
-    /// The core's decisions on `events`, each on what the one before it left. A save of several changes is what their saves one
-    /// by one would have come to, with nobody between them: each change has a version of its own, so the rules for what is sent
-    /// again and the numbers of notices hold for each. `None` where one is refused because the record is `full`.
+    /// The core's decisions on `events`, each on the result of the previous one. One save of several changes equals
+    /// saving each of them without other writers in between: every change has its own version, so the re-send rules and
+    /// the numbers of notices hold for each. `None` if one is refused because the record is `full`.
     fn fold(
         &self,
         task: &Task,
@@ -511,7 +511,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Some(fold)
     }
 
-    /// The core's decision, with what this instance knows of the pools.
+    /// The core's decision, with this instance's knowledge of the pools.
     fn schedule(&self, task: &Task, event: &Event, workflow: &Workflow, agents: &Agents) -> Decision {
         let Some(pools) = &self.pools else {
             return (self.core.schedule)(task, event, &self.turn(workflow, agents));
@@ -537,7 +537,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let mut full: Option<String> = None;
         for round in 0..MAX_ROUNDS {
             self.store.yield_to_others(round).await;
-            // A task that was there a moment ago and is not any more has outlived its time in the table.
+            // A task that existed a moment ago and is now gone has outlived its retention.
             let Some(task) = known.take() else {
                 return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
             };
@@ -578,7 +578,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Err(contended(id))
     }
 
-    /// `Ok` with the saved record, or `Err` with the one that is there instead.
+    /// `Ok` with the saved record, or `Err` with the record stored instead.
     async fn try_save(
         &self,
         mut next: Box<Task>,
@@ -598,7 +598,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 self.saved(&next, Some((seen, workflow)));
                 Ok(Ok(next))
             }
-            // The answer to a save that went through was lost, and the client tried it again: it is ours.
+            // The save succeeded, but its answer was lost and the client retried: the stored record is ours.
             Ok(Saved::Conflict(Some(current))) if current.version == next.version && current.stamp == next.stamp => {
                 self.saved(&next, Some((seen, workflow)));
                 Ok(Ok(next))

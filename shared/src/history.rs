@@ -1,12 +1,12 @@
-//! What happened to a task, entry by entry, kept inside its record.
+//! A task's history, kept inside its record.
 //!
-//! An entry is a short JSON array, because every write of the task carries all of them:
-//! `[milliseconds since creation, kind, step position or null, attempt, text or null]`.
+//! An entry is a short JSON array, because every write of the task carries the whole history: `[milliseconds since
+//! creation, kind, step position or null, attempt, text or null]`.
 
 use crate::time::{SignedDuration, Timestamp, plus};
 use serde::{Deserialize, Serialize};
 
-/// Most entries kept. Beyond it the oldest after the first [`KEPT_FROM_THE_START`] make room.
+/// Most entries kept. Beyond that, the oldest after the first [`KEPT_FROM_THE_START`] is dropped.
 pub const MAX_ENTRIES: usize = 200;
 /// Entries that always stay: how the task began.
 pub const KEPT_FROM_THE_START: usize = 20;
@@ -46,7 +46,7 @@ pub enum Kind {
     /// An agent reported a permanent error of an undo.
     #[serde(rename = "fu")]
     UndoFailed,
-    /// The task turned to undo what was done.
+    /// The task turned to undo.
     #[serde(rename = "U")]
     TaskUndoing,
     /// All steps are done.
@@ -88,7 +88,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A person did it.
+    /// Whether it is an act of a person.
     #[must_use]
     pub fn is_act(self) -> bool {
         match self {
@@ -124,19 +124,19 @@ pub(crate) fn act_text(by: &str, reason: &str) -> String {
     shorten(&format!("{by}: {reason}"), MAX_TEXT)
 }
 
-/// One entry.
+/// One entry, with the fields that the head of this file lists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry(pub i64, pub Kind, pub Option<u16>, pub u32, pub Option<String>);
 
 impl Entry {
-    /// When it happened, given when the task was created (UTC, milliseconds).
+    /// When it happened (UTC, milliseconds), in a task created at `created_at`.
     #[must_use]
     pub fn at(&self, created_at: Timestamp) -> Timestamp {
         plus(created_at, SignedDuration::from_millis(self.0))
     }
 }
 
-/// `text` cut to at most `max` bytes at a character's end, with `...` where something is missing.
+/// `text` cut to at most `max` bytes at a character boundary, with `...` at the end if cut.
 #[must_use]
 pub fn shorten(text: &str, max: usize) -> String {
     if text.len() <= max {

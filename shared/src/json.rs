@@ -1,8 +1,8 @@
-//! JSON at the edges: what comes from outside is read strictly, what leaves is written so that every service takes it.
+//! JSON at the edges: input from outside is read strictly, and output is written so that every service accepts it.
 //!
-//! A parser that follows RFC 8259 may keep either of two equal keys and may round a number, so what it accepts is not always
-//! what was sent; and what it reads, it may not be able to read again once that lies deeper in a record. [`check`] refuses all
-//! three. Inside the system there is nothing to check: what this program wrote is read by [`read_own`].
+//! A parser that follows RFC 8259 may keep either of two equal keys and may round a number, so what it accepts is not
+//! always what was sent. And it may be unable to read a value again once that lies deeper in a record. [`check`]
+//! refuses all three. What this program wrote needs no check: [`read_own`] reads it.
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserializer, Serialize};
@@ -10,18 +10,17 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Most levels of arrays and objects of an input or an output. In requests and records it lies up to three levels deeper,
-/// which stays below the 64 levels that parsers of other languages read unless they are told otherwise, and far below the
-/// 127 of serde_json.
+/// Most levels of arrays and objects in an input or an output. Requests and records hold it up to three levels deeper,
+/// which is below the 64 levels that parsers of other languages read by default, and far below the 127 of serde_json.
 pub const MAX_DEPTH: usize = 50;
-/// Most levels of what this program reads of its own: versions before [`MAX_DEPTH`] took whatever serde_json read, and put
-/// it deeper.
+/// Most levels that this program reads of its own text: versions before [`MAX_DEPTH`] accepted whatever serde_json
+/// read, and stored it deeper.
 const MAX_OWN_DEPTH: usize = 200;
-/// How the keys begin that serde_json takes for marks of its own (its features `raw_value` and `arbitrary_precision`, of which
-/// any crate in the build can switch on either).
+/// Prefix of the keys that serde_json reserves for its features `raw_value` and `arbitrary_precision`, which any crate
+/// in the build can switch on.
 const RESERVED: &str = "$serde_json::private::";
 
-/// Why a text is not taken. `Display` is a sentence for its sender, without the place.
+/// Why a text is refused. `Display` is a sentence for its sender, without the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Not JSON, or more than one value: the parser's words, with line and column.
@@ -30,17 +29,16 @@ pub enum Fault {
     /// More levels than a parser is sure to read.
     #[error("is nested too deep: the limit is {MAX_DEPTH} levels of arrays and objects")]
     Deep,
-    /// An object has a key twice; which of the values counts is anybody's guess.
+    /// An object has a key twice, and parsers differ in which value they keep.
     #[error("occurs twice; send each key once")]
     Twice,
     /// A whole number beyond 64 bits would lose its last digits.
     #[error("is {0}, a whole number beyond 64 bits; send it as a string")]
     Number(String),
-    /// No double is as large as that.
+    /// No double is that large.
     #[error("is a number beyond what a double holds; send it as a string")]
     Range,
-    /// A key that serde_json takes for a mark of its own: it reads another value than the one that was sent, or cannot read
-    /// again what it wrote.
+    /// A key that serde_json reserves: it would read another value than the one sent, or could not read what it wrote.
     #[error("is a name that the JSON parser reserves; choose another one")]
     Reserved,
 }
@@ -50,7 +48,7 @@ pub enum Fault {
 pub struct Refused {
     /// What is wrong.
     pub fault: Fault,
-    /// Where, such as `input.lines[2].sku`; empty for the whole.
+    /// Where, such as `input.lines[2].sku`; empty for the whole value.
     pub at: String,
 }
 
@@ -64,15 +62,15 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Whether `text` is one JSON value that means the same to everybody. How deep it is nested is a question of the value, for
-/// [`is_deep`]; here only the parser's own limit counts.
+/// Checks that `text` is one JSON value that means the same to every parser. Only the parser's own limit of depth
+/// counts here; [`is_deep`] checks a value against ours.
 ///
 /// # Errors
-/// The first fault, where it is.
+/// The first fault and its place.
 pub fn check(text: &[u8]) -> Result<(), Refused> {
     let mut found = Found { keys: Vec::new(), large: 0, wrong: None, fault: None, at: Vec::new() };
     found.walk(text)?;
-    // A float as large as that may have been written as one; only the text says.
+    // A float that large may have been written as a whole number; only the text tells.
     let Some((nth, number)) = (found.large > 0).then(|| integer_beyond(text)).flatten() else { return Ok(()) };
     let mut found = Found { keys: Vec::new(), large: 0, wrong: Some((nth, number)), fault: None, at: Vec::new() };
     found.walk(text)
@@ -102,8 +100,8 @@ pub fn is_deep(value: &Value) -> bool {
     deeper(value, MAX_DEPTH)
 }
 
-/// What this program wrote, in whatever version: unlike serde_json alone it also reads what an earlier one put deeper than
-/// that reads.
+/// Reads what any version of this program wrote. Unlike serde_json alone, this includes what an earlier version stored
+/// deeper than serde_json reads.
 ///
 /// # Errors
 /// The parser's.
@@ -119,17 +117,18 @@ pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error>
     })
 }
 
-/// Why a record is refused that holds what this version does not know. It comes first, because texts are cut at their end.
+/// Why a record is refused that contains something this version does not know. The advice comes first, because long
+/// texts are cut at the end.
 pub const NEWER: &str = "a newer version wrote it; deploy that version again (docs/deploy.md#roll-back)";
 /// Why a record is refused that no version wrote.
 pub const DAMAGED: &str = "it is damaged (docs/runbook.md#record-unreadable)";
 
-/// Why a record of this program could not be read, and what follows: an unknown name is a newer version's, because fields and
-/// names are only ever added; anything else is damage. `place` says where in the record.
+/// Why a record of this program could not be read, and what to do. An unknown name comes from a newer version, because
+/// fields and names are only ever added; anything else is damage. `place` says where in the record.
 #[must_use]
 pub fn why_unread(error: &serde_json::Error, place: &str) -> String {
     let text = error.to_string();
-    // The names that would have been known are no help.
+    // The list of names that would be known is no help.
     let unknown = text.strip_prefix("unknown ").and_then(|rest| rest.split(", expected").next());
     match unknown.filter(|_| error.is_data()) {
         Some(name) => format!("{NEWER}: {place}: unknown {name}"),
@@ -137,19 +136,19 @@ pub fn why_unread(error: &serde_json::Error, place: &str) -> String {
     }
 }
 
-/// `message` as JSON that SQS takes. SQS takes the characters of XML 1.0 (AWS, "SendMessage"); serde_json escapes control
-/// characters, and of what is left XML has neither U+FFFE nor U+FFFF.
+/// `message` as JSON that SQS accepts. SQS allows the characters of XML 1.0 (AWS, "SendMessage"). serde_json escapes
+/// control characters; of the rest, XML lacks only U+FFFE and U+FFFF.
 ///
 /// # Panics
-/// If it has keys that are no strings.
+/// If a map in it has keys that are not strings.
 #[must_use]
 pub fn write(message: &impl Serialize) -> String {
     let text = serde_json::to_string(message).expect("messages have only string keys");
-    // Both begin with this byte, as little else does.
+    // In UTF-8 both begin with this byte, which is rare otherwise.
     if !text.as_bytes().contains(&0xef) || !text.contains(['\u{fffe}', '\u{ffff}']) {
         return text;
     }
-    // Outside of strings JSON is ASCII, so that is where they are.
+    // JSON is ASCII outside strings, so both can only be inside one.
     text.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }
 
@@ -165,21 +164,21 @@ fn is_limit(error: &serde_json::Error) -> bool {
     is_said(error, "recursion limit exceeded")
 }
 
-/// serde_json has no other way to tell; tests hold its words.
+/// serde_json offers no other way to tell; tests pin its words.
 fn is_said(error: &serde_json::Error, words: &str) -> bool {
     error.is_syntax() && error.to_string().starts_with(words)
 }
 
-/// Walks over a value and keeps nothing of it.
+/// Walks over a value without keeping it.
 struct Found<'de> {
-    /// Of the objects that are open, one after the other.
+    /// Keys of all open objects, outermost first.
     keys: Vec<Cow<'de, str>>,
-    /// Floats so far that are beyond what 64 bits hold.
+    /// Number of floats so far that are too large for 64 bits.
     large: usize,
-    /// Which of these was written as a whole number, and how.
+    /// Which of these was written as a whole number, and its text.
     wrong: Option<(usize, String)>,
     fault: Option<Fault>,
-    /// Where the fault is, from the inside out.
+    /// Where the fault is, innermost part first.
     at: Vec<Part>,
 }
 
@@ -194,7 +193,7 @@ impl<'de> Found<'de> {
         let walked = Walk(self).deserialize(&mut deserializer).and_then(|()| deserializer.end());
         walked.map_err(|error| {
             let fault = self.fault.take().unwrap_or_else(|| syntax(&error));
-            // Where reading ended says nothing of a value that is nested too deep: it is that of all around it.
+            // The place where reading ended is useless for a value nested too deep: name only the outermost part.
             let depth = if fault == Fault::Deep { 1 } else { usize::MAX };
             Refused { at: self.place(depth), fault }
         })
@@ -296,7 +295,7 @@ impl<'de> Visitor<'de> for Walk<'_, 'de> {
     }
 }
 
-/// A key, without a copy where it needs none.
+/// A key, borrowed if possible.
 struct Key;
 
 impl<'de> DeserializeSeed<'de> for Key {
@@ -319,14 +318,14 @@ impl<'de> Visitor<'de> for Key {
     }
 }
 
-/// Whole numbers beyond 64 bits are floats to the parser: of this size, or larger.
+/// Whether a float may stand for a whole number beyond 64 bits, which the parser reads as a float.
 fn is_large(number: f64) -> bool {
     /// 2^63.
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     number.abs() >= BEYOND
 }
 
-/// The first whole number beyond 64 bits in `text`, which is JSON; and how many floats as large as that come before it.
+/// The first whole number beyond 64 bits in `text`, which is JSON, and how many floats that large precede it.
 fn integer_beyond(text: &[u8]) -> Option<(usize, String)> {
     let (mut nth, mut at) = (0, 0);
     while at < text.len() {
@@ -351,7 +350,7 @@ fn integer_beyond(text: &[u8]) -> Option<(usize, String)> {
     None
 }
 
-/// How deep `text`, which may be JSON, is nested.
+/// How deep `text`, which need not be JSON, is nested.
 fn depth(text: &[u8]) -> usize {
     let (mut deepest, mut depth, mut at) = (0, 0_usize, 0);
     while at < text.len() {
@@ -438,7 +437,7 @@ mod tests {
             assert_eq!(read.is_ok(), is_taken, "{depth}");
             assert!(read.err().is_none_or(|refused| refused.fault == Fault::Deep), "{depth}");
         }
-        // What serde_json does not read is told in the same words, at the field that holds it.
+        // Beyond serde_json's own limit the error has the same words, and names the field that holds the value.
         let refused = check(format!("{{\"a\": {{\"b\": {}}}}}", nested(100_000)).as_bytes()).unwrap_err();
         assert_eq!((&refused.fault, refused.at.as_str()), (&Fault::Deep, "a"));
         assert!(is_deep(&json!({"a": serde_json::from_str::<Value>(&nested(MAX_DEPTH)).unwrap()})));

@@ -1,7 +1,7 @@
-//! The way out for an order whose record cannot be read: a person puts a text in its place that can, and the order goes on.
+//! The way out for an order whose record cannot be read: a person replaces it with a readable text.
 //!
-//! The decision is pure like any other act's. What the text says of the order is taken as true, because nothing else says it;
-//! refused is what would leave the order without a way on, or what no version of this program would have written.
+//! The decision is pure, like every act. What the text says about the order is taken as true, because nothing else is
+//! known. A text is refused if the order could not continue from it, or if no version would have written it.
 
 use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
@@ -14,7 +14,7 @@ use crate::task::{Phase, Task};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Step as Spec, Workflow};
 
-/// Why a text is not taken as a record. `Display` is a sentence for the person.
+/// Why a text is refused as a record. `Display` is a sentence for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unfit {
@@ -24,11 +24,11 @@ pub struct Unfit {
     pub why: &'static str,
 }
 
-/// The save that puts `task` in the place of its record, and what is to be sent after it. `task` is the person's text with the
-/// columns of the record as it is stored, `tenant` whose order was submitted.
+/// The save that replaces the record with `task`, and what to send after it. `task` is the person's text with the
+/// columns of the stored record; `tenant` is the tenant that submitted the order.
 ///
 /// # Errors
-/// What the order could not go on with.
+/// The first reason why the order could not continue.
 pub fn mend(
     task: &Task,
     tenant: &str,
@@ -38,15 +38,15 @@ pub fn mend(
 ) -> Result<(Box<Task>, Vec<Effect>), Unfit> {
     check(task, tenant, turn.workflow)?;
     let mut change = Change::begin(task, turn);
-    // Whether its id is kept elsewhere is not for a text to say: a record that stays keeps its key in any case.
+    // A text cannot say whether the id is also kept elsewhere: a record that stays keeps its key in any case.
     change.task.expires = false;
     change.task.forward_by = forward_by(task, turn.workflow);
     forget_older_attempts(&mut change.task, task.version);
-    // An entry of its own would be refused by the version before this one, and the order would stand still again after a roll-back.
+    // The previous version would refuse an entry of a new kind, and the order would be stuck again after a rollback.
     change.note_act(Kind::Resumed, None, by, &note(reason));
     let phase = change.task.phase;
-    // A Wake of this save would know of the turn to undo, or of the order's first notice, and begin what must wait for the notice. The
-    // sweep sends both in their order.
+    // A Wake from this save would know of the turn to undo, or of the order's first notice, and so begin what must wait
+    // for that notice. The sweep sends both in sequence.
     let owes_notice = change::first_notice(task, turn.workflow).is_some()
         || phase == Phase::Undoing && !task.is_undo_begun() && task.reply_queue.is_some();
     if !owes_notice {
@@ -64,22 +64,22 @@ pub fn mend(
     }
 }
 
-/// Until when a forward request may start: an undo must not begin before. The latest there can be, as the last save handed out no
-/// later one, because the text may have lost it, or be an older one.
+/// Until when a forward request may start; an undo must not begin before. The text may have lost this time or be older,
+/// so it is the latest possible: the last save handed out no later one.
 fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
     let is_tried = task.steps.iter().any(|step| step.attempt > 0);
     is_tried.then(|| plus(task.updated_at, longest_attempt(workflow)))
 }
 
-/// The longest time that a save can leave an attempt, in either direction.
+/// The longest time that a save can give an attempt, in either direction.
 fn longest_attempt(workflow: &Workflow) -> SignedDuration {
     let extended = |step: &Spec| step.late.map_or(step.timeout, |late| late.extend.max(step.timeout));
     let undo = |step: &Spec| step.undo.as_ref().map_or(SignedDuration::ZERO, |undo| undo.timeout);
     workflow.steps.iter().map(|step| extended(step).max(undo(step))).max().unwrap_or_default()
 }
 
-/// The text may be older than the record was, and count fewer attempts. A reply to one of those that it does not know must not count for
-/// the next, and there were at most as many as versions.
+/// The text may be older than the record it replaces, and count fewer attempts. A reply to an attempt it does not know
+/// must not count for the next one, and there were at most as many attempts as versions.
 fn forget_older_attempts(task: &mut Task, version: u64) {
     let most = u32::try_from(version).unwrap_or(u32::MAX);
     for step in task.steps.iter_mut().filter(|step| step.attempt > 0 && step.claim().is_none()) {
@@ -87,7 +87,7 @@ fn forget_older_attempts(task: &mut Task, version: u64) {
     }
 }
 
-/// Whether the last act on `task` was that this person mended it for this reason: asked again, it is done.
+/// Whether the last act on `task` was this mending, so that a repeated request is already done.
 #[must_use]
 pub fn is_mended(task: &Task, by: &str, reason: &str) -> bool {
     let last = task.log.iter().rev().find(|entry| entry.1.is_act());
@@ -100,10 +100,10 @@ fn note(reason: &str) -> String {
     format!("the record was mended: {reason}")
 }
 
-/// What this program relies on wherever it reads a task: whatever it writes has it.
+/// Checks what this program relies on wherever it reads a task, and provides wherever it writes one.
 ///
 /// # Errors
-/// The first place that is not so.
+/// The first violation.
 pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit> {
     let is_open = matches!(task.phase, Phase::Forward | Phase::Undoing);
     let count = task.steps.len();

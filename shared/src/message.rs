@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Longest delay SQS gives a message; longer waits are left to the supervisor's sweep.
+/// Longest delay of a message in SQS; longer waits are left to the supervisor's sweep.
 pub const MAX_DELAY: SignedDuration = SignedDuration::from_secs(900);
 /// Most times a Wake re-sends itself before it leaves the task to the supervisor's sweep: a bound on any loop of messages.
 pub const MAX_HOPS: u32 = 100;
@@ -21,7 +21,7 @@ pub const MAX_HOPS: u32 = 100;
 /// return a reference to them.
 pub const MAX_OUTPUT: usize = 4096;
 
-/// A message on one of the scheduler's queues: replies have one of their own.
+/// A message on one of the scheduler's queues; replies have their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToScheduler {
@@ -50,7 +50,7 @@ impl ToScheduler {
 pub struct Wake {
     /// The task.
     pub task_id: Id,
-    /// The version its sender knew: requests claimed after it may not have gone out.
+    /// The version its sender knew; requests claimed after it may not have been sent.
     pub seen: u64,
     /// How often it has re-sent itself.
     #[serde(default)]
@@ -58,10 +58,10 @@ pub struct Wake {
     /// The W3C trace context of the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Whose order it is, for the queue.
+    /// The order's tenant, for the message group.
     #[serde(skip)]
     pub tenant: String,
-    /// How urgent it is, for the choice of the queue.
+    /// The order's priority, for the choice of the queue.
     #[serde(skip)]
     pub priority: Priority,
 }
@@ -81,7 +81,7 @@ impl Wake {
     }
 }
 
-/// A person's or a program's wish to stop an order and undo it.
+/// A request by a person or a program to stop an order and undo it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {
     /// The task.
@@ -92,7 +92,7 @@ pub struct Cancel {
     pub reason: String,
 }
 
-/// A request to an agent. It carries all the agent needs.
+/// A request to an agent. It carries everything the agent needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// The task, which is the order's id.
@@ -101,7 +101,7 @@ pub struct Request {
     pub step: String,
     /// Name of the agent asked.
     pub agent: String,
-    /// The pool of that agent it is given to; `None` for the one called as the agent.
+    /// The pool of that agent it goes to; `None` for the pool named like the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// The call to make, for the agent called `http`.
@@ -111,7 +111,7 @@ pub struct Request {
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
     pub attempt: u32,
-    /// Goes to the remote service with every call: the same for all attempts at this step in this direction.
+    /// Sent to the remote service with every call; the same for all attempts at this step in this direction.
     pub idempotency_key: String,
     /// After this time the agent stops and stays silent (UTC, milliseconds).
     pub complete_by: Timestamp,
@@ -122,10 +122,10 @@ pub struct Request {
     /// Priority of the order.
     #[serde(default)]
     pub priority: Priority,
-    /// The order's input, or what an operator put in its place for this step.
+    /// The order's input, or the input that an operator set for this step.
     #[serde(default)]
     pub input: Value,
-    /// Outputs of the steps this one depends on, directly or not, by step name.
+    /// Outputs of the steps this one depends on, directly or indirectly, by step name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Value>,
     /// For an undo: the output of the step to undo; null if its outcome is unknown.
@@ -148,10 +148,10 @@ pub struct Reply {
     pub step: String,
     /// The attempt, as in the request.
     pub attempt: u32,
-    /// Whose order it is, for the queue.
+    /// The order's tenant, for the message group.
     #[serde(skip)]
     pub tenant: String,
-    /// How long the request had waited in the agent's queue, in milliseconds, where that was long enough to matter.
+    /// How long the request waited in the agent's queue, in milliseconds, if long enough to matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
     /// The trace context, as in the request.
@@ -189,23 +189,23 @@ pub enum Outcome {
         #[serde(default)]
         output: Value,
     },
-    /// Done, with an output that would not be kept as it was sent: [`crate::json::check`] refuses it. No message says so; whoever
-    /// reads one does.
+    /// Done, but with an output that [`crate::json::check`] refuses, because it would not be stored as it was sent. No
+    /// message has this outcome; the reader of a reply sets it.
     #[serde(skip)]
     Garbled {
         /// What is wrong with the output.
         error: String,
     },
-    /// It can never succeed: trying again is useless.
+    /// It can never succeed: retrying is useless.
     Failed {
         /// Why, in words.
         error: String,
     },
-    /// The agent's own retries are spent, well before `complete_by`: counts as a failure, like silence, only known earlier.
+    /// The agent's own retries are spent, well before `complete_by`. A failure like silence, but known earlier.
     Unavailable {
         /// Why, in words.
         error: String,
-        /// The remote service's own wish (`Retry-After`).
+        /// The wait that the remote service asked for (`Retry-After`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
@@ -213,7 +213,7 @@ pub enum Outcome {
     Deferred {
         /// Why, in words.
         error: String,
-        /// When to come back, in milliseconds.
+        /// How long to wait, in milliseconds.
         retry_after_ms: u64,
     },
 }
@@ -236,7 +236,7 @@ pub enum NoticeKind {
     AttentionNeeded,
 }
 
-/// A notice to the submitter's own queue. At least once; `seq` rises with every change, so the highest one is the latest.
+/// A notice to the submitter's own queue, delivered at least once. `seq` rises with every change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
     /// Registered name of the queue it goes to.
@@ -246,10 +246,10 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// The order.
     pub order_id: Id,
-    /// Whose order it is; empty in a notice of a version that did not tell.
+    /// The order's tenant; empty in a notice from a version that did not send it.
     #[serde(default)]
     pub tenant: String,
-    /// The workflow's name; empty in a notice of a version that did not tell.
+    /// The workflow's name; empty in a notice from a version that did not send it.
     #[serde(default)]
     pub workflow: String,
     /// The submitter's own reference.
@@ -266,7 +266,7 @@ pub struct Notice {
     /// Why, if something failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// While the undo waits: until then a request that was handed out before may still start (UTC, milliseconds).
+    /// While the undo waits: until this time an earlier request may still start (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undo_from: Option<Timestamp>,
     /// The W3C trace context that the order was submitted with.
@@ -320,7 +320,7 @@ pub struct AlertEvent {
 }
 
 impl AlertEvent {
-    /// The alert about an order whose record cannot be read: all that is known of it is its id.
+    /// The alert about an order whose record cannot be read. Only the order's id is known.
     #[must_use]
     pub fn unreadable(id: &Id, why: &str) -> Self {
         Self {
@@ -332,7 +332,7 @@ impl AlertEvent {
             reason: format!("this order cannot move on: {}", shorten(why, MAX_TEXT)),
             last_error: None,
             version: 0,
-            // It goes on by itself as soon as it can be read; until then this is the way to the one act that reaches it.
+            // Once it can be read, the order continues by itself; until then this leads to the one act that helps.
             resubmit: format!("stepwarden get {id} --raw"),
             runbook: "docs/runbook.md#record-unreadable".into(),
         }
@@ -346,15 +346,15 @@ pub struct Strained {
     pub agent: String,
     /// Since when (UTC, milliseconds).
     pub since: Timestamp,
-    /// How many orders of a sweep were held up there.
+    /// How many orders of a sweep it held up.
     pub held: u32,
     /// How many orders that sweep looked at.
     pub looked_at: u32,
     /// What its back-offs are multiplied by.
     pub stretch: u32,
-    /// The command that hands it no more work.
+    /// The command that pauses the agent.
     pub pause: String,
-    /// The command that ends that.
+    /// The command that resumes it.
     pub resume: String,
     /// Where the runbook for this alert is.
     pub runbook: String,

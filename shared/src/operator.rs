@@ -1,9 +1,9 @@
 //! What a person may do to an order: pure decisions, each one a single conditional write like every other transition.
 //!
-//! An act names who, why and, if the person saw one, the version they looked at. If the order has changed since, nothing is
-//! done; that the system cleared an alert or a notice it had sent is no change ([`Task::is_as_seen`]). An act claims nothing: it changes the record, and a Wake (or the due row) brings the order
-//! on. That keeps the operator function without any right on agents' queues. An act that ends an order owes its notice
-//! like a strict one, because nobody delivers an act again.
+//! An act names who, why and, if the person saw one, the version. If the order has changed since, nothing is done;
+//! clearing an alert or a notice that was sent is no such change ([`Task::is_as_seen`]). An act claims nothing: it
+//! changes the record, and a Wake or the due row continues from there, so the operator function needs no right on
+//! agents' queues. An act that ends an order owes its notice like a strict one, because no queue redelivers an act.
 
 use crate::change::{self, Change};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
@@ -14,28 +14,28 @@ use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use serde_json::Value;
 
-/// Longest input an operator may put in place of the order's for one step, in bytes of JSON: it lives in the task's record.
+/// Longest input that an operator may set for one step, in bytes of JSON; the task's record holds it.
 pub const MAX_INPUT: usize = 16 * 1024;
 
-/// Longest sum of the inputs that operators put in place of an order's, over its steps, in bytes of JSON: with the longest outputs
-/// of as many steps as there can be it still fits into the record.
+/// Longest sum of these inputs over an order's steps, in bytes of JSON. It fits into the record together with the
+/// longest outputs of as many steps as there can be.
 pub const MAX_INPUTS: usize = 64 * 1024;
 
-/// What became of an act.
+/// The result of an act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is recorded at this version.
     Applied(u64),
-    /// It was so already; what may not have gone out was sent again.
+    /// It was already so; what may not have gone out was sent again.
     Repeated(u64),
-    /// It does not fit, and nothing was changed.
+    /// It does not fit the order's state; nothing was changed.
     NotAllowed {
         /// Why.
         why: Refusal,
     },
-    /// The order is at this version and not at the one the operator saw; nothing was changed.
+    /// The order has another version than the one that the operator saw; nothing was changed.
     Moved {
-        /// The present version.
+        /// The current version.
         version: u64,
     },
     /// There is no such order.
@@ -44,8 +44,8 @@ pub enum Outcome {
 
 pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     if let Some(version) = act.seen.filter(|version| !task.is_as_seen(*version)) {
-        // The save may have gone through and its answer not: a person who asks again learns that it is done, not that somebody
-        // was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
+        // The save may have succeeded although its answer was lost: a person who repeats the act learns that it is
+        // done, not that another person was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
         let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
         return if is_done { repeated(task, turn) } else { keep(Kept::Moved) };
     }
@@ -66,8 +66,8 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     };
     match decided {
         Ok(Some(change)) => match change.save() {
-            // Once the undo begins, a notice of the turn that its queue refused before the pause is sent by nobody any more
-            // (simulation, seed 1585 of workflows/order.toml).
+            // Once the undo begins, nothing sends the notice of the turn, which its queue may have refused before the
+            // pause (simulation, seed 1585 of workflows/order.toml).
             Decision::Save { task, mut effects } if act.what == What::Resume && !task.is_undo_begun() => {
                 effects.splice(0..0, change::turn_notices(&task, turn));
                 Decision::Save { task, effects }
@@ -79,14 +79,14 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     }
 }
 
-/// It is done already; what was sent after it may not have gone out.
+/// The act is already done; what follows it may not have been sent.
 fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
     let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// The latest act in the task's history is this one: the same person asked for the same, for the same reason.
+/// Whether the latest act in the task's history is this one: the same person asked for the same, for the same reason.
 fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
     let Some(Entry(_, kind, index, _, text)) = task.log.iter().rev().find(|entry| entry.1.is_act()) else {
         return false;
@@ -116,7 +116,7 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
     is_same && text.as_deref() == Some(&*history::act_text(&act.by, &reason))
 }
 
-/// The reason of a resubmission as the history has it.
+/// The reason of a resubmission as the history records it.
 fn with_input(reason: &str, step: &str) -> String {
     format!("{reason} (with another input for `{step}`)")
 }
@@ -125,7 +125,7 @@ fn keep(why: Kept) -> Decision {
     Decision::Keep { why, effects: Vec::new() }
 }
 
-/// A change to save, or `None` if it is so already.
+/// A change to save, or `None` if the task is already so.
 type Decided<'a> = Result<Option<Change<'a>>, Refusal>;
 
 fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value>, turn: &'a Turn<'a>) -> Decided<'a> {
@@ -146,7 +146,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     if let (Some(target), Some(input)) = (target, input) {
         let kept = |(n, step): (usize, &crate::step::Step)| step.input.as_ref().filter(|_| n != target).map(length);
         let others: usize = task.steps.iter().enumerate().filter_map(kept).sum();
-        // What makes a record shorter is taken however long it is, since that is the only way out of one that is full.
+        // A shorter input than the present one is always accepted: it is the only way out of a full record.
         let own = task.steps[target].input.as_ref().map_or(0, length);
         if length(input) > own && others + length(input) > MAX_INPUTS {
             return Err(Refusal::LongInputs);
@@ -162,8 +162,8 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     Ok(Some(change))
 }
 
-/// A record that is full stops an order between two steps. Then no step has failed, and what may be given up is the input that a
-/// person gave a step.
+/// A full record stops an order between two steps. Then no step has failed, and what can be shortened is the input that
+/// an operator gave a step.
 fn can_be_shortened(task: &Task, index: usize) -> bool {
     let has_failed = |step: &Step| matches!(step.state, State::Failed | State::UndoFailed);
     let step = &task.steps[index];
@@ -202,7 +202,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     Ok(Some(change))
 }
 
-/// The direction in which step `index` has failed, or waits after an attempt that did not succeed.
+/// The direction in which step `index` has failed, or waits after an unsuccessful attempt.
 fn left_to_a_person(task: &Task, index: usize) -> Option<Direction> {
     let step = &task.steps[index];
     match (task.phase, &step.state) {
@@ -282,7 +282,7 @@ fn unpause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     Ok(Some(change))
 }
 
-/// Turns the task to undo, or says why not.
+/// Turns the task to undo, or returns the decision that refuses it.
 fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Box<Decision>> {
     let refuse = |why| Err(Box::new(keep(Kept::Refused(why))));
     let (kind, word) = match act.what {
@@ -290,10 +290,10 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         _ => (Kind::Cancelled, "cancelled"),
     };
     match task.phase {
-        // A task stops in `Error` on the way forward only; where an undo has begun it is `UndoError`.
+        // On the way forward a task stops in `Error`; once its undo has begun, it stops in `UndoError`.
         Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked => {}
-        // A repeated one: the Wake and the notice of the first may not have gone out.
+        // A repeated act: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),
         Phase::UndoError => return refuse(Refusal::UndoBegun),
@@ -305,14 +305,14 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     change.note_act(kind, None, &act.by, &act.reason);
     change.task.paused_at = None;
     change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
-    // Nothing was ever handed out: there is nothing to wait for.
+    // Nothing was ever handed out, so there is nothing to wait for.
     if change.task.forward_by.is_none() {
         change.advance();
     }
     Ok(change)
 }
 
-/// A cancellation by message. It is delivered again until its effects are out, so it owes nothing.
+/// A cancellation by message. It is redelivered until its effects are sent, so it owes no notice.
 pub(crate) fn cancel(task: &Task, by: &str, reason: &str, turn: &Turn<'_>) -> Decision {
     let act = Act { what: What::Cancel, by: by.to_owned(), reason: reason.to_owned(), seen: None };
     undo(task, &act, turn).map_or_else(|kept| *kept, Change::save)

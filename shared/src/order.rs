@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Whose order it is where no token says so: calls that IAM authorised, and open ones.
+/// Tenant of orders submitted without a token, by callers that IAM authorised or that need no authorisation.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
@@ -67,9 +67,9 @@ pub struct Order {
     pub id: Id,
     /// Tenant that owns the order.
     pub tenant: String,
-    /// The submitter's key: the same key and the same submission give the same answer again.
+    /// The submitter's key: the same key with the same submission gets the same answer.
     pub idempotency_key: String,
-    /// SHA-256 of the submission in canonical JSON, hexadecimal: tells a repetition from another order under the same key.
+    /// SHA-256 of the submission in canonical JSON, hexadecimal; tells a repetition from a conflicting use of the key.
     pub hash: String,
     /// When it was accepted (UTC, milliseconds).
     pub created_at: Timestamp,
@@ -122,7 +122,8 @@ mod tests {
         assert_eq!(id, Id::derive("acme", "key-1"));
         assert_ne!(id, Id::derive("acm", "ekey-1"));
         assert_ne!(id, Id::derive("acme", "key-2"));
-        // For ever: a submission repeated after an update must find its order, and a task its shard. Computed apart.
+        // These never change: after an update, a repeated submission must find its order, and a task its shard.
+        // Computed independently.
         assert_eq!((id.0.as_str(), id.spread()), ("ord_2yff5de98qadmqmk7wc74n46jg", 2879778880));
         assert_eq!(Id::parse(&id.0), Some(id));
         for bad in ["", "ord_", "ord_short", "ord_0123456789abcdefghjkmnpqril", "x"] {

@@ -11,30 +11,30 @@ use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A note older than this counts no more. Longer than a note is written apart, read late ([`crate::engine::AGENTS_FOR`])
-/// and clocks differ; not longer, because the door stays closed for so long after the last one.
+/// An older note no longer counts. Long enough for the time between notes, late reads ([`crate::engine::AGENTS_FOR`])
+/// and clock skew; not longer, because orders are refused for this long after the last note.
 pub const FRESH: SignedDuration = SignedDuration::from_secs(5);
-/// A note of one queue is written at most this often, by all schedulers that know of each other's.
+/// One queue's note is written at most this often by all schedulers that see each other's.
 pub const NOTE_EVERY: SignedDuration = SignedDuration::from_secs(1);
-/// No limit is below this: a cold start takes about as long.
+/// No limit is lower: a cold start takes about this long.
 pub const MIN_LIMIT: SignedDuration = SignedDuration::from_secs(1);
 /// The usual `OVERLOAD_AGE_MS`.
 pub const USUAL: SignedDuration = SignedDuration::from_secs(30);
-/// Most that a sweep keeps back: whatever a queue says, a task is looked after within this time.
+/// Furthest that a sweep holds back: every task is looked after within this time, whatever the notes say.
 pub const MAX_LAG: SignedDuration = SignedDuration::from_mins(15);
-/// Longest wait a caller is asked for, before it is spread.
+/// Longest wait that a caller is asked for, in seconds, before the spread.
 const MAX_RETRY_AFTER_S: u32 = 60;
 
-/// How long messages of one queue wait, by tenant: within a queue no tenant waits behind another one's backlog, so nobody is
-/// refused for it either. Of more than [`MAX_TENANTS`] it is one note for all, under [`EVERYBODY`].
+/// How long messages of one queue wait, by tenant. Within a queue no tenant waits behind another's backlog, so none is
+/// refused for it. More than [`MAX_TENANTS`] tenants share one note, under [`EVERYBODY`].
 pub type Waits = BTreeMap<String, Wait>;
-/// Most tenants noted apart.
+/// Most tenants with a note each.
 pub const MAX_TENANTS: usize = 8;
-/// No tenant's name.
+/// Stands for all tenants; no tenant has this name.
 pub const EVERYBODY: &str = "*";
 
-/// What is to be noted of a queue where `known` is, once a message of `tenant` has waited too long; `None` while that was
-/// just noted.
+/// The notes about a queue after a message of `tenant` has waited too long, where `known` are the present ones. `None`
+/// if that was just noted.
 #[must_use]
 pub fn noted(known: Option<&Waits>, tenant: &str, wait: Wait) -> Option<Waits> {
     let fresh = known.into_iter().flatten().filter(|(_, known)| known.counts(wait.at));
@@ -62,24 +62,24 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Neither old nor, beyond what clocks differ by, of the future.
+    /// Neither old nor, beyond clock skew, in the future.
     fn counts(&self, now: Timestamp) -> bool {
         self.at.duration_until(now).abs() < FRESH
     }
 }
 
-/// Why an order is refused.
+/// Why a new order is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overload {
-    /// The queue that is too long, by its name after the prefix.
+    /// The queue that is too long, by its name without the prefix.
     pub queue: String,
     /// How long its messages wait.
     pub age: SignedDuration,
 }
 
 impl Overload {
-    /// When to submit the order `id` again, in seconds: after about as long as the work now waits, spread by the id, or all
-    /// that were refused would come back at once.
+    /// When to submit the order `id` again, in seconds: after about as long as messages now wait, spread by the id so
+    /// that refused orders do not all return at once.
     #[must_use]
     pub fn retry_after_s(&self, id: &Id) -> u32 {
         let least = u32::try_from(self.age.as_secs()).unwrap_or(u32::MAX).saturating_add(1).min(MAX_RETRY_AFTER_S);
@@ -87,15 +87,15 @@ impl Overload {
     }
 }
 
-/// How long messages may wait where orders of `workflow` are concerned: half of its shortest timeout, at most `most`, and no
-/// less than [`MIN_LIMIT`]. `None` where `most` is zero: then nobody is ever refused.
+/// How long messages may wait before orders of `workflow` are refused: half of its shortest timeout, at most `most`, at
+/// least [`MIN_LIMIT`]. `None` if `most` is zero: no order is ever refused.
 #[must_use]
 pub fn limit(workflow: &Workflow, most: SignedDuration) -> Option<SignedDuration> {
     (most > SignedDuration::ZERO).then(|| (workflow.shortest_timeout() / 2).min(most).max(MIN_LIMIT))
 }
 
-/// Whether another order of `workflow` by `tenant` is too much now, by the notes about the queues it passes through
-/// ([`passages`](crate::queues::passages)). The longest wait is named; of several pools the one with the shortest.
+/// The overload that refuses another order of `workflow` by `tenant`, if any, from the notes about the queues it passes
+/// through ([`passages`](crate::queues::passages)). It is the longest wait; of several pools, the shortest counts.
 #[must_use]
 pub fn refuse(
     workflow: &Workflow,
@@ -111,7 +111,7 @@ pub fn refuse(
         let age = of.filter(|wait| wait.counts(now)).map(|wait| SignedDuration::from_millis(wait.ms)).max()?;
         (age > limit).then(|| Overload { queue: queue.clone(), age })
     };
-    // One pool that is not over will do.
+    // One pool within the limit is enough.
     let closed = passages.iter().filter_map(|queues| {
         let all: Option<Vec<Overload>> = queues.iter().map(over).collect();
         all?.into_iter().min_by_key(|overload| overload.age)
@@ -119,13 +119,13 @@ pub fn refuse(
     closed.max_by_key(|overload| overload.age)
 }
 
-/// How far back from now a sweep keeps among tasks that have their first `due` still: those due since then wait for their
-/// first Wake, in a queue that is known to be long. To look after them would only make it longer. `waits` is what is noted of
-/// that queue, `grace` the shortest from submission to the first `due` of a task. Zero without a note that counts.
+/// How far back from now a sweep leaves out tasks that still have their first `due`. They wait for their first Wake in
+/// a queue that is known to be long, and to look after them would only lengthen it. `waits` are the notes about that
+/// queue, `grace` is the shortest time from submission to a first `due`. Zero if no note counts.
 #[must_use]
 pub fn sweep_lag(waits: Option<&Waits>, grace: SignedDuration, now: Timestamp) -> SignedDuration {
     let fresh = waits.into_iter().flat_map(Waits::values).filter(|wait| wait.counts(now));
-    // What came before the message that waited is through, and what came after it is due a grace after that.
+    // What was sent before the noted message has been received; what was sent after it is due one grace later.
     let behind = fresh.map(|wait| SignedDuration::from_millis(wait.ms).saturating_add(wait.at.duration_until(now)));
     let lag = behind.max().map(|lag| lag.saturating_sub(grace).saturating_add(SignedDuration::from_millis(1)));
     lag.unwrap_or_default().clamp(SignedDuration::ZERO, MAX_LAG)
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(limit(&workflow(["5s", "60s"]), SignedDuration::ZERO), None);
     }
 
-    // J1: the boundary is exact, other agents' queues do not matter, an old note counts no more.
+    // J1: the boundary is exact, other agents' queues do not matter, an old note no longer counts.
     #[test]
     fn an_order_is_refused_above_the_limit_in_a_queue_it_passes_and_not_at_it() {
         let w = workflow(["5s", "60s"]);

@@ -16,43 +16,43 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::Workflow;
 use std::collections::BTreeMap;
 
-/// Attempts in a row that came to nothing before a pool is left.
+/// Consecutive unsuccessful attempts after which a pool is avoided.
 pub const MISSES: u32 = 3;
-/// How long a pool is left after them; doubled each time a probe comes to nothing as well, up to [`LONGEST`].
+/// How long it is avoided then; doubled after each unsuccessful probe, up to [`LONGEST`].
 pub const LEFT_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// Bound of the doubling.
 pub const LONGEST: SignedDuration = SignedDuration::from_mins(5);
 /// Least time between two probes.
 pub const SHORTEST: SignedDuration = SignedDuration::from_secs(1);
 
-/// The pools of each agent that has more than its own, the most preferred first.
+/// The pools of each agent that has several, the most preferred first.
 pub type Layout = BTreeMap<String, Vec<String>>;
 
-/// How a pool does, as far as this instance knows.
+/// Health of a pool, as far as this instance knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// It takes requests.
     Well {
-        /// Attempts in a row that came to nothing.
+        /// Consecutive unsuccessful attempts.
         misses: u32,
     },
-    /// It is left alone for a while.
+    /// It is avoided for a while.
     Left {
-        /// From then on it may be probed (UTC, milliseconds).
+        /// When it may be probed (UTC, milliseconds).
         until: Timestamp,
         /// The wait after the next probe.
         wait: SignedDuration,
     },
-    /// One request is out to see how it does. Without an answer another one follows.
+    /// One request is out as a probe. If that stays unanswered, another one follows.
     Probed {
-        /// From then on it may be probed again (UTC, milliseconds).
+        /// When it may be probed again (UTC, milliseconds).
         until: Timestamp,
         /// The wait before this probe.
         wait: SignedDuration,
     },
 }
 
-/// What an attempt says of the pool it was given to.
+/// What an attempt says about its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// It was answered.
@@ -62,14 +62,14 @@ pub enum News {
         /// How long the attempt had.
         timeout: SignedDuration,
     },
-    /// It was not tried: the circuit breaker is open for so long.
+    /// It was not tried, because the circuit breaker is open for this long.
     Held(SignedDuration),
-    /// It ran out in silence, or the agent's own retries were spent.
+    /// It expired in silence, or the agent's own retries were spent.
     Missed,
 }
 
 impl Health {
-    /// Takes requests, or one to probe it.
+    /// Whether it takes requests, or at least a probe.
     #[must_use]
     pub fn takes(self, now: Timestamp) -> bool {
         self.left_until().is_none_or(|until| until <= now)
@@ -82,7 +82,7 @@ impl Health {
         }
     }
 
-    /// After a request was given to it.
+    /// Its health after it was given a request.
     #[must_use]
     pub fn sent(self, now: Timestamp) -> Self {
         match self {
@@ -93,16 +93,16 @@ impl Health {
         }
     }
 
-    /// After news of an attempt.
+    /// Its health after news of an attempt.
     #[must_use]
     pub fn after(self, news: News, now: Timestamp) -> Self {
         match (self, news) {
             (_, News::Held(wait)) => self.leave(wait, now),
-            // Half of its time gone in the queue: of those behind it the later ones expire before they begin.
+            // Half of its timeout passed in the queue, so requests further back expire before they begin.
             (_, News::Answered { queued, timeout }) if queued.as_millis() * 2 >= timeout.as_millis() => {
                 self.leave(queued, now)
             }
-            // An answer to what was asked before it was left says nothing of now.
+            // An answer to a request from before the pool was avoided says nothing about now.
             (Self::Left { until, .. }, News::Answered { .. }) if now < until => self,
             (Self::Well { .. } | Self::Left { .. } | Self::Probed { .. }, News::Answered { .. }) => {
                 Self::Well { misses: 0 }
@@ -128,7 +128,7 @@ struct Pool {
     health: Health,
 }
 
-/// All pools, and what this instance knows of them.
+/// All pools, and their health as far as this instance knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     agents: BTreeMap<String, Vec<Pool>>,
@@ -138,7 +138,7 @@ pub struct Pools {
 pub static ONE_EACH: Pools = Pools { agents: BTreeMap::new() };
 
 impl Pools {
-    /// All of them well.
+    /// All pools of `layout`, well.
     #[must_use]
     pub fn new(layout: &Layout) -> Self {
         let well = |name: &String| Pool { name: name.clone(), health: Health::Well { misses: 0 } };
@@ -155,18 +155,18 @@ impl Pools {
         let (before, from) = pools.split_at(first);
         let in_order = || from.iter().chain(before);
         let healthy = in_order().find(|pool| pool.health.takes(now));
-        // Nowhere is it well: where it will be soonest.
+        // No pool is well: take the one that may be probed first.
         let chosen = healthy.or_else(|| in_order().min_by_key(|pool| pool.health.left_until()));
         chosen.map_or(agent, |pool| pool.name.as_str())
     }
 
-    /// How the pool called `pool` does.
+    /// Health of the pool called `pool`.
     #[must_use]
     pub fn health(&self, agent: &str, pool: &str) -> Option<Health> {
         self.agents.get(agent)?.iter().find(|one| one.name == pool).map(|one| one.health)
     }
 
-    /// The names of an agent's pools.
+    /// Whether `agent` has a pool called `pool`.
     #[must_use]
     pub fn is_known(&self, agent: &str, pool: &str) -> bool {
         self.agents.get(agent).map_or(agent == pool, |pools| pools.iter().any(|one| one.name == pool))
@@ -179,8 +179,8 @@ impl Pools {
         }
     }
 
-    /// Takes note of the claims between two versions of a task: to be called with the decision, so that of many decisions
-    /// at once only one probes.
+    /// Records the claims between two versions of a task. Call it with the decision, so that of many concurrent
+    /// decisions only one probes.
     pub fn sent(&mut self, before: &Task, after: &Task, workflow: &Workflow, now: Timestamp) {
         if self.agents.is_empty() {
             return;
@@ -200,7 +200,7 @@ impl Pools {
             && let Some((direction, _)) = before.holds(index, reply.attempt)
             && let Some(work) = workflow.steps[index].work(direction)
         {
-            // What is not urgent may wait long in a pool that is well.
+            // Low-priority requests may wait long in a healthy pool.
             let queued = if before.priority == Priority::Low { 0 } else { reply.queued_ms.unwrap_or_default() };
             let news = match &reply.outcome {
                 Outcome::Done { .. } | Outcome::Garbled { .. } | Outcome::Failed { .. } => {
@@ -212,8 +212,8 @@ impl Pools {
             let pool = pool_of(&before.steps[index], work.agent);
             self.change(work.agent, pool, |health| health.after(news, now));
         }
-        // Nobody hears of an attempt that ran out but the supervisor, and who claims the next one. Each is claimed once, so
-        // each counts with one instance.
+        // Only the supervisor and the instance that claims the next attempt learn that an attempt expired. Each attempt
+        // is claimed once, so each expiry counts at one instance.
         for (last, _, agent) in claims(before, after, workflow) {
             if ran_out(last) {
                 self.change(agent, pool_of(last, agent), |health| health.after(News::Missed, now));
@@ -222,7 +222,7 @@ impl Pools {
     }
 }
 
-/// Steps claimed between two versions: as they were, as they are, and their agent.
+/// Steps claimed between two versions: before, after, and the agent.
 fn claims<'a>(
     before: &'a Task,
     after: &'a Task,
@@ -235,7 +235,7 @@ fn claims<'a>(
     })
 }
 
-/// The last attempt, in the direction in which the step waits now, ended without any reply.
+/// Whether the last attempt, in the direction in which the step waits now, ended without any reply.
 fn ran_out(step: &Step) -> bool {
     let failures = match step.state {
         State::Pending { .. } => step.failures,
@@ -255,7 +255,7 @@ fn pool_of<'a>(step: &'a Step, agent: &'a str) -> &'a str {
     step.pool.as_deref().unwrap_or(agent)
 }
 
-/// The pool that a claim of `step` goes to, as the record keeps it: `None` for the one called as the agent.
+/// The pool for a claim of `step`, as the record stores it: `None` for the pool named like the agent.
 pub(crate) fn choose(pools: &Pools, agent: &str, step: &Step, direction: Direction, now: Timestamp) -> Option<String> {
     let failures = match direction {
         Direction::Do => step.failures,

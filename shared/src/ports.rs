@@ -1,7 +1,7 @@
-//! The two sides of the world a decision meets: where tasks are kept, and how messages leave.
+//! The ports of the core: where tasks are kept, and how messages leave.
 //!
-//! One adapter implements them on AWS; fakes implement them for model and simulation; one contract suite holds all of them
-//! to the same answers.
+//! One adapter implements them on AWS, and fakes implement them for model and simulation. One contract suite holds all
+//! of them to the same behaviour.
 
 use crate::control::Agents;
 use crate::message::Effect;
@@ -20,16 +20,16 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 /// Why a store or a queue did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It did not answer, answered late, or asked to slow down. A write may or may not have gone through: try again.
+    /// It did not answer, answered late, or throttled. A write may or may not have been applied; retry.
     #[error("{what} is unavailable")]
     Unavailable {
-        /// What was asked of it.
+        /// What is unavailable.
         what: String,
-        /// What it answered.
+        /// The cause.
         #[source]
         source: Source,
     },
-    /// What it holds is not what this program writes: a bug or a foreign hand. Trying again is useless.
+    /// The content is not what this program writes: a bug, or another writer. Retrying is useless.
     #[error("{what} cannot be read: {why}")]
     Corrupt {
         /// Which record or message.
@@ -37,7 +37,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// It is larger than the service takes. Trying again is useless.
+    /// It is larger than the service accepts. Retrying is useless.
     #[error("{what} is too large: {bytes} bytes, at most {limit}")]
     TooLarge {
         /// Which record or message.
@@ -50,7 +50,7 @@ pub enum Error {
 }
 
 impl From<Source> for Error {
-    /// What a part of its own said, such as the lease's: one of these errors in a box, or that it did not answer.
+    /// Unwraps one of these errors from its box. Any other error, such as a lease store's, is an outage.
     fn from(source: Source) -> Self {
         match source.downcast() {
             Ok(error) => *error,
@@ -60,7 +60,7 @@ impl From<Source> for Error {
 }
 
 impl Error {
-    /// The same, for another one whom it concerns. The sources are in words.
+    /// A copy for another caller. The chain of sources becomes text.
     #[must_use]
     pub fn again(&self) -> Self {
         match self {
@@ -86,7 +86,7 @@ impl Error {
 pub enum Saved {
     /// It is written.
     Applied,
-    /// Another version is there (or none): the record as it stands.
+    /// Another version (or none) is stored: the current record.
     Conflict(Option<Box<Task>>),
 }
 
@@ -95,14 +95,14 @@ pub enum Saved {
 pub enum Created {
     /// Order and task are written.
     New,
-    /// The id exists already: nothing is written.
+    /// The id already exists; nothing is written.
     Exists,
 }
 
 /// One page of the due index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DuePage {
-    /// Candidates, most overdue first. The index lags; the truth is the conditional write.
+    /// Candidates, most overdue first. The index lags; the conditional write decides.
     pub ids: Vec<Id>,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
@@ -110,38 +110,37 @@ pub struct DuePage {
 
 /// Where orders, tasks and workflows are kept.
 pub trait StateStore: Send + Sync {
-    /// Whether the records of tasks that ended well are removed after a time, or ever were. A task is then created with
-    /// [`Task::expires`].
+    /// Whether records of tasks that ended well are removed after a time, or ever were. If so, new tasks are created
+    /// with [`Task::expires`].
     fn expires(&self) -> impl Future<Output = Result<bool, Error>> + Send {
         async { Ok(false) }
     }
-    /// Writes both records or neither, and for a task that expires also that its id was used, which is kept for ever: an id that
-    /// was used once is [`Created::Exists`] even when its record is gone. A crash after it leaves an accepted order that the due
-    /// index brings on.
+    /// Writes both records or neither. For a task that expires, it also keeps for ever that the id was used: a used id
+    /// is [`Created::Exists`] even when its record is gone. After a crash the due index brings the order on.
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).
     fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
-    /// The same for many, in as few requests as the store takes. One answer for each, in order: one that cannot be read never
-    /// takes its neighbours along, though a request that fails as a whole does.
+    /// The same for many, in as few requests as the store allows. One answer per id, in order: an unreadable record
+    /// fails alone; a failed request fails all its records.
     fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
         join_all(ids.iter().map(|id| self.load(id)))
     }
-    /// Puts `task` in place of version `seen`, if that is still the stored one and no newer supervisor wrote it. The task's own
-    /// version is higher by the number of changes in it. A crash after it loses only messages, which the trigger's redelivery or
-    /// the supervisor brings back.
+    /// Replaces version `seen` with `task`, if `seen` is still stored and no newer supervisor wrote it. The task's own
+    /// version is higher by the number of changes in it. A crash after it loses only messages, which the trigger's
+    /// redelivery or the supervisor restores.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
-    /// Waits before another try at a task whose saves lost this many races: for a random while, so that of many writers fewer
-    /// meet again. Nothing to wait for before the first try, or in a store for one process alone.
+    /// Waits for a random time before the next try at a task whose saves lost this many races, so that fewer of many
+    /// writers collide again. No wait before the first try, or in a store for a single process.
     fn yield_to_others(&self, _lost: usize) -> impl Future<Output = ()> + Send {
         async {}
     }
-    /// Writes `due`, the [`moved`](crate::task::moved) shard and the supervisor's token only, under the condition that the
-    /// version is still the task's. A lost race is no error: whoever won has set `due` as well.
+    /// Writes only `due`, the [`moved`](crate::task::moved) shard and the supervisor's token, if the version is still
+    /// the task's. A lost race is not an error: the winner has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Sets `due` of a record that cannot be read, whatever else it holds, and notes `why` with it, so that it is found among what
-    /// waits for a person. `is_told` notes that an operator was alerted. True if that is noted already; the next save of the
-    /// task forgets all of it. Nothing is done where there is no such record, or where it is not in the due index.
-    /// A store whose records can always be read has nothing to do.
+    /// Sets `due` of an unreadable record and notes `why` with it, so that it is listed among what waits for a person.
+    /// `is_told` notes that an operator was alerted; returns true if that was already noted. The next save of the task
+    /// removes the note. Does nothing if there is no such record or it is not in the due index. A store whose records
+    /// can always be read has nothing to do.
     fn set_aside(
         &self,
         _id: &Id,
@@ -159,26 +158,26 @@ pub trait StateStore: Send + Sync {
         limit: u32,
         cursor: Option<&str>,
     ) -> impl Future<Output = Result<DuePage, Error>> + Send;
-    /// The order a task was made for. It never changes, so a read may come from anywhere as long as it finds what was written before.
+    /// The order of a task. It never changes, so any replica may answer that has what was written before.
     fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
     /// The same for many, as in [`StateStore::load_all`].
     fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {
         join_all(tasks.iter().map(|task| self.order(task)))
     }
-    /// Keeps a definition under its hash; the same one again changes nothing.
+    /// Stores a definition under its hash; storing it again changes nothing.
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
     fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
-    /// How agents and queues stand. A store for one program alone knows nothing of it, and keeps none of the two below.
+    /// The state of agents and queues. A store for a single program has none, and ignores the two writes below.
     fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
         async { Ok(Agents::default()) }
     }
-    /// Notes how long messages of `queue` wait, in place of the note before it.
+    /// Replaces the note of how long messages of `queue` wait.
     fn note_wait(&self, _queue: &str, _waits: &Waits) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
     }
-    /// Puts `strain` of the agent called `agent` in place of `seen`, if that is still what is stored (`None`: nothing).
-    /// False if it is not: another supervisor was faster.
+    /// Replaces the strain `seen` of the agent called `agent` with `strain`, if `seen` is still stored (`None`: nothing
+    /// is). False if not: another supervisor was faster.
     fn save_strain(
         &self,
         _agent: &str,
@@ -189,9 +188,9 @@ pub trait StateStore: Send + Sync {
     }
 }
 
-/// The tasks that stopped and wait for a person: a sparse index, which no task that goes well is ever in.
+/// The tasks that stopped and wait for a person: a sparse index that a task without trouble never enters.
 pub trait AttentionIndex: Send + Sync {
-    /// Up to `limit` of them, longest there first, from `cursor` on. The index lags; the record is the truth.
+    /// Up to `limit` of them, longest waiting first, from `cursor` on. The index lags; the record is the truth.
     fn attention(&self, limit: u32, cursor: Option<&str>) -> impl Future<Output = Result<DuePage, Error>> + Send;
 }
 
@@ -203,8 +202,7 @@ impl<T: AttentionIndex> AttentionIndex for std::sync::Arc<T> {
 
 /// How messages leave.
 pub trait Messenger: Send + Sync {
-    /// Sends all of them, in as few requests as the services allow. One answer for each, in order: a failed one never
-    /// takes its neighbours along.
+    /// Sends all of them, in as few requests as the services allow. One answer per effect, in order; each fails alone.
     fn send(&self, effects: Vec<Effect>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! Names of the queues, after the prefix that a stack or a system gives them.
+//! Names of the queues, without the prefix that a stack or a system adds.
 
 use crate::pools::Layout;
 use crate::task::Priority;
@@ -6,22 +6,21 @@ use crate::workflow::Workflow;
 
 /// Wakes and cancellations, for the scheduler.
 pub const SCHEDULER: &str = "scheduler";
-/// Agents' replies, for the scheduler: a queue of their own, so that orders under way never wait behind new ones, and
-/// because all that an agent may send is a reply.
+/// Agents' replies, for the scheduler. They have their own queue, so that orders in progress never wait behind new
+/// ones, and so that agents may send nothing but replies.
 pub const REPLIES: &str = "replies";
 /// Orders submitted by message.
 pub const SUBMISSIONS: &str = "submissions";
 /// Messages that cannot be handled, with the reason.
 pub const SET_ASIDE: &str = "set-aside";
 
-/// Requests for one pool of an agent; `name` is the pool's, which is the agent's where it has only one.
+/// Requests for one pool of an agent; `name` is the pool's, which is the agent's if it has only one.
 #[must_use]
 pub fn agent(name: &str) -> String {
     format!("agent-{name}")
 }
 
-/// What has this priority, of what goes to `queue`. The ordinary class has no name of its own, so that a system without
-/// classes uses the same queue.
+/// The queue beside `queue` for this priority. The normal class has no suffix, so systems without classes share it.
 #[must_use]
 pub fn of_class(queue: &str, priority: Priority) -> String {
     match priority {
@@ -31,7 +30,7 @@ pub fn of_class(queue: &str, priority: Priority) -> String {
     }
 }
 
-/// Whether an agent or a pool may be called so: its queues must not be taken for those of another one.
+/// Whether this may name an agent or a pool: its queues must not be confused with another's.
 #[must_use]
 pub fn is_pool(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -45,27 +44,27 @@ pub fn notices(name: &str) -> String {
     format!("notices-{name}")
 }
 
-/// Where the platform puts messages of `queue` that were received too often.
+/// The dead-letter queue of `queue`.
 #[must_use]
 pub fn dead(queue: &str) -> String {
     format!("{queue}-dead")
 }
 
-/// The class that an order has of its own in the scheduler's queue: only urgent Wakes have one, the rest waits its turn.
+/// The queue of an order's Wakes: with classes, urgent orders have their own, and all others share one.
 #[must_use]
 pub fn of_wakes(priority: Priority, classes: bool) -> String {
     if classes && priority == Priority::High { of_class(SCHEDULER, priority) } else { SCHEDULER.to_owned() }
 }
 
-/// The queue of requests for one pool of an agent; `classes` says whether each priority has one of its own.
+/// The queue of requests for one pool of an agent; `classes` says whether each priority has its own.
 #[must_use]
 pub fn of_requests(pool: &str, priority: Priority, classes: bool) -> String {
     let queue = agent(pool);
     if classes { of_class(&queue, priority) } else { queue }
 }
 
-/// The queues an order of `workflow` passes through; where one has several names, any of them will do: those are the pools
-/// of an agent.
+/// The queues that an order of `workflow` passes through. An entry with several names is an agent with several pools,
+/// of which any one will do.
 #[must_use]
 pub fn passages(workflow: &Workflow, priority: Priority, pools: &Layout, classes: bool) -> Vec<Vec<String>> {
     let of_agent = |agent: &str| match pools.get(agent) {

@@ -13,21 +13,21 @@ pub enum Then {
     Error,
 }
 
-/// Attempts at long intervals between the threshold and giving up, for faults that last hours.
+/// Attempts at long intervals after the threshold, for faults that last hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Long {
-    /// Wait before each of them.
+    /// Wait before each attempt.
     pub every: SignedDuration,
     /// How many.
     pub times: u32,
 }
 
-/// More time for an attempt that is late, before it counts as failed: for remote services that are slow rather than down.
+/// More time for a late attempt before it counts as failed: for remote services that are slow rather than down.
 ///
-/// The attempt stays the same one, so a reply between the old and the new `complete_by` counts. The agent was told the old
-/// one and is silent after it; the scheduler therefore sends it the same request again, with the same attempt, the same
-/// idempotency key and the new `complete_by`, and the remote service answers what it has done meanwhile.
+/// The attempt stays the same, so a reply between the old and the new `complete_by` counts. The agent knows only the
+/// old one and is silent after it. So the scheduler re-sends the request with the same attempt, the same idempotency
+/// key and the new `complete_by`, and the remote service answers with what it has done meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Late {
@@ -50,7 +50,7 @@ pub struct Ladder {
     pub then: Then,
 }
 
-/// What the ladder says after a failure.
+/// The ladder's answer to a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
     /// Try again after this wait.
@@ -99,10 +99,10 @@ impl Calls {
     }
 }
 
-/// The longest wait an agent may ask for: a day.
+/// The longest wait that an agent may ask for: one day.
 const MAX_WISH_MS: u64 = 24 * 3600 * 1000;
 
-/// A wait as an agent names it, within bounds.
+/// The wait that an agent asks for, within bounds.
 pub(crate) fn asked_wait(ms: u64) -> SignedDuration {
     SignedDuration::from_millis(i64::try_from(ms.min(MAX_WISH_MS)).expect("a day in milliseconds"))
 }

@@ -16,13 +16,12 @@ use crate::task::{Phase, Task};
 use crate::time::SignedDuration;
 use serde_json::Value;
 
-/// A person was faster than the first Wake: the first notice goes once more, with the act and whenever it is repeated, because
-/// nobody looks at version 0 again.
+/// Adds the first notice to an act that preceded the first Wake, and to its repetitions: nothing revisits version 0.
 fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
     let told = change::first_notice(task, turn.workflow);
     match decision {
         Decision::Save { task, effects } => Decision::Save { task, effects: told.into_iter().chain(effects).collect() },
-        // A repeated pause; a repeated end has it among the notices of its turn.
+        // A repeated pause. A repeated end already has it among the notices of its turn.
         Decision::Keep { why: Kept::Repeated, effects } if effects.is_empty() => {
             Decision::Keep { why: Kept::Repeated, effects: told.into_iter().collect() }
         }
@@ -57,8 +56,8 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     }
 }
 
-/// The same where the record has no room for what [`schedule`] decided, as `why` says: the task stops in Error with an alert, so
-/// that it is never one that no write can move any more. `None` for what a person asked: they are answered that it does not fit.
+/// The decision if the record has no room for what [`schedule`] decided, as `why` says: the task stops in Error with an
+/// alert, so that writes can always move it. `None` for an operator's act: the operator is told that it does not fit.
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
@@ -70,7 +69,7 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
         }),
     };
     match schedule(task, event, turn) {
-        // An undo that is reported late is no loss: the task has stopped before.
+        // A late report of an undo loses nothing: the task has already stopped.
         Decision::Save { .. } => {
             let mut change = Change::begin(task, turn);
             change.stop_full(settled, &format!("the order's record is full: {why}"));
@@ -85,13 +84,13 @@ fn keep(why: Kept) -> Decision {
 }
 
 fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
-    // What the sender of this Wake did not know of may have been saved by an earlier delivery of this very Wake that
-    // died before it sent its requests. The stored attempt and deadline go out again, never new ones.
+    // An earlier delivery of this Wake may have saved claims that its sender did not know of, and died before sending
+    // their requests. The stored attempt and deadline are re-sent, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
     let untold = if task.turned_at > seen { change::turn_notices(task, turn) } else { Vec::new() };
-    // Only a Wake that knows of the turn begins the undo, because such a Wake goes out after the notice of that turn. Begun by an
-    // older one, delivered late, the undo could end before that notice is out, and then no message sends it (simulation, seed
-    // 21279 of workflows/order.toml).
+    // Only a Wake that knows of the turn begins the undo, because such a Wake goes out after the notice of that turn.
+    // If an older, late Wake began it, the undo could end before that notice is out, and then no message would send it
+    // (simulation, seed 21279 of workflows/order.toml).
     let is_too_early = !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
     again.extend(untold);
     if is_too_early || change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
@@ -123,7 +122,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     let mut change = Change::begin(task, turn);
     match &reply.outcome {
         Outcome::Done { output } => match (direction, check_output(output)) {
-            // What an undo returns is not kept, so what it is like does not matter.
+            // An undo's output is not kept, so its form does not matter.
             (Direction::Undo, _) | (Direction::Do, Ok(())) => change.complete(index, direction, output.clone()),
             (Direction::Do, Err(error)) => change.fail(index, direction, &error),
         },
@@ -146,7 +145,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     if in_its_direction {
         change.advance();
     } else if direction == Direction::Do && turn.workflow.tombstones && task.paused_at.is_none() {
-        // With tombstones the undo waits for attempts under way only, and this may have been the last one.
+        // With tombstones the undo waits only for attempts in progress, and this may have been the last one.
         let from = change.task.undo_from(turn.workflow, turn.skew);
         if from.is_none_or(|from| from <= turn.now) {
             change.wake_if_waiting();
@@ -155,8 +154,8 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     change::tell_before_undo(task, change.save(), turn)
 }
 
-/// The shortest wait after an attempt that was not made: no failure is counted for it, so nothing else would end a loop of
-/// request and reply. A delayed message cannot be sooner.
+/// The shortest wait after a deferred attempt. It counts no failure, so nothing else would end a loop of request and
+/// reply. A delayed message cannot arrive sooner.
 const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
 fn check_output(output: &Value) -> Result<(), String> {
     let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
@@ -169,17 +168,17 @@ fn check_output(output: &Value) -> Result<(), String> {
     Err(format!("the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
 }
 
-/// The save that settled this attempt went through, but its effects may not have gone out.
+/// The save that settled this attempt succeeded, but its effects may not have gone out.
 fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) -> Decision {
     let step = &task.steps[index];
     let settled_at = step.settled_at;
     let is_latest = attempt == step.attempt;
-    // With no wait the save that settled an attempt also claimed the next one.
+    // If there was no wait, the save that settled an attempt also claimed the next one.
     let mut effects = match is_latest || attempt + 1 == step.attempt {
         true => requests(task, turn, |step| step.claimed_at == settled_at),
         false => Vec::new(),
     };
-    // Once the undo has begun the record no longer tells which reply turned the task to it.
+    // Once the undo has begun, the record no longer tells which reply turned the task.
     if task.turned_at == settled_at || task.phase == Phase::Undoing {
         effects.extend(change::turn_notices(task, turn));
     }
@@ -202,7 +201,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// Requests once more for the steps still with an agent that `may_be_lost` picks, as they were claimed.
+/// Re-sends the requests, as they were claimed, of steps that are still with an agent and that `may_be_lost` selects.
 fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Step) -> bool) -> Vec<Effect> {
     let running = task.steps.iter().enumerate().filter(|(_, s)| s.claim().is_some_and(|(_, by)| turn.now < by));
     running.filter(|(_, s)| may_be_lost(s)).filter_map(|(i, _)| change::request(task, i, turn.workflow)).collect()
@@ -221,7 +220,6 @@ fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
     }
 }
 
-/// The event that a Wake is.
 impl From<&Wake> for Event {
     fn from(wake: &Wake) -> Self {
         Self::Wake { seen: wake.seen, hops: wake.hops }

@@ -19,7 +19,7 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "state")]
 pub enum State {
-    /// Not running. With attempts behind it the outcome of the last one is unknown.
+    /// Not running. If it was tried, the outcome of the last attempt may be unknown.
     Pending {
         /// Not claimed before this time (UTC, milliseconds).
         #[serde(default, rename = "nb", skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
@@ -38,8 +38,8 @@ pub enum State {
     Processed,
     /// Failed for good: a permanent error, or the threshold of failures.
     Failed,
-    /// Left out by an operator; counts as done for the steps after it. If it was tried, what it did is unknown, and an undo
-    /// of the task covers it.
+    /// Skipped by an operator; counts as done for the steps after it. If it was tried, its outcome is unknown, and an
+    /// undo of the task covers it.
     Skipped,
     /// To be undone.
     UndoPending {
@@ -58,21 +58,21 @@ pub enum State {
     },
     /// Undone, or it had nothing to undo.
     Undone,
-    /// Its undo failed for good; a person is told.
+    /// Its undo failed for good; a person is alerted.
     UndoFailed,
 }
 
-/// The record of one step inside its task. JSON with short keys: it is part of every write. It is read as [`Recorded`].
+/// The record of one step inside its task: JSON with short keys, as it is part of every write. Read as [`Recorded`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Recorded")]
 pub struct Step {
     /// Its state.
     #[serde(flatten)]
     pub state: State,
-    /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of a reply.
+    /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of replies.
     #[serde(rename = "a", default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
-    /// The pool of its agent that the current attempt was given to; `None` for the one called as the agent.
+    /// The pool of its agent that got the current attempt; `None` for the pool named like the agent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Failed forward attempts since the last resubmission (the pattern's FailureCount).
@@ -90,19 +90,18 @@ pub struct Step {
     /// Version of the task at which the last attempt was settled by a reply.
     #[serde(rename = "s", default, skip_serializing_if = "is_zero64")]
     pub settled_at: u64,
-    /// What the agent returned: also all that the undo needs to know.
+    /// What the agent returned, which is also all that the undo needs.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// Why the last attempt failed.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Input an operator put in place of the order's for this step.
+    /// Input that an operator set for this step to replace the order's.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// A step as it is read. A field that this version does not know is refused, because its next save would drop it; `flatten`
-/// above could not refuse.
+/// A step as it is read. An unknown field is refused, because the next save would drop it; `flatten` cannot refuse.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recorded {
@@ -205,7 +204,7 @@ fn is_zero64(n: &u64) -> bool {
 }
 
 impl Step {
-    /// A step nobody has tried.
+    /// A step that was never tried.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -223,13 +222,13 @@ impl Step {
         }
     }
 
-    /// The step satisfies the steps after it.
+    /// Whether the step counts as done for the steps after it.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Processed | State::Skipped)
     }
 
-    /// The claim that holds this step, if one does: direction and deadline.
+    /// Direction and deadline of the claim that holds this step, if any.
     #[must_use]
     pub fn claim(&self) -> Option<(Direction, Timestamp)> {
         match self.state {
@@ -245,7 +244,7 @@ impl Step {
         }
     }
 
-    /// Who holds it, if anybody does.
+    /// The instance that holds it, if any.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
         match &self.state {
@@ -260,7 +259,7 @@ impl Step {
         }
     }
 
-    /// The undo of this step has been decided on, or is over.
+    /// Whether the undo of this step has been decided, or is over.
     #[must_use]
     pub fn is_undo_begun(&self) -> bool {
         match self.state {
@@ -271,7 +270,7 @@ impl Step {
         }
     }
 
-    /// An undo of this step is still owed, under way, or failed.
+    /// Whether an undo of this step is owed, in progress, or failed.
     #[must_use]
     pub fn owes_undo(&self) -> bool {
         match self.state {
@@ -285,7 +284,7 @@ impl Step {
         }
     }
 
-    /// The forward work may have reached the remote service: it was handed out at least once.
+    /// Whether the forward work may have reached the remote service: it was handed out at least once.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self.state {

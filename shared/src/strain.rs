@@ -12,18 +12,18 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 
-/// An agent is strained when more than one in so many tasks of a sweep is held up there.
+/// An agent is strained if it holds up more than one in this many tasks of a sweep.
 const PART: u32 = 5;
-/// Fewest tasks of a sweep that make an agent strained, unless a supervisor is told otherwise: among fewer a fifth is chance.
+/// Fewest held-up tasks that make an agent strained, unless configured otherwise: among fewer, a fifth may be chance.
 pub const LEAST: u32 = 10;
-/// The stretch rises, and what is recorded changes, at most this often: the sweeps of one such time are one.
+/// The stretch rises, and the record changes, at most this often: sweeps within one window count as one.
 pub const WINDOW: SignedDuration = SignedDuration::from_secs(30);
-/// The episode is over when no sweep found the agent strained for this long: longer than [`MAX_WAIT`] and a step's usual
+/// The episode ends when no sweep has found the agent strained for this long. Longer than [`MAX_WAIT`] and a usual
 /// timeout, so that what waits is seen to fail again before the same trouble counts as new.
 pub const QUIET: SignedDuration = SignedDuration::from_mins(10);
-/// Most that a back-off is multiplied by.
+/// Largest factor of a back-off.
 pub const MAX_STRETCH: u32 = 8;
-/// No back-off is stretched beyond this; one that is longer by itself stays as it is.
+/// No back-off is stretched beyond this; a longer one stays as it is.
 pub const MAX_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// An agent in trouble, from the first strained sweep on.
@@ -32,12 +32,12 @@ pub struct Strain {
     /// When the episode began (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
     pub since: Timestamp,
-    /// The last sweep that found it so, to within [`WINDOW`] (UTC, milliseconds).
+    /// The last sweep that found the agent strained, to within [`WINDOW`] (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
     pub last: Timestamp,
     /// Factor for back-off.
     pub stretch: u32,
-    /// Tasks of that sweep that were held up there.
+    /// Tasks of that sweep that the agent held up.
     pub held: u32,
     /// All tasks of that sweep.
     pub looked_at: u32,
@@ -47,13 +47,13 @@ pub struct Strain {
 }
 
 impl Strain {
-    /// The episode goes on.
+    /// Whether the episode continues.
     #[must_use]
     pub fn is_on(&self, now: Timestamp) -> bool {
         now < plus(self.last, QUIET)
     }
 
-    /// `wait` while the agent called `agent` is in this state.
+    /// `wait`, stretched during the episode.
     #[must_use]
     pub fn stretch(&self, wait: SignedDuration, now: Timestamp) -> SignedDuration {
         if !self.is_on(now) {
@@ -63,7 +63,7 @@ impl Strain {
         wait.max(stretched.min(MAX_WAIT))
     }
 
-    /// What the operator is told.
+    /// The alert for the operator.
     #[must_use]
     pub fn event(&self, agent: &str) -> Strained {
         let command = |verb: &str| format!("stepwarden {verb}-agent {agent} --by NAME --reason TEXT");
@@ -80,16 +80,16 @@ impl Strain {
     }
 }
 
-/// Whether `held` of `looked_at` tasks are too many for one agent: more than a fifth, and not fewer than `least`.
+/// Whether `held` of `looked_at` tasks make an agent strained: more than a fifth, and at least `least`.
 #[must_use]
 pub fn is_strained(held: u32, looked_at: u32, least: u32) -> bool {
     held >= least && u64::from(held) * u64::from(PART) > u64::from(looked_at)
 }
 
-/// What to record about an agent that a sweep found strained; `None` while what is `known` says enough.
+/// What to record about an agent that a sweep found strained; `None` if the `known` record is enough.
 #[must_use]
 pub fn next(known: Option<&Strain>, held: u32, looked_at: u32, now: Timestamp) -> Option<Strain> {
-    // An alert that could not be sent stands for whatever came after it as well.
+    // An alert that could not be sent also covers what came after it.
     let Some(known) = known.filter(|known| known.is_on(now) || known.alert_owed) else {
         return Some(Strain { since: now, last: now, stretch: 2, held, looked_at, alert_owed: true });
     };
@@ -98,8 +98,8 @@ pub fn next(known: Option<&Strain>, held: u32, looked_at: u32, now: Timestamp) -
     is_new_window.then(|| Strain { last: now, stretch, held, looked_at, ..known.clone() })
 }
 
-/// The agents that hold `task` up: an attempt there has run out of time, or it waits there after one that failed. Those an
-/// operator has paused are not among them: somebody knows.
+/// The agents that hold `task` up: an attempt there has expired, or the task waits there after a failed one. Paused
+/// agents are left out: an operator already knows.
 #[must_use]
 pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
     let mut names = Vec::new();

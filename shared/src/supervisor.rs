@@ -15,7 +15,7 @@ use crate::time::{SignedDuration, Timestamp, plus};
 /// What a supervisor does about one task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Save this record in place of the version before it, then send.
+    /// Replace the previous version with this record, then send.
     Recover {
         /// The next record.
         task: Box<Task>,
@@ -24,7 +24,7 @@ pub enum Verdict {
         /// How many attempts expired.
         expired: usize,
     },
-    /// Write only `due`; the version stays. Then send.
+    /// Write only `due`; the version stays the same. Then send.
     Rearm {
         /// The new due time; `None` takes the task out of the index.
         due: Option<Timestamp>,
@@ -35,7 +35,7 @@ pub enum Verdict {
     Leave(Kept),
 }
 
-/// Longest wait between two looks at a task that only waits for a scheduler.
+/// Longest interval between two checks of a task that waits only for a scheduler.
 const MAX_REARM: SignedDuration = SignedDuration::from_mins(15);
 
 /// The verdict on one task. `token` is the fencing token of the supervisor's lease.
@@ -46,7 +46,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     let expired: Vec<_> = (task.steps.iter().enumerate())
         .filter_map(|(i, step)| step.claim().map(|(direction, by)| (i, direction, by)))
-        // A paused task's deadlines wait for it to be resumed.
+        // A pause suspends a task's deadlines.
         .filter(|(_, _, by)| task.paused_at.is_none() && change::is_past(*by, turn))
         .collect();
     if expired.is_empty() {
@@ -71,7 +71,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
 }
 
-/// The verdict where the record has no room for what [`supervise`] decided, as `why` says: the task stops in Error with an alert.
+/// The verdict if the record has no room for what [`supervise`] decided, as `why` says: the task stops with an alert.
 #[must_use]
 pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Verdict {
     let mut change = Change::begin(task, turn);
@@ -93,7 +93,7 @@ pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Ve
     }
 }
 
-/// The policy by which a late attempt is given more time. Only on the way forward: a task that turns back waits for nobody.
+/// The policy that gives a late attempt more time, if any. Only on the way forward: an undo does not wait.
 fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<Late> {
     let late = turn.workflow.steps[index].late?;
     let is_forward = direction == Direction::Do && change.task.phase == Phase::Forward;
@@ -104,7 +104,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
     let expiry = task.complete_by().map(|by| plus(by, turn.skew));
     if task.alert.is_some() || task.notice_owed {
-        // Whoever saved it is most likely sending it now.
+        // The instance that saved it is most likely sending it now.
         if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
             return if task.due == Some(from) {
                 Verdict::Leave(Kept::NothingReady)
@@ -112,11 +112,11 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
                 Verdict::Rearm { due: Some(from), effects }
             };
         }
-        // Who died before the alert went out died before the notice did.
+        // An instance that died before sending the alert did not send the notice either.
         effects.extend(change::turn_notices(task, turn));
         effects.extend(change::alert(task, turn));
-        // What is owed stays due until it is out: the engine clears it after the send. Meanwhile it makes way for what is due
-        // behind it, and the longer it is owed the longer.
+        // What is owed stays due until the engine clears it after the send. Meanwhile it gives way to what is due
+        // behind it, for longer the longer it has been owed.
         let wait = task.updated_at.duration_until(turn.now).clamp(OWED_GRACE, MAX_OWED_WAIT);
         return Verdict::Rearm {
             due: Some(expiry.map_or(plus(turn.now, wait), |by| by.min(plus(turn.now, wait)))),
@@ -138,8 +138,8 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         let due = if wanted > turn.now {
             wanted
         } else {
-            // What could be claimed at once waits for a paused agent: nothing to send, and nothing to count. It must not be looked
-            // at on each sweep either, whatever else of the task waits for its time.
+            // What could be claimed at once waits for a paused agent, so there is nothing to send or to count. It must
+            // not be checked on each sweep either, whatever else in the task waits for its time.
             let look = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
             [next, expiry].into_iter().flatten().fold(look, Timestamp::min)
         };
@@ -149,13 +149,13 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
             Verdict::Rearm { due: Some(due), effects }
         };
     }
-    // It could be claimed, and nobody did: its Wake is lost or the queue is long. The older the task, the longer the next
-    // wait, so that a backlog is not made longer by Wakes for it.
-    // The turn to undo and its notice may have died with the same supervisor.
+    // It could be claimed, and no scheduler did: its Wake is lost or the queue is long. The older the task, the longer
+    // the next wait, so that Wakes do not lengthen a backlog.
+    // The notice of the turn to undo may have been lost with the supervisor that turned the task.
     if !task.is_undo_begun() {
         effects.extend(change::turn_notices(task, turn));
     }
-    // Whoever stored it died before its first Wake, or could not send the notice that goes before it.
+    // The instance that stored it died before the first Wake, or could not send the notice that precedes it.
     if task.phase == Phase::Forward {
         effects.extend(change::first_notice(task, turn.workflow));
     }

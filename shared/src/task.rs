@@ -84,11 +84,11 @@ pub enum Priority {
     High,
 }
 
-/// An operator alert that is owed until it went out.
+/// An operator alert that is owed until it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Alert {
-    /// Version of the task at which it arose; the alert is cleared only while that is still the latest one.
+    /// Version of the task at which it arose. Sending it clears the alert only if no later one has replaced it.
     #[serde(rename = "v")]
     pub version: u64,
     /// The step that failed, by position.
@@ -99,28 +99,27 @@ pub struct Alert {
     pub reason: String,
 }
 
-/// The record of one task. Its JSON is the `task` attribute of the item; the fields it leaves out are columns of their own.
+/// The record of one task. Its JSON is the `task` attribute of the item; the fields it skips are columns of their own.
 ///
-/// A field that this version does not know is refused, here and in a step and an alert: a save would drop it. So a field is added in
-/// two releases: the first one knows it, the second one writes it.
+/// Unknown fields are refused here, in a step and in an alert, because a save would drop them. So a new field takes two
+/// releases: the first reads it, the second writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
     /// The order's id. Column `pk`.
     #[serde(skip, default = "no_id")]
     pub id: Id,
-    /// Number of changes applied so far; every save names the one it read. Column `version`.
+    /// Number of changes so far; every save names the version it read. Column `version`.
     #[serde(skip)]
     pub version: u64,
     /// Mark of the save that wrote this version, unique per attempt to save. Column `stamp`.
     #[serde(skip)]
     pub stamp: String,
-    /// Part of the due index this task belongs to, with [`URGENT`] and [`MOVED`]. Also column `shard`, present while `due`
-    /// is, which goes before.
+    /// Shard of the due index, with [`URGENT`] and [`MOVED`]. While `due` is set also column `shard`, which prevails.
     #[serde(rename = "sh", default, skip_serializing_if = "is_first")]
     pub shard: u16,
-    /// When a supervisor should look at it: never too late, at most too early (UTC, milliseconds). Column `due`;
-    /// present while the task is open or owes something.
+    /// When a supervisor must look at it: perhaps too early, never too late (UTC, milliseconds). Column `due`, present
+    /// while the task is open or owes something.
     #[serde(skip)]
     pub due: Option<Timestamp>,
     /// Fencing token of the last supervisor that wrote it. Column `lease_token`.
@@ -135,13 +134,13 @@ pub struct Task {
     /// The workflow's name, for people.
     #[serde(rename = "wf")]
     pub workflow: String,
-    /// The definition this task runs by, whatever is deployed later.
+    /// The definition that this task is pinned to, whatever is deployed later.
     #[serde(rename = "wh")]
     pub workflow_hash: Hash,
     /// Its state.
     #[serde(rename = "ph")]
     pub phase: Phase,
-    /// Version at which it last turned to undo or to an end, and the number of that turn's notice; 0 on the way forward
+    /// Version of its last turn to undo or to an end, which is the number of that turn's notice; 0 on the way forward
     /// and after a resubmission.
     #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
     pub turned_at: u64,
@@ -163,16 +162,16 @@ pub struct Task {
     /// The W3C trace context it was submitted with, `traceparent`.
     #[serde(rename = "tp", default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// The latest `complete_by` ever handed out for forward work: no forward call starts after it (UTC, milliseconds).
+    /// The latest `complete_by` of any forward attempt: no forward call starts after it (UTC, milliseconds).
     #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub forward_by: Option<Timestamp>,
-    /// Since when an operator has it paused: only an open task is (UTC, milliseconds).
+    /// When an operator paused it; only an open task can be paused (UTC, milliseconds).
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
-    /// Version of the last act of a person, 0 if there was none: a repeated act is known by it.
+    /// Version of the last act of a person, 0 if there was none; used to recognise a repeated act.
     #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
     pub acted_at: u64,
-    /// The first version of which that act's operator may have taken a look, where that is not the one before it; else 0.
+    /// First version that the operator of that act may have seen, if it is not the version before the act; else 0.
     #[serde(rename = "acon", default, skip_serializing_if = "is_zero")]
     pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
@@ -184,12 +183,12 @@ pub struct Task {
     /// A strict final notice that has not gone out yet.
     #[serde(rename = "no", default, skip_serializing_if = "std::ops::Not::not")]
     pub notice_owed: bool,
-    /// Its record is removed some time after it ended well, and that its id was used is kept elsewhere. Without this the record
-    /// itself is what keeps a second order from its idempotency key, and stays.
+    /// The record is removed some time after the task ends well, and a separate record keeps its id. Otherwise this
+    /// record stays, because it prevents a second order under the same idempotency key.
     #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
     pub expires: bool,
-    /// Two versions between which the system only kept its own books ([`Task::is_as_seen`]). It counts while the second one is
-    /// the present version.
+    /// First and last of the versions between which the system only did its bookkeeping ([`Task::is_as_seen`]). Valid
+    /// while the last is the current version.
     #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
     pub books: Option<(u64, u64)>,
     /// What happened.
@@ -226,50 +225,49 @@ pub struct Submission {
     pub reply_queue: Option<String>,
     /// Priority of the order.
     pub priority: Priority,
-    /// Part of the due index.
+    /// Shard of the due index.
     pub shard: u16,
 }
 
 /// Most shards.
 pub const MAX_SHARDS: u16 = 256;
-/// Added to the shard of a task whose Wakes have a queue of their own: what is known of one queue says nothing of the tasks
-/// of the other.
+/// Added to the shard of a task whose Wakes have their own queue: a note about one queue says nothing about the other.
 pub const URGENT: u16 = MAX_SHARDS;
-/// In place of that for a task whose `due` is another one than it was made with: it has begun, or somebody looked after it,
-/// so it does not wait in the scheduler's queue for its first Wake.
+/// Added instead of [`URGENT`] once `due` has changed: the task has begun, or a supervisor has looked after it, so it
+/// no longer waits in the scheduler's queue for its first Wake.
 pub const MOVED: u16 = 2 * MAX_SHARDS;
 
-/// The part of the due index for a task in `shard` whose `due` is another one than it was made with.
+/// The shard of a task from `shard` once its `due` has changed.
 #[must_use]
 pub fn moved(shard: u16) -> u16 {
     MOVED + shard % MAX_SHARDS
 }
 
-/// The shard of a new task, out of `shards` (1 to 256); `is_urgent` where its Wakes have a queue of their own.
+/// The shard of a new task, out of `shards` (1 to 256); `is_urgent` if its Wakes have their own queue.
 #[must_use]
 pub fn shard_of(id: &Id, shards: u16, is_urgent: bool) -> u16 {
     let shard = u16::try_from(id.spread() % u32::from(shards.clamp(1, MAX_SHARDS))).expect("a remainder of a u16");
     if is_urgent { URGENT + shard } else { shard }
 }
 
-/// Longest time from submission to the first look of a supervisor, for a task whose first Wake was lost.
+/// Longest time from submission until a supervisor looks at a task whose first Wake was lost.
 pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// How long whoever saved an alert or a notice that is owed may take to send it before a supervisor does: it is most
-/// likely on its way, and would go out twice.
+/// How long the instance that saved an owed alert or notice has to send it before a supervisor does. Most likely it is
+/// being sent, and would go out twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
-/// Longest wait between two tries at sending what is owed. The longer it is owed the longer the wait, so that rows whose queue is
-/// gone for good cost little and stay out of the way; not longer, because alerts wait for it once the bus is back.
+/// Longest wait between two tries to send what is owed. The wait grows with the time it has been owed, so that rows
+/// whose queue is gone for good cost little and hold up nothing. Alerts wait this long once the bus is back.
 pub const MAX_OWED_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Longest record of a task, in bytes of JSON: DynamoDB's limit for an item is 400 KiB, and the columns take some of it.
 pub const MAX_RECORD: usize = 390 * 1024;
-/// What the record of a task in Error may have beyond that: a task that came to the limit can still be stopped and alerted.
+/// How much longer the record of a task in Error may be, so that a task at the limit can still be stopped and alerted.
 pub const ERROR_RECORD: usize = 8 * 1024;
-/// What is kept free when the history makes room, so that not each save has to make some.
+/// Space left free when the history is shortened, so that not every save has to shorten it.
 const SPARE_RECORD: usize = 8 * 1024;
-/// Entries of the history that stay, however little room there is.
+/// History entries that stay, however little room there is.
 const KEPT_WHEN_FULL: usize = 10;
 
 impl Task {
@@ -308,8 +306,8 @@ impl Task {
         }
     }
 
-    /// Whether a person who looked at version `seen` saw the order as it is now. The system clearing an alert or a notice that
-    /// it has sent is its own bookkeeping: it makes a version, and no change that a person would call one. A re-arm makes none.
+    /// Whether a person who looked at version `seen` saw the order as it is now. Clearing an alert or a notice that was
+    /// sent is the system's bookkeeping: it makes a version, but no change for a person. A re-arm makes no version.
     #[must_use]
     pub fn is_as_seen(&self, seen: u64) -> bool {
         (self.same_since()..=self.version).contains(&seen)
@@ -326,13 +324,13 @@ impl Task {
         (since..self.acted_at).contains(&seen)
     }
 
-    /// What last happened to step `index`, as far as the history keeps it.
+    /// The latest entry about step `index`, if the history still has one.
     #[must_use]
     pub fn last_entry(&self, index: usize) -> Option<&history::Entry> {
         self.log.iter().rev().find(|entry| entry.2.is_some_and(|step| usize::from(step) == index))
     }
 
-    /// Step `index` waits because its agent's circuit breaker was open when it was last tried.
+    /// Whether step `index` waits because its agent's circuit breaker was open when it was last tried.
     #[must_use]
     pub fn is_held_back(&self, index: usize) -> bool {
         let waits = matches!(
@@ -355,7 +353,7 @@ impl Task {
         }
     }
 
-    /// The pattern's LockedBy: the latest claimer among the steps with an agent; absent exactly when there is none.
+    /// The pattern's LockedBy: the latest claimer among the steps with an agent; `None` if there is no such step.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
         self.steps.iter().filter(|s| s.claim().is_some()).max_by_key(|s| s.claimed_at).and_then(Step::locked_by)
@@ -373,12 +371,12 @@ impl Task {
         self.steps.iter().map(|s| s.failures.saturating_add(s.undo_failures)).fold(0, u32::saturating_add)
     }
 
-    /// When the undo may begin; `None`: at once. Until then a forward request that was handed out may still be delivered, also
-    /// once more to a step that has answered, and start. Where the services keep tombstones such a request does nothing, so
-    /// only attempts under way are waited for.
+    /// When the undo may begin; `None` means at once. Until then a forward request may still be delivered and start,
+    /// even redelivered to a step that has answered. If the services keep tombstones, such a request does nothing, so
+    /// only attempts in progress are waited for.
     #[must_use]
     pub fn undo_from(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
-        // A step without an undo gets no tombstone: only one that is done, or was never tried, does nothing any more.
+        // A step without an undo gets no tombstone: a late request is harmless only if the step is done or untried.
         let is_settled = |step: &Step| step.state == State::Processed || !step.may_have_run();
         let mut steps = self.steps.iter().zip(&workflow.steps);
         let is_guarded = workflow.tombstones
@@ -388,26 +386,26 @@ impl Task {
         by.map(|by| plus(by, skew))
     }
 
-    /// Until when the undo of this task waits, while it does.
+    /// Until when the undo of this task waits, if it does.
     #[must_use]
     pub fn waits_to_undo(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let waits = self.phase == Phase::Undoing && self.paused_at.is_none() && !self.is_undo_begun();
         self.undo_from(workflow, skew).filter(|_| waits)
     }
 
-    /// The undo has been decided step by step; forward replies mean nothing any more.
+    /// Whether the undo has been decided step by step; from then on forward replies mean nothing.
     #[must_use]
     pub fn is_undo_begun(&self) -> bool {
         self.steps.iter().any(Step::is_undo_begun)
     }
 
-    /// All steps that must be done before step `index` are done.
+    /// Whether all steps that must be done before step `index` are done.
     #[must_use]
     pub fn is_open(&self, index: usize, workflow: &Workflow) -> bool {
         workflow.steps[index].after.iter().all(|&a| self.steps[a].is_done())
     }
 
-    /// No step that depends on step `index`, directly or not, still has an undo ahead of it.
+    /// Whether no step that depends on step `index`, directly or indirectly, still has an undo ahead of it.
     #[must_use]
     pub fn is_open_to_undo(&self, index: usize, workflow: &Workflow) -> bool {
         let mut seen = vec![false; self.steps.len()];
@@ -424,8 +422,7 @@ impl Task {
         true
     }
 
-    /// Steps that wait only for time: position and the time from which they can be claimed (`None`: at once). While the
-    /// task is paused there are none.
+    /// Steps that wait only for time: position and time of the claim (`None` means at once). None while paused.
     pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
         let runs = self.paused_at.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
@@ -439,7 +436,7 @@ impl Task {
         })
     }
 
-    /// The next time at which something can be claimed, `None` if nothing waits. A time at or before `now` means at once.
+    /// The next time at which a step can be claimed; `None` if nothing waits. A time at or before `now` means at once.
     #[must_use]
     pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
         if self.paused_at.is_some() {
@@ -455,13 +452,13 @@ impl Task {
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
-        // While the task is paused its deadlines wait too: no supervisor has anything to do.
+        // A pause suspends the deadlines.
         let expiry = self.complete_by().filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew));
         let next = match self.phase {
             Phase::Forward | Phase::Undoing => self.next_claim(workflow, self.updated_at, skew),
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
         };
-        // A claim that is possible at once is on its way by a Wake: look only if that was lost.
+        // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
         let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
         [owed, expiry, next].into_iter().flatten().min()
     }
@@ -475,8 +472,8 @@ impl Task {
         }
     }
 
-    /// Drops entries from the middle of the history until the record, now `bytes` long, fits with some room to spare. True if
-    /// it fits now: all else that grows has a bound of its own, and together these leave room for a short history.
+    /// Drops entries from the middle of the history until the record, now `bytes` long, fits with some room to spare.
+    /// True if it fits: all else that grows has a bound, and these leave room for a short history.
     pub fn make_room(&mut self, mut bytes: usize) -> bool {
         let most = self.most_bytes();
         while bytes > most - SPARE_RECORD && self.log.len() > KEPT_WHEN_FULL {
@@ -486,7 +483,7 @@ impl Task {
         bytes <= most
     }
 
-    /// The claim that holds step `index`, if it is in `direction`.
+    /// Direction and deadline of the claim that holds step `index`, if that claim is number `attempt`.
     #[must_use]
     pub fn holds(&self, index: usize, attempt: u32) -> Option<(Direction, Timestamp)> {
         let step = self.steps.get(index)?;
@@ -494,8 +491,8 @@ impl Task {
     }
 }
 
-/// How long a Wake may take before a supervisor looks after the task. Never longer than the shortest timeout, so that no
-/// later claim of a prompt task needs an earlier `due`: a happy task costs one index insert and one delete.
+/// How long a Wake may take before a supervisor looks after the task. Never longer than the shortest timeout, so that
+/// no later claim of a task without faults needs an earlier `due`: such a task costs one index insert and one delete.
 #[must_use]
 pub fn grace(workflow: &Workflow) -> SignedDuration {
     workflow.shortest_timeout().min(MAX_GRACE)

@@ -1,11 +1,11 @@
-//! W3C Trace Context, so far as it is carried along: <https://www.w3.org/TR/trace-context/>.
+//! W3C Trace Context, as far as it is passed on: <https://www.w3.org/TR/trace-context/>.
 
 /// Bytes of a `traceparent` of version 00.
 const LENGTH: usize = 55;
 
-/// `text` as a `traceparent` of version 00: version, trace id, parent id and flags, in lower-case hexadecimal digits with `-`
-/// between them. `None` for what is malformed, which is to be treated as if it were not there. Of a later version only what
-/// version 00 knows is kept, as the standard has it, and of the flags only whether it is sampled: the others are not known here.
+/// `text` as a `traceparent` of version 00: version, trace id, parent id and flags, in lower-case hexadecimal digits
+/// separated by `-`. `None` if it is malformed; treat that as absent. Of a later version only what version 00 defines
+/// is kept, as the standard says; of the flags, only whether it is sampled.
 #[must_use]
 pub fn traceparent(text: &str) -> Option<String> {
     let head = text.get(..LENGTH)?;

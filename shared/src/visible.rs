@@ -1,11 +1,11 @@
-//! Text of others, made safe to show on one line: a newline could forge a line of a log, an escape sequence drives a terminal,
-//! and a bidirectional control makes text read otherwise than it is (Unicode Technical Report 36, section 2).
+//! Makes foreign text safe to show on one line. A newline could forge a line of a log, an escape sequence drives a
+//! terminal, and a bidirectional control misrepresents text (Unicode Technical Report 36, section 2).
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether `c` acts on what shows it instead of being shown: control characters, line separators, bidirectional controls, and
-/// the byte order mark.
+/// Whether `c` controls the display instead of being shown: control characters, line separators, bidirectional
+/// controls, and the byte order mark.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
@@ -31,7 +31,7 @@ pub fn escape(text: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            // All of them are in the basic plane, so that four digits are enough.
+            // All of them are in the basic plane, so four digits are enough.
             c => drop(write!(out, "\\u{:04x}", u32::from(c))),
         }
     }

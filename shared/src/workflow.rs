@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Most steps in one workflow: the task, their records included, has to stay far below DynamoDB's 400 KB.
+/// Most steps in one workflow: a task with the records of its steps must stay far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
 
 /// How far apart the clocks of a deployment on AWS may be, unless `CLOCK_SKEW_MS` says otherwise.
@@ -52,7 +52,7 @@ impl fmt::Display for Hash {
 pub struct Workflow {
     /// The name submitters use.
     pub name: String,
-    /// The built-in check an input has to pass; without one any JSON object is accepted.
+    /// The built-in check that an input must pass; without one, any JSON object is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
     /// What a permanent error of a forward step leads to, unless the step says otherwise.
@@ -60,8 +60,8 @@ pub struct Workflow {
     /// Whether the final notice keeps its row in the due index until it is out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_notices: bool,
-    /// Every service remembers the keys it has undone (a tombstone), so that a forward call that arrives after its undo does
-    /// nothing. The undo then waits for attempts under way only.
+    /// Every service remembers the keys it has undone (tombstones), so that a forward call that arrives after its undo
+    /// does nothing. The undo then waits only for attempts in progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tombstones: bool,
     /// At least one, in the order of the file; `after` holds positions in this list.
@@ -75,7 +75,7 @@ pub struct Step {
     pub name: String,
     /// The agent that does it.
     pub agent: String,
-    /// The call, where that agent is [`http::AGENT`].
+    /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
     /// Positions of the steps that must be done first.
@@ -91,7 +91,7 @@ pub struct Step {
     pub calls: Calls,
     /// What a permanent error leads to.
     pub on_failure: Then,
-    /// Once it may have run, a failure asks for a person instead of an undo.
+    /// Once it may have run, a failure needs a person instead of an undo.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub irreversible: bool,
     /// The compensating transaction, if it has one.
@@ -104,7 +104,7 @@ pub struct Step {
 pub struct Undo {
     /// The agent that does it.
     pub agent: String,
-    /// The call, where that agent is [`http::AGENT`].
+    /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
     /// From the claim to `complete_by`.
@@ -138,11 +138,11 @@ impl Workflow {
     /// The definition in `json`, which was stored under `hash`.
     ///
     /// # Errors
-    /// It is not JSON of one, or holds something that this version does not know or that was not there when it was stored: a task
-    /// must not run by less than it was submitted under.
+    /// Not the JSON of a definition, or it contains something that this version does not know or that was not there
+    /// when it was stored: a task must not run under less than it was submitted with.
     pub fn recorded(json: &str, hash: &Hash) -> Result<Self, String> {
         let workflow: Self = serde_json::from_str(json).map_err(|e| why_unread(&e, "the definition"))?;
-        // A field that is read past leaves the hash of what was read as it would be without it.
+        // Reading ignores unknown fields, so the hash of what was read does not show them; comparing the text does.
         if workflow.hash() == *hash && serde_json::to_string(&workflow).is_ok_and(|text| text == json) {
             return Ok(workflow);
         }
@@ -168,11 +168,11 @@ impl Workflow {
         self.steps.iter().map(|s| s.timeout).chain(undo).min().unwrap_or(SignedDuration::ZERO)
     }
 
-    /// Whether every step can be started where clocks are `skew` apart at most. An agent starts nothing within the skew of
+    /// Checks that every step can start if clocks are at most `skew` apart. An agent starts nothing within `skew` of
     /// CompleteBy, and its clock may be ahead of the scheduler's by as much again.
     ///
     /// # Errors
-    /// The first step, or undo, that it is too short for.
+    /// The first step, or undo, whose timeout is too short.
     pub fn can_start(&self, skew: SignedDuration) -> Result<(), TooShort> {
         let mut all = self.steps.iter().flat_map(|step| {
             let undo = step.undo.iter().map(|undo| (format!("the undo of step `{}`", step.name), undo.timeout));
@@ -241,12 +241,12 @@ impl Step {
     }
 }
 
-/// What there is to do for a step in one direction.
+/// The work of a step in one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
     /// The agent that does it.
     pub agent: &'a str,
-    /// The call, where that agent is [`http::AGENT`].
+    /// The call, if that agent is [`http::AGENT`].
     pub http: Option<&'a Http>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,

@@ -1,4 +1,4 @@
-//! What an instance remembers between messages: tasks and inputs, definitions, and how agents and queues stand.
+//! What an instance keeps in memory between messages: tasks, inputs, definitions, and the state of agents and queues.
 
 use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, Save, lock, unanswered};
 use crate::control::Agents;
@@ -15,12 +15,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
-    /// How agents and queues stand, as read at most [`AGENTS_FOR`] ago. What cannot be read now is as it was.
+    /// The state of agents and queues, read at most [`AGENTS_FOR`] ago. If it cannot be read, the last known state.
     pub async fn agents(&self) -> Arc<Agents> {
         self.known_agents().await.unwrap_or_default()
     }
 
-    /// The same, or why nothing is known of them at all: then nobody knows who is paused.
+    /// The same, or the error if nothing was ever read: then it is unknown which agents are paused.
     pub(super) async fn known_agents(&self) -> Result<Arc<Agents>, Error> {
         let now = self.now();
         let known = lock(&self.agents).clone();
@@ -38,12 +38,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(agents)
     }
 
-    /// Forgets what was read about agents and queues: it has just been changed.
+    /// Forgets the state of agents and queues, which has just been changed.
     pub fn forget_agents(&self) {
         *lock(&self.agents) = None;
     }
 
-    /// Why another order of `workflow` by `tenant` is too much now, if it is.
+    /// The overload that would refuse another order of `workflow` by `tenant`, if any.
     pub async fn overload(&self, workflow: &Workflow, tenant: &str, priority: Priority) -> Option<Overload> {
         if self.config.overload_age.is_zero() {
             return None;
@@ -56,18 +56,18 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         overload::refuse(workflow, tenant, &passages, &agents.waits, self.config.overload_age, self.now())
     }
 
-    /// How far back from now a sweep keeps among tasks that wait for their first Wake, because its queue is long.
+    /// How far back from now a sweep leaves out tasks that wait for their first Wake, because the Wakes' queue is long.
     pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
         let queue = queues::of_wakes(priority, self.config.classes);
         let grace = lock(&self.workflows).values().map(|workflow| grace(workflow)).min().unwrap_or_default();
         overload::sweep_lag(self.agents().await.waits.get(&queue), grace, self.now())
     }
 
-    /// Notes that a message about an order of `workflow` by `tenant` has waited for `age` in `queue`, if that is too long and not just
-    /// noted: then it is true.
+    /// Notes that a message about an order of `workflow` by `tenant` waited for `age` in `queue`. False, and nothing is
+    /// noted, if that is within the limit or was just noted.
     ///
     /// # Errors
-    /// The store's. The next message that waited too long is noted in its place.
+    /// The store's. The next message that waited too long is noted instead.
     pub async fn note_wait(
         &self,
         queue: &str,
@@ -75,7 +75,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         age: SignedDuration,
         workflow: &Workflow,
     ) -> Result<bool, Error> {
-        // Sweeps go by the notes even where nobody is refused.
+        // Sweeps use the notes even if no order is ever refused.
         let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
         if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
             return Ok(false);
@@ -94,7 +94,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// The definition with this hash, from memory if it was read before.
     ///
     /// # Errors
-    /// The store's; [`Error::Corrupt`] if there is none, which cannot be for a task that was submitted.
+    /// The store's; [`Error::Corrupt`] if the definition is missing, which cannot happen to a submitted task.
     pub async fn workflow(&self, hash: &Hash) -> Result<Arc<Workflow>, Error> {
         if let Some(workflow) = lock(&self.workflows).get(hash) {
             return Ok(Arc::clone(workflow));
@@ -108,7 +108,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(workflow)
     }
 
-    /// Keeps `workflow` in the store and in memory, once per instance.
+    /// Stores `workflow`, once per instance.
     ///
     /// # Errors
     /// The store's.
@@ -121,7 +121,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(hash)
     }
 
-    /// The tasks with these ids: from memory, and all the others from the store at once.
+    /// The tasks with these ids: from memory, and all others from the store at once.
     pub(super) async fn know(&self, ids: &[&Id]) -> Vec<Known> {
         let remembered: Vec<Option<Arc<Task>>> = {
             let mut tasks = lock(&self.tasks);
@@ -130,7 +130,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
         let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
         let read = self.read(&missing).await;
-        // Once for all, as the workflows; but not where the store is away, since each try lengthens the outage.
+        // Read once for all, like the workflows; not if the store is down, since each try prolongs the outage.
         if read.iter().any(Result::is_ok) {
             let _ = self.known_agents().await;
         }
@@ -139,14 +139,15 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
     }
 
-    /// What the store has under these ids: one for each, in order. Their workflows are in memory afterwards, so that a batch that begins on
-    /// nothing does not read one once for each of its messages. What fails is tried again, and told, by whoever needs it.
+    /// What the store has under these ids, one answer per id, in order. Their workflows are in memory afterwards, so
+    /// that a batch at a cold start does not read a workflow once per message. A workflow that cannot be read is
+    /// retried, and the error reported, where it is needed.
     pub(super) async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
         let mut read = Box::pin(self.store.load_all(ids)).await;
-        // A store that breaks its promise must not leave a message without an answer.
+        // A faulty store must not leave a message without an answer.
         read.resize_with(ids.len(), || Err(unanswered()));
         let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
         let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
@@ -166,7 +167,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             lock(&self.inputs).pop(&task.id);
         } else {
             let mut tasks = lock(&self.tasks);
-            // What was read before another batch of this process saved must not hide what that saved.
+            // A task read before another batch of this process saved it must not replace the saved one.
             if tasks.peek(&task.id).is_none_or(|known| known.version <= task.version) {
                 tasks.put(task.id.clone(), task);
             }

@@ -1,4 +1,4 @@
-//! What a decision sends: with the order's input, in the order that the next message relies on, and noted once it is out.
+//! Sends what was decided: with the order's input, in the sequence that the next message relies on.
 
 use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR, lock};
 use crate::decision::Event;
@@ -33,9 +33,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 Err(error) => answers.push(Err(error)),
             }
         }
-        // A Wake must not overtake the notice of where its task stands: the task would move on, and nobody would know any
-        // more that the notice is missing (simulation, seeds 16 and 1995). The next message about it sends both again. The Wake may
-        // be the one of another message that was saved with the one whose notice it is.
+        // A Wake must not overtake the notice of its task's last turn: the task would move on, and nothing would show
+        // that the notice is missing (simulation, seeds 16 and 1995). The next message about the task sends both again.
+        // The Wake may belong to another message that was saved together with the notice's.
         let of =
             |answer: &Result<Handled, Error>| answer.as_ref().ok().and_then(Handled::task).map(|task| task.id.clone());
         let (later, first): (Vec<_>, Vec<_>) = effects.into_iter().zip(owners).partition(|(effect, (owner, ..))| {
@@ -66,12 +66,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 }
             }
         }
-        // What is not cleared now stays owed, and the next sweep sends it once more.
+        // What is not cleared now stays owed, and the next sweep sends it again.
         self.decide_all(&followers).await;
         answers
     }
 
-    /// The inputs of the orders whose requests need them: from memory, and all the others from the store at once.
+    /// The inputs of the orders whose requests need them: from memory, and all others from the store at once.
     async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Value, Error>> {
         let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
         let mut inputs = HashMap::new();
@@ -108,7 +108,7 @@ fn needs_input(effect: &Effect) -> bool {
     matches!(effect, Effect::Request(request) if request.input.is_null())
 }
 
-/// Puts the order's input into the requests that need it.
+/// Adds the order's input to the requests that need it.
 fn add_inputs(
     handled: &Handled,
     effects: &mut [Effect],
@@ -124,7 +124,7 @@ fn add_inputs(
                 Some(Err(Error::Corrupt { what, why })) => {
                     return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
                 }
-                // An outage is told in the store's words once, to the first of the events of this order.
+                // An outage is reported in the store's words once, for the first event of this order.
                 Some(Err(_)) | None => {
                     return inputs.remove(&task.id).unwrap_or_else(|| Err(unread(&task.id))).map(drop);
                 }
@@ -138,7 +138,7 @@ fn unread(id: &Id) -> Error {
     Error::Unavailable { what: format!("order {id}"), source: "its input could not be read".into() }
 }
 
-/// The event that says an owed message is out, to be handled after it was sent.
+/// The event that marks an owed message as sent, to be handled after the send.
 fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
     match effect {
         Effect::Alert(alert) => Some(Event::AlertSent { version: alert.version }),
@@ -150,7 +150,7 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
     }
 }
 
-/// A notice that is sent again only as long as its task has not moved on. What one step came to is in every later notice.
+/// Whether this notice is re-sent only while its task has not moved on. A step's result is in every later notice.
 fn is_turn(effect: &Effect) -> bool {
     matches!(effect, Effect::Notice(notice) if notice.kind != NoticeKind::StepCompleted)
 }

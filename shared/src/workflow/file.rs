@@ -39,7 +39,7 @@ const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
 const MAX_ATTEMPTS: u32 = 1000;
 
-/// The ladder of a step that names none: the retry module's intervals (1, 5, 10, 30 and 60 minutes).
+/// The back-off of a step that sets none: 1, 5, 10, 30 and 60 minutes, as in the retry queue.
 fn default_backoff() -> Vec<SignedDuration> {
     [1, 5, 10, 30, 60].map(SignedDuration::from_mins).to_vec()
 }
@@ -116,10 +116,10 @@ struct RawCalls {
 type At = Range<usize>;
 type Problem = (At, String);
 
-/// The workflow in `text`; `file` is only named in errors.
+/// The workflow in `text`. Errors name `file`.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line and what to write instead.
+/// The first fault, with its line and what to write instead.
 pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error> {
     let fail = |at: At, message: String| Error {
         file: file.to_owned(),
@@ -135,7 +135,7 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
     build(&raw, known).map_err(|(at, message)| fail(at, message))
 }
 
-/// The reader of TOML says what it expected, but not what to write: that depends on what is `written` there.
+/// The TOML parser says what it expected, but not what to write: that depends on what is `written` there.
 fn advice(message: &str, written: &str) -> Option<String> {
     if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
         return Some(format!("{written} must be a list; write [{written}]"));
@@ -322,7 +322,7 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
     Err((name.span(), message))
 }
 
-/// Who does a step or an undo: an agent, or the one that calls a URL. `None` if the file says neither.
+/// Who does a step or an undo: the named agent, or the agent that calls URLs. `None` if the file says neither.
 fn doer(
     agent: Option<&Spanned<String>>,
     http: Option<&Spanned<RawHttp>>,
@@ -433,9 +433,9 @@ fn calls(raw: Option<&Spanned<RawCalls>>, default: Calls) -> Result<Calls, Probl
     Err((spanned.span(), "`calls` needs attempts from 1 to 100 and 0s < base <= cap <= 15m; for example { attempts = 5, base = \"100ms\", cap = \"5s\" }".into()))
 }
 
-/// The positions along one circle of `after` entries, if there is one.
+/// The positions along one cycle of `after` entries, if there is one.
 fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
-    // Take away steps whose predecessors are all gone, until none can be: what is left holds a circle.
+    // Remove steps whose predecessors are all removed, until no more can be: what remains contains a cycle.
     let mut left: Vec<usize> = (0..steps.len()).collect();
     loop {
         let before = left.len();

@@ -1,7 +1,7 @@
-//! A step whose agent is only a URL: the call as the workflow file describes it, and what an answer to it means.
+//! A step whose agent is only a URL: the call as the workflow file describes it, and what its answer means.
 //!
-//! The description travels in the request, out of the definition that the task is pinned to. Secrets are named in it and
-//! never held: the agent that makes the call looks them up.
+//! The description travels in the request, taken from the definition that the task is pinned to. It names secrets but
+//! never contains them: the agent that makes the call looks them up.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Name of the agent that makes these calls.
 pub const AGENT: &str = "http";
-/// Longest description of a call, in bytes of JSON: it is part of the definition, twice for a step with an undo, and a
-/// definition has to stay below DynamoDB's 400 KB.
+/// Longest description of a call, in bytes of JSON. It is part of the definition, twice for a step with an undo, and a
+/// definition must stay below DynamoDB's 400 KB.
 pub const MAX_BYTES: usize = 2048;
-/// What a URL and a header may hold in braces beside `secret:NAME`.
+/// Names that a URL and a header may contain in braces, besides `secret:NAME`.
 pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
 
 /// A call over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Http {
-    /// Absolute, with `{order_id}` and `{step}` where they belong, after the host.
+    /// Absolute; may contain `{order_id}` and `{step}` after the host.
     pub url: String,
-    /// In capitals.
+    /// In upper case.
     pub method: String,
-    /// By name in small letters; values may hold `{order_id}`, `{step}` and `{secret:NAME}`.
+    /// By lower-case name; values may contain `{order_id}`, `{step}` and `{secret:NAME}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// JSON Pointer (RFC 6901) to the part of the answer that is the step's output; `None` takes all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Statuses by which the call is done.
+    /// Statuses that mean that the call is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<Status>,
     /// Statuses after which the same call may succeed later.
@@ -52,7 +52,7 @@ pub enum Meaning {
 }
 
 impl Http {
-    /// What a status means: as the file says of the very status, as it says of its class, as is usual.
+    /// What a status means: by the file's entry for that status, else for its class, else as [`usual`].
     #[must_use]
     pub fn meaning(&self, status: u16) -> Meaning {
         let lists =
@@ -73,7 +73,7 @@ impl Http {
         })
     }
 
-    /// Names of the secrets it needs, each as often as it is used.
+    /// Names of the secrets it needs, once per use.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.headers.values().flat_map(|value| placeholders(value).unwrap_or_default()).filter_map(secret)
     }
@@ -85,8 +85,8 @@ pub fn secret(placeholder: &str) -> Option<&str> {
     placeholder.strip_prefix("secret:")
 }
 
-/// What a status means where nothing else is said (RFC 9110, and RFC 8470 for 425). What a DELETE does not find is gone: a
-/// repeated call meets what the first one did.
+/// What a status means unless the file says otherwise (RFC 9110, and RFC 8470 for 425). What a DELETE does not find is
+/// gone: a repeated call meets the result of the first one.
 #[must_use]
 pub fn usual(method: &str, status: u16) -> Meaning {
     match status {
@@ -98,7 +98,7 @@ pub fn usual(method: &str, status: u16) -> Meaning {
     }
 }
 
-/// The names in braces in `text`, or `None` if a brace has no other one.
+/// The names in braces in `text`, or `None` if a brace is unmatched.
 #[must_use]
 pub fn placeholders(text: &str) -> Option<Vec<&str>> {
     let mut rest = text;
@@ -112,7 +112,7 @@ pub fn placeholders(text: &str) -> Option<Vec<&str>> {
     Some(names)
 }
 
-/// `text` with `value` in place of each name in braces.
+/// `text` with `value` of each name in braces.
 pub fn fill(text: &str, mut value: impl FnMut(&str) -> String) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
@@ -125,7 +125,7 @@ pub fn fill(text: &str, mut value: impl FnMut(&str) -> String) -> String {
     filled + rest
 }
 
-/// All but the unreserved characters of RFC 3986 as `%XX`.
+/// Percent-encodes all but the unreserved characters of RFC 3986.
 fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -138,11 +138,11 @@ fn encoded(value: &str) -> String {
     text
 }
 
-/// Whether an agent may call this address. What is on the link of a machine is for the machine: above all the service that
+/// Whether an agent may call this address. Link-local addresses serve the machine itself: above all the service that
 /// hands out the credentials of its role. `loopback` allows this machine itself.
 #[must_use]
 pub fn may_call(address: IpAddr, loopback: bool) -> bool {
-    /// Begin of the addresses of a machine's own services over IPv6: metadata, credentials, names, time (AWS, EC2 user guide).
+    /// Prefix of a machine's own services over IPv6: metadata, credentials, names, time (AWS, EC2 user guide).
     const OWN_SERVICES: [u16; 2] = [0xfd00, 0xec2];
     let v4 = |ip: Ipv4Addr| !ip.is_link_local() && !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast();
     let is_callable = match address.to_canonical() {
@@ -161,7 +161,7 @@ pub fn may_call(address: IpAddr, loopback: bool) -> bool {
 pub enum Status {
     /// One status.
     Code(u16),
-    /// All whose number begins with this digit.
+    /// All statuses that begin with this digit.
     Class(u16),
 }
 

@@ -14,7 +14,7 @@ const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 /// Headers that the call itself sets.
 const OURS: [&str; 7] =
     ["idempotency-key", "complete-by", "traceparent", "host", "content-length", "transfer-encoding", "connection"];
-/// Headers that hold nothing but secrets.
+/// Headers that contain nothing but secrets.
 const SECRET: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 const MAX_SECRET: usize = 40;
 
@@ -57,8 +57,8 @@ impl<'de> Deserialize<'de> for RawHttp {
     }
 }
 
-/// The call that `raw` describes. For an undo `of` is the call it undoes, whose statuses count here too, and whose headers
-/// where it goes to the same place.
+/// The call that `raw` describes. An undo inherits the statuses of `of`, the call that it undoes, and its headers if
+/// both go to the same origin.
 pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, Problem> {
     let table = match raw.get_ref() {
         RawHttp::Url(url) => {
@@ -120,7 +120,7 @@ fn empty(url: String, method: String) -> Http {
 
 fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> Http {
     let Some(of) = of else { return http };
-    // A secret goes to no other place than the one the file names for it.
+    // A secret goes only to the origin that the file names for it.
     if headers && origin(&http.url) == origin(&of.url) {
         http.headers.clone_from(&of.headers);
     }
@@ -141,7 +141,7 @@ fn bounded(raw: &Spanned<RawHttp>, http: Http) -> Result<Http, Problem> {
     ))
 }
 
-/// With its placeholders filled.
+/// The origin of a URL whose placeholders are filled.
 fn origin(url: &str) -> Option<url::Origin> {
     Url::parse(&super::super::http::fill(url, |_| "x".into())).ok().map(|url| url.origin())
 }
@@ -160,7 +160,7 @@ fn check_url(text: &str) -> Result<(), String> {
     }
     let host = text.split_once("://").map_or("", |(_, rest)| rest);
     let path = host.find(['/', '?']).unwrap_or(host.len());
-    // A URL with more slashes than two takes what follows them as its host.
+    // A URL with more than two slashes takes what follows them as its host.
     if path == 0 || text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path) {
         return Err(format!("the host of `{text}` must be literal; write, for example, {EXAMPLE}"));
     }
