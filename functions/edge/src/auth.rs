@@ -5,20 +5,20 @@ use crate::problem::{self, Problem};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 use shared::order::DEFAULT_TENANT;
 
-/// The claim that says whose an order is, where the deployment names no other.
+/// The claim that names an order's tenant, unless the deployment names another.
 pub const TENANT_CLAIM: &str = "tenant";
 
-/// Longest tenant, in characters: it is part of every message and every record of an order.
+/// Longest tenant, in characters: every message and every record of an order contains it.
 pub const MAX_TENANT: usize = 200;
 
-/// What the routes ask of a token.
+/// What the routes require of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scopes {
     /// `ORDER_SCOPE`: to submit and to look up orders.
     pub orders: String,
     /// `OPERATOR_SCOPE`: for the operator's routes, and for orders of every tenant.
     pub operator: String,
-    /// `TENANT_CLAIM`: the claim that says whose the caller's orders are.
+    /// `TENANT_CLAIM`: the claim that names the caller's tenant.
     pub tenant_claim: String,
 }
 
@@ -33,7 +33,7 @@ impl Default for Scopes {
 }
 
 impl Scopes {
-    /// Scopes and claim under these names, or under the default ones.
+    /// Scopes and claim with these names; missing or empty ones have the defaults.
     #[must_use]
     pub fn named(orders: Option<String>, operator: Option<String>, tenant_claim: Option<String>) -> Self {
         let default = Self::default();
@@ -46,8 +46,7 @@ impl Scopes {
     }
 }
 
-/// Refuses a token without `scope`. A call without a token is let through: then IAM has decided, route by route, or the
-/// route is open.
+/// Refuses a token without `scope`. A call without a token passes: IAM decides for the route, or it is open.
 ///
 /// # Errors
 /// `forbidden`.
@@ -58,20 +57,20 @@ pub fn check(event: &ApiGatewayV2httpRequest, scope: &str) -> Result<(), Problem
     Err(problem::forbidden(None, format!("the token lacks the scope `{scope}`, which this route requires")))
 }
 
-/// Whether the call came with a token that has `scope`: among the words of the claim `scope`, or `scp`, as some issuers call
-/// it. A claim that was a list reads `[a b]`.
+/// Whether the call came with a token that has `scope`: as a word of the claim `scope`, or of `scp`, as some issuers
+/// call it. A claim that was a list reads `[a b]`.
 #[must_use]
 pub fn has_scope(event: &ApiGatewayV2httpRequest, scope: &str) -> bool {
     let claims = ["scope", "scp"].into_iter().filter_map(|name| claim(event, name));
     claims.flat_map(|all| all.split([' ', ',', '[', ']'])).any(|one| one == scope)
 }
 
-/// Whose the caller's orders are, by the claim called `name` of the token that the authoriser checked, never by the body.
-/// Without a token [`DEFAULT_TENANT`].
+/// The caller's tenant, from the claim called `name` of the token that the authoriser checked, never from the body.
+/// Without a token, [`DEFAULT_TENANT`].
 ///
 /// # Errors
-/// `forbidden` for a token that does not have the claim, or has it empty: its orders would mix with those of others. The same for
-/// a claim that is longer than [`MAX_TENANT`].
+/// `forbidden` if the token lacks the claim or has it empty, because its orders would mix with those of others, or if
+/// the claim is longer than [`MAX_TENANT`].
 pub fn tenant<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Result<&'a str, Problem> {
     if !has_token(event) {
         return Ok(DEFAULT_TENANT);

@@ -1,4 +1,4 @@
-//! What every function behind the HTTP API does alike with an API Gateway event (payload format 2.0).
+//! Shared by all functions behind the HTTP API: reads and answers API Gateway events (payload format 2.0).
 
 use crate::problem::{self, Problem};
 use aws_lambda_events::encodings::Body;
@@ -11,22 +11,22 @@ use shared::json::{self, Fault, Refused};
 /// The body's bytes.
 ///
 /// # Errors
-/// Marked as base64, and is not.
+/// Declared as base64, but not base64.
 pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
     let text = event.body.as_deref().unwrap_or_default();
     if !event.is_base64_encoded {
         return Ok(text.as_bytes().to_vec());
     }
-    // Decoding by way of the event's own type keeps one decoder in the program.
+    // Decoding through the event's own type keeps one decoder in the program.
     serde_json::from_value::<aws_lambda_events::encodings::Base64Data>(Value::String(text.to_owned()))
         .map(|data| data.0)
         .map_err(|_| problem::invalid_json(None, "the body is declared as base64 but is not"))
 }
 
-/// The object in a body, read strictly: see [`json`].
+/// The object in a body, read strictly; see [`json`].
 ///
 /// # Errors
-/// Not one JSON object, or the first field that is wrong.
+/// Not one JSON object, or the first invalid field.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let not_json = |why: &dyn std::fmt::Display| problem::invalid_json(None, format!("{why}; send one JSON object"));
     let place = |at: String| if matches!(at.as_str(), "" | ".") { "body".to_owned() } else { at };
@@ -36,7 +36,7 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
             problem::invalid_field(None, fault.to_string()).at(place(at))
         }
     })?;
-    // A derived reader would take the fields as an array, too.
+    // A derived reader would also accept the fields as an array.
     if body.trim_ascii_start().starts_with(b"[") {
         return Err(problem::invalid_field("body", "must be one JSON object, not an array"));
     }
@@ -46,10 +46,10 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// The type that the field called `field` holds, out of its JSON.
+/// The value of the field called `field`, as a `T`.
 ///
 /// # Errors
-/// The first place in it that is wrong.
+/// The first invalid place in it.
 pub fn read_field<T: DeserializeOwned>(field: &str, value: &Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|e| {
         let at = e.path().to_string();
@@ -85,7 +85,7 @@ pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a 
     event.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// The `traceparent` of a request; `None` if it has none, or one that is to be ignored.
+/// The `traceparent` of a request; `None` if it has none, or a malformed one.
 #[must_use]
 pub fn traceparent(event: &ApiGatewayV2httpRequest) -> Option<String> {
     header(event, "traceparent").and_then(shared::trace::traceparent)
@@ -98,7 +98,7 @@ pub fn is_known(event: &ApiGatewayV2httpRequest, etag: &str) -> bool {
     tags.map(|tag| tag.strip_prefix("W/").unwrap_or(tag)).any(|tag| tag == etag || tag == "*")
 }
 
-/// Gives the trace context of the request back.
+/// Returns the request's trace context with the answer.
 #[must_use]
 pub fn traced(mut answer: ApiGatewayV2httpResponse, trace: Option<String>) -> ApiGatewayV2httpResponse {
     if let Some(trace) = trace.and_then(|trace| trace.parse().ok()) {
@@ -110,13 +110,13 @@ pub fn traced(mut answer: ApiGatewayV2httpResponse, trace: Option<String>) -> Ap
 /// An answer with a JSON body.
 ///
 /// # Panics
-/// If `body` has keys that are no strings.
+/// If a map in `body` has keys that are not strings.
 pub fn json_answer(status: i64, body: &impl Serialize, headers: &[(&'static str, &str)]) -> ApiGatewayV2httpResponse {
     let body = serde_json::to_string(body).expect("answers have only string keys");
     answer(status, "application/json", Some(body), headers)
 }
 
-/// The answer that a refusal is.
+/// A refusal as an answer.
 ///
 /// # Panics
 /// Never: a problem has only string keys.
@@ -139,7 +139,7 @@ pub fn refuse(problem: &Problem) -> ApiGatewayV2httpResponse {
 /// An answer.
 ///
 /// # Panics
-/// If `content_type` is no header value.
+/// If `content_type` is not a header value.
 #[must_use]
 pub fn answer(
     status: i64,

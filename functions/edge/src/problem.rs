@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use shared::history::shorten;
 
-/// Longest detail, in bytes: what was sent may be quoted in it, and is not sent back whole.
+/// Longest detail, in bytes: it may quote what was sent, but not all of it.
 const MAX_DETAIL: usize = 1000;
 /// Longest name of a field, in bytes.
 const MAX_FIELD: usize = 200;
-/// What every code means and what to do.
+/// The meaning of every code, and what to do.
 const PAGES: &str = include_str!("../../../docs/problems.md");
 
 /// A refusal. Nothing was written.
@@ -67,21 +67,21 @@ codes! {
     missing_idempotency_key = "missing_idempotency_key", 400, "The Idempotency-Key is missing";
     /// The `Idempotency-Key` has a form that cannot be used.
     invalid_idempotency_key = "invalid_idempotency_key", 400, "The Idempotency-Key cannot be used";
-    /// The same key came with another submission before.
+    /// The same key was sent before with another submission.
     idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order";
-    /// The key made an order whose record has been removed since.
+    /// The key belongs to an order whose record has been removed.
     idempotency_key_spent = "idempotency_key_spent", 409, "The Idempotency-Key belongs to an order that is no longer kept";
     /// No such workflow.
     unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
     /// No such reply queue.
     unknown_reply_queue = "unknown_reply_queue", 422, "There is no such reply queue";
-    /// The request came without a token, or with one that is not known.
+    /// The request has no token, or an unknown one.
     unauthorized = "unauthorized", 401, "A token is needed";
-    /// The token lacks the scope that the route asks for.
+    /// The token lacks the scope that the route requires.
     forbidden = "forbidden", 403, "The token does not allow this";
     /// The request was meant for another host.
     misdirected = "misdirected", 421, "The request is for another host";
-    /// The tenant submits faster than it may.
+    /// The tenant submits faster than allowed.
     rate_limited = "rate_limited", 429, "Too many requests";
     /// The body is larger than allowed.
     too_large = "too_large", 413, "The body is too large";
@@ -99,13 +99,13 @@ codes! {
     no_such_agent = "no_such_agent", 404, "There is no such agent";
     /// No such queue.
     no_such_queue = "no_such_queue", 404, "There is no such queue";
-    /// Too much work waits already; later is better.
+    /// Too much work is already waiting.
     overloaded = "overloaded", 429, "Too much work is waiting";
     /// No such route.
     no_such_route = "no_such_route", 404, "There is no such route";
     /// The route does not support this method.
     method_not_allowed = "method_not_allowed", 405, "The route does not support this method";
-    /// A dependency is away; the same request may be sent again.
+    /// A dependency is unavailable; the same request may be sent again.
     unavailable = "unavailable", 503, "Try again";
 }
 
@@ -116,7 +116,7 @@ pub fn page(code: &str) -> Option<String> {
     sections.find(|section| section.lines().next() == Some(code)).map(|section| format!("# {}\n", section.trim_end()))
 }
 
-/// The route takes `allow` only: methods, separated by commas, as the header has them.
+/// The route accepts only `allow`: methods separated by commas, as in the header.
 #[must_use]
 pub fn wrong_method(allow: &'static str) -> Problem {
     let detail = format!("this route takes {}", allow.replace(", ", " and "));
@@ -124,14 +124,14 @@ pub fn wrong_method(allow: &'static str) -> Problem {
 }
 
 impl Problem {
-    /// The same problem about a field that is known only now.
+    /// The same problem about a field that is known only at run time.
     #[must_use]
     pub fn at(mut self, field: String) -> Self {
         self.field = Some(shorten(&field, MAX_FIELD).into_boxed_str());
         self
     }
 
-    /// The same problem with a time to try again.
+    /// The same problem with a time to retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);

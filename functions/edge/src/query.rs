@@ -1,14 +1,14 @@
-//! The query string of an API Gateway event: every name must be one the route knows, so that a slip is not taken for
-//! «everything».
+//! The query string of an API Gateway event. Every name must be one that the route knows, so that a typing error is not
+//! taken for "everything".
 
 use crate::problem::{Problem, invalid_field};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 use std::collections::BTreeMap;
 
-/// The parameters by name. One without a value is as good as none.
+/// The parameters by name. A parameter without a value counts as absent.
 ///
 /// # Errors
-/// A name that is not among `known`, or one that is given twice, or text that is not percent-encoded UTF-8.
+/// A name that is not among `known` or occurs twice, or text that is not percent-encoded UTF-8.
 pub fn read(event: &ApiGatewayV2httpRequest, known: &[&str]) -> Result<BTreeMap<String, String>, Problem> {
     let mut all = BTreeMap::new();
     for pair in event.raw_query_string.as_deref().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -29,7 +29,7 @@ pub fn read(event: &ApiGatewayV2httpRequest, known: &[&str]) -> Result<BTreeMap<
 /// A whole number from `least` to `most`.
 ///
 /// # Errors
-/// It is none.
+/// Not a whole number in range.
 pub fn number(name: &'static str, text: &str, least: usize, most: usize) -> Result<usize, Problem> {
     let number = text.parse().ok().filter(|n| (least..=most).contains(n));
     number.ok_or_else(|| invalid_field(name, format!("must be a whole number from {least} to {most}")))

@@ -1,11 +1,11 @@
-//! Whole numbers out of JSON, in which 2 and 2.0 are the same number: some languages write the one for the other.
+//! Whole numbers in JSON, where 2 and 2.0 are the same number: some languages write one for the other.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::Value;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Beyond it a floating point number may stand for another whole one: 2^53.
+/// Beyond this, a floating-point number may stand for more than one whole number: 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 struct Whole<T>(T);
@@ -40,7 +40,7 @@ fn exact(n: f64) -> Option<i64> {
 /// For `deserialize_with`.
 ///
 /// # Errors
-/// No whole number, or one out of the type's bounds.
+/// Not a whole number, or out of range for the type.
 pub fn number<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<T, D::Error> {
     Whole::deserialize(deserializer).map(|Whole(n)| n)
 }
@@ -48,12 +48,12 @@ pub fn number<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> R
 /// For `deserialize_with`, beside `default`.
 ///
 /// # Errors
-/// No whole number, or one out of the type's bounds.
+/// Not a whole number, or out of range for the type.
 pub fn optional<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Whole<T>>::deserialize(deserializer)?.map(|Whole(n)| n))
 }
 
-/// Writes every whole number in `value` as one.
+/// Writes every whole number in `value` without a fraction.
 pub fn write(value: &mut Value) {
     match value {
         Value::Number(n) => {

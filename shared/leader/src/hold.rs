@@ -5,8 +5,8 @@ use crate::settings::{Note, Settings, signed};
 use crate::wait::{Held, Outage, Watch, silent};
 use tokio::time::{Instant, timeout};
 
-/// A lease that is asked for before every piece of work. It renews nothing by itself: a holder that does not ask any more
-/// loses the lease after its life, so a process that hangs or is frozen never goes on leading.
+/// A lease that is asked for before every piece of work. It renews nothing by itself: a holder that stops asking loses
+/// the lease after its life, so a process that hangs or is frozen does not keep leading.
 pub struct Hold {
     settings: Settings,
     holder: String,
@@ -16,19 +16,18 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// A lease not held yet. [`Settings::renew_every`] is not used: it is due at half the life.
+    /// A lease that is not held yet. [`Settings::renew_every`] is not used: renewal is due at half the life.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let holder = settings.new_holder();
         Self { settings, holder, held: None, outage: Outage::default(), watch: Watch::default() }
     }
 
-    /// The lease, if this process holds it, gets it now, or could renew it; costs nothing in the first half of its life.
-    /// `None`: another one leads.
+    /// The lease, if this process holds, gets or renews it; costs nothing in the first half of its life. `None`:
+    /// another contender leads.
     ///
     /// # Errors
-    /// The store's, when no lease is alive: then there is no leader here. A fault met while the lease is alive is ridden
-    /// out.
+    /// The store's, if no lease is alive: then there is no leader here. A fault does not end a lease that is alive.
     pub async fn lead<S: LeaseStore>(&mut self, store: &S) -> Result<Option<Lease>, Error> {
         if let Some(held) = self.held.take() {
             let begun = Instant::now();
@@ -79,7 +78,7 @@ impl Hold {
         }
     }
 
-    /// The lease is held and lives, by this process's own clock.
+    /// Whether the lease is held and alive, by this process's own clock.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.begun.elapsed() < self.settings.life)
@@ -95,7 +94,7 @@ impl Hold {
         store.release(&held.lease).await
     }
 
-    /// A lease that ended is another tenure's the next time: under a new holder's name its token is never used again.
+    /// The next tenure has a new holder's name, so the token of a lease that ended is never used again.
     fn end(&mut self, why: &str) {
         tracing::debug!(lease = self.settings.name, "no longer leads: {why}");
         self.holder = self.settings.new_holder();

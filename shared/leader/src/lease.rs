@@ -1,12 +1,12 @@
 //! A lease: one holder at a time, for a bounded time, with a fencing token that only rises.
 //!
-//! The one rule is [`Lease::take`]; a [`LeaseStore`] applies it under a conditional write. A lease only saves work: what is
-//! done under it must be safe with no holder and with two, because clocks drift and processes pause.
+//! The one rule is [`Lease::take`]; a [`LeaseStore`] applies it with a conditional write. A lease only saves work: what
+//! is done under it must be safe with no holder and with two, because clocks drift and processes pause.
 
 use jiff::{SignedDuration, Timestamp};
 use std::future::Future;
 
-/// Why a lease store did not do what it was asked: it could not be reached, or its record cannot be read.
+/// Why a lease store failed: it could not be reached, or its record cannot be read.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The LEASE record, and the proof of holding one.
@@ -16,15 +16,15 @@ pub struct Lease {
     pub name: String,
     /// The instance that holds it; empty once released.
     pub holder: String,
-    /// Rises with every change of hands; writes made under the lease carry it.
+    /// Rises with every new tenure; writes made under the lease carry it.
     pub token: u64,
     /// Until when it is held (UTC, milliseconds).
     pub expires: Timestamp,
 }
 
 impl Lease {
-    /// The lease after `holder` took or renewed it, or `None` while another one holds it. `skew` is how far apart two
-    /// clocks may be: a foreign lease is taken only after it has expired on the slowest of them.
+    /// The lease after `holder` took or renewed it, or `None` while another holds it. `skew` is how far apart two
+    /// clocks may be: another's lease is taken only after it has expired on the slowest of them.
     #[must_use]
     pub fn take(
         current: Option<&Self>,
@@ -43,16 +43,16 @@ impl Lease {
         Some(Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) })
     }
 
-    /// The lease after `holder` took it whatever its record says of time: for those who watched it stand still, unrenewed,
-    /// for a full life on their own clock.
+    /// The lease after `holder` took it whatever times its record contains: for a contender that watched it stay
+    /// unrenewed for a full life on its own clock.
     #[must_use]
     pub fn succeed(current: Option<&Self>, name: &str, holder: &str, now: Timestamp, life: SignedDuration) -> Self {
         let token = current.map_or(1, |lease| lease.token + 1);
         Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) }
     }
 
-    /// The lease after its holder renewed it. The record always changes, even under a clock that stands still: those who
-    /// watch it must see that its holder lives.
+    /// The lease after its holder renewed it. The record always changes, even if the clock stands still, so that those
+    /// who watch it see that its holder lives.
     #[must_use]
     pub fn renewed(&self, now: Timestamp, life: SignedDuration) -> Self {
         let expires = end(now, life);
@@ -66,21 +66,21 @@ impl Lease {
         Self { holder: String::new(), ..self.clone() }
     }
 
-    /// Nobody holds it, whatever the time.
+    /// Whether it has no holder, whatever the time.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.holder.is_empty()
     }
 
-    /// The same holder under the same token, whenever it expires.
+    /// Whether holder and token are the same, whatever the expiry.
     #[must_use]
     pub fn is_same_tenure(&self, other: &Self) -> bool {
         (self.holder.as_str(), self.token) == (other.holder.as_str(), other.token)
     }
 }
 
-/// When a lease taken now ends, in the record's milliseconds: its holder knows it again whatever its clock counts in, and a
-/// renewal that a record would not show is none (contract suite, a clock of nanoseconds over DynamoDB).
+/// When a lease taken now ends, in the record's milliseconds. So its holder recognises it whatever the precision of its
+/// clock, and every renewal shows in the record (contract suite, a clock of nanoseconds over DynamoDB).
 fn end(now: Timestamp, life: SignedDuration) -> Timestamp {
     millis(plus(now, life))
 }
@@ -95,17 +95,17 @@ fn plus(t: Timestamp, d: SignedDuration) -> Timestamp {
     t.saturating_add(d).expect("a duration of fixed length")
 }
 
-/// Where leases are kept, on items used for nothing else: a register that is read and replaced under a condition. The
-/// protocol on top of it is here, the same for every store.
+/// Where leases are kept, on items used for nothing else: a register that is read and conditionally replaced. The
+/// protocol here is the same for every store.
 pub trait LeaseStore: Send + Sync {
     /// The record as the last write left it (a consistent read).
     fn read(&self, name: &str) -> impl Future<Output = Result<Option<Lease>, Error>> + Send;
 
-    /// Puts `lease` in place of `seen` (`None`: no record), if exactly that is still there. `false`: it is not, or the
-    /// answer to this very write was lost and the client tried it again; only a read tells.
+    /// Replaces `seen` (`None`: no record) with `lease`, if exactly that is still stored. `false` if not, or if the
+    /// answer to this very write was lost and the client retried it; only a read can tell.
     fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Takes the lease for `holder`; `None` while another one holds it or has just taken it. See [`Lease::take`].
+    /// Takes the lease for `holder`; `None` while another holds it or has just taken it. See [`Lease::take`].
     fn acquire(
         &self,
         name: &str,
@@ -123,7 +123,7 @@ pub trait LeaseStore: Send + Sync {
         }
     }
 
-    /// Writes `lease` in place of `seen`; `None` when another one was faster.
+    /// Replaces `seen` with `lease`; `None` if another contender was faster.
     fn put(&self, lease: Lease, seen: Option<&Lease>) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
         async move {
             if self.replace(&lease, seen).await? {
@@ -133,7 +133,7 @@ pub trait LeaseStore: Send + Sync {
         }
     }
 
-    /// Holds the lease for longer. `None` when it is held no more: somebody else took it, or it was released.
+    /// Extends the lease. `None` if it is no longer held: another contender took it, or it was released.
     fn renew(
         &self,
         lease: &Lease,
@@ -142,7 +142,7 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
         async move {
             let mut seen = lease.clone();
-            // The second round is for a renewal of one's own whose answer never came.
+            // The second round is for one's own renewal whose answer was lost.
             for _ in 0..2 {
                 let next = seen.renewed(now, life);
                 if self.replace(&next, Some(&seen)).await? {
@@ -164,7 +164,7 @@ pub trait LeaseStore: Send + Sync {
             if self.replace(&lease.released(), Some(lease)).await? {
                 return Ok(());
             }
-            // A renewal whose answer never came may have changed the record.
+            // A renewal whose answer was lost may have changed the record.
             match self.read(&lease.name).await? {
                 Some(stored) if stored.is_same_tenure(lease) => {
                     self.replace(&stored.released(), Some(&stored)).await.map(drop)
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((renewed.token, renewed.expires), (1, at(15)));
         let b = take(Some(&renewed), "b", 16).unwrap();
         assert_eq!((b.token, b.holder.as_str()), (2, "b"));
-        // One's own lease that ran out is a new one: somebody may have led in between.
+        // An expired lease of one's own is a new tenure: another contender may have led in between.
         assert_eq!(take(Some(&b), "b", 26), None);
         assert_eq!(take(Some(&b), "b", 27).unwrap().token, 3);
         assert_eq!(take(Some(&b.released()), "c", 17).unwrap().token, 3);
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(Lease::succeed(None, "sweep", "b", at(1), LIFE).token, 1);
     }
 
-    /// Applies every write, and loses its answer.
+    /// Applies every write, but loses its answer.
     #[derive(Default)]
     struct Deaf(Mutex<Option<Lease>>);
 
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    // I1, I4: the client tries a write again whose answer was lost, and hears that its condition fails. Only a read tells.
+    // I1, I4: the client retries a write whose answer was lost, and its condition fails. Only a read can tell.
     #[tokio::test]
     async fn a_holder_whose_answers_are_all_lost_holds_its_lease() {
         let store = Arc::new(Deaf::default());

@@ -7,8 +7,8 @@
 //! It decides nothing about the work. Whatever is done under a lease must be safe with no leader and with two, because
 //! clocks drift and processes pause: let every write carry [`Leadership::token`], and refuse an older one.
 //!
-//! Where leases are kept is any [`LeaseStore`]: a register that is read and replaced under a condition. `stepwarden-aws`
-//! has one on DynamoDB, [`memory::MemoryLeases`] is one in this process.
+//! Leases are kept in any [`LeaseStore`]: a register that is read and conditionally replaced. `stepwarden-aws` has one
+//! on DynamoDB; [`memory::MemoryLeases`] is one in this process.
 
 mod hold;
 mod lease;

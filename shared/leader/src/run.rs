@@ -1,4 +1,4 @@
-//! A tenure from waiting for the lease to giving it back.
+//! A tenure, from waiting for the lease to giving it back.
 
 use crate::lease::LeaseStore;
 use crate::settings::{Note, Settings, signed};
@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 pub enum Ended<T> {
     /// The work returned while the lease lived.
     Completed(T),
-    /// The lease was lost, or could not be renewed in time. Somebody else may lead.
+    /// The lease was lost, or could not be renewed in time. Another contender may lead.
     Lost,
     /// The caller cancelled, while waiting or while leading.
     Cancelled,
     /// The work reported no progress for too long.
     Stalled,
-    /// The longest tenure is over: wait a little before contending again, so that others have their turn.
+    /// The longest tenure is over: wait a little before contending again, so that others get a turn.
     TenureOver,
 }
 
@@ -49,7 +49,7 @@ impl<T> From<Cause> for Ended<T> {
     }
 }
 
-/// What the work has in hand while it leads. Clones are the same tenure.
+/// The work's view of its tenure. Clones share one tenure.
 #[derive(Clone, Debug)]
 pub struct Leadership(Arc<Inner>);
 
@@ -79,19 +79,19 @@ impl Leadership {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fencing token: rises with every change of leader. Every write made as leader carries it, and whatever is
-    /// written to refuses a token older than the last it has seen.
+    /// The fencing token, which rises with every change of leader. Every write made as leader carries it, and whatever
+    /// is written to refuses a token older than the last it has seen.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token
     }
 
-    /// Says that the work gets on. Without it, [`Settings::progress_within`] cancels the work.
+    /// Reports progress of the work. Without such reports, [`Settings::progress_within`] cancels the work.
     pub fn progress(&self) {
         self.state().progress = Instant::now();
     }
 
-    /// Ends when the work has to stop; it then has [`Settings::wind_down`] to return before it is dropped.
+    /// Completes when the work must stop; it then has [`Settings::wind_down`] to return before it is dropped.
     pub async fn cancelled(&self) -> Cause {
         self.0.cancel.cancelled().await;
         self.cause().unwrap_or(Cause::Lost)
@@ -103,8 +103,8 @@ impl Leadership {
         self.0.cancel.clone()
     }
 
-    /// Why the work has to stop, `None` while it may go on. Asked before an act it also sees, by the clock alone, a lease
-    /// that ended while this process stood still.
+    /// Why the work must stop; `None` while it may continue. If called before an act, it also detects, by the clock
+    /// alone, that the lease ended while this process stood still.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         let state = self.state();
@@ -127,11 +127,11 @@ impl Leadership {
     }
 }
 
-/// Waits for the lease, runs `work` under it, and says how the tenure ended.
+/// Waits for the lease, runs `work` under it, and returns how the tenure ended.
 ///
-/// The work is a future of this task: it is cancelled by [`Leadership::cancelled`], has [`Settings::wind_down`] to return,
-/// and is then dropped, all before the lease can end on the slowest clock. What it spawned elsewhere it must end itself.
-/// The lease is given back when the work has returned by itself and the lease was not lost; work that had to be dropped,
+/// The work is a future of this task. [`Leadership::cancelled`] tells it to stop; it then has [`Settings::wind_down`]
+/// to return, and is dropped, all before the lease can end on the slowest clock. It must itself end what it spawned
+/// elsewhere. The lease is given back if the work has returned and the lease was not lost; work that had to be dropped,
 /// or that panicked, leaves it to expire.
 pub async fn run_while_leader<S, F, W>(
     store: &S,
@@ -210,8 +210,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Ends when the work has reported no progress for too long. It is asked before every renewal, so a hung leader's lease is
-/// not renewed once more.
+/// Completes when the work has reported no progress for too long. Checked before every renewal, so that a hung leader's
+/// lease is not renewed again.
 async fn stalled(settings: &Settings, leadership: &Leadership) {
     let Some(within) = settings.progress_within else { return std::future::pending().await };
     loop {
@@ -238,7 +238,7 @@ async fn renew_until_lost<S: LeaseStore>(store: &S, settings: &Settings, leaders
                 return;
             }
             let renewal = store.renew(&held.lease, settings.now(), signed(settings.life));
-            // A call without an answer must leave time for others.
+            // A call that gets no answer must leave time for others.
             let attempt = timeout_at(stop_at.min(begun + settings.renew_every / 3), renewal).await;
             match attempt.unwrap_or_else(|_| Err(silent(settings))) {
                 Ok(Some(lease)) => {

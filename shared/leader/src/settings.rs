@@ -1,26 +1,26 @@
-//! What is led, by whom, and by which times.
+//! What is led, by whom, and with which times.
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The wall clock that goes into lease records. When the work must stop is never read from it.
+/// The wall clock for lease records. It never decides when the work must stop.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// When a contender may take a lease that was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeOver {
-    /// When the record says that it has expired, plus the skew: at once after a restart, but the clocks of all contenders
-    /// must agree within the skew.
+    /// Once the record says that it has expired, plus the skew. After a restart this is at once, but the clocks of all
+    /// contenders must agree within the skew.
     ByWallClock,
-    /// When its record has stood still for a full life, plus the skew, on the contender's own monotonic clock, whatever
-    /// time is written in it. Slower by up to a life, and right however wrong the holder's clock is. All contenders must
-    /// use the same life. (So does the DynamoDB lock client.)
+    /// Once the record has not changed for a full life, plus the skew, on the contender's own monotonic clock, whatever
+    /// times it contains. Slower by up to a life, but right however wrong the holder's clock is. All contenders must
+    /// use the same life. (The DynamoDB lock client does the same.)
     ByWatching,
 }
 
-/// What happens to a lease, told to [`Settings::on_note`] for metrics and alarms.
+/// Events of a lease, reported to [`Settings::on_note`] for metrics and alarms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// This contender leads.
@@ -32,42 +32,42 @@ pub enum Note {
     Renewed,
     /// The store could not be reached; the lease, if held, still lives.
     StoreFault,
-    /// Nobody can lead as far as this contender knows: the store was away for a full life of the lease, or away until the
-    /// work had to stop. Once per outage.
+    /// No contender can lead, as far as this one knows: the store was unavailable for a full life of the lease, or
+    /// until the work had to stop. Reported once per outage.
     NoLeader,
     /// The store answers again after [`Note::NoLeader`].
     StoreBack,
-    /// This contender leads no more.
+    /// This contender no longer leads.
     Ended,
 }
 
-/// What is led, by whom, and by which times. [`Settings::new`] has defaults for everything but the first three.
+/// What is led, by whom, and with which times. [`Settings::new`] has defaults for everything but the first three.
 #[derive(Clone)]
 pub struct Settings {
     /// Name of the lease: what is led.
     pub name: String,
-    /// Name of this contender, for people. Every tenure adds a number of its own, so that no two share a holder.
+    /// Name of this contender, for people. Every tenure adds a number, so that no two share a holder.
     pub holder: String,
-    /// Life of the lease after each renewal: at most this long nobody leads after a leader died.
+    /// Life of the lease after each renewal, and so the longest time without a leader after one died.
     pub life: Duration,
     /// From one renewal to the next; default a third of the life.
     pub renew_every: Duration,
-    /// How long cancelled work may take to return, before it is dropped. The work is cancelled this long before the lease
-    /// can end; default a fifth of the life.
+    /// How long cancelled work may take to return before it is dropped. The work is cancelled this long before the
+    /// lease can end; default a fifth of the life.
     pub wind_down: Duration,
-    /// How often a contender looks for a free lease, at most; each wait is drawn between half of it and all of it.
+    /// Longest time between a contender's checks for a free lease; each wait is random, from half of it to all of it.
     pub poll_every: Duration,
     /// How far apart the clocks of two contenders may be.
     pub skew: Duration,
     /// The work must call [`crate::Leadership::progress`] at least this often, or it counts as hung; `None`: no watchdog.
     pub progress_within: Option<Duration>,
-    /// Longest tenure: after it the work is cancelled and others have their turn; `None`: for ever.
+    /// Longest tenure: after it the work is cancelled and others get a turn; `None`: no limit.
     pub tenure: Option<Duration>,
     /// When a lease that was not given back may be taken.
     pub take_over: TakeOver,
     /// The wall clock.
     pub clock: Clock,
-    /// Told what happens.
+    /// Called with every [`Note`].
     pub on_note: Arc<dyn Fn(Note) + Send + Sync>,
 }
 
@@ -91,7 +91,7 @@ impl Settings {
         }
     }
 
-    /// Panics if the lease could not be renewed before the work has to stop: a bug in the program, seen at its first start.
+    /// Panics if the lease could not be renewed before the work must stop: a bug that shows at the first start.
     pub(crate) fn check(&self) {
         assert!(
             self.renew_every + self.wind_down < self.life,
@@ -100,7 +100,7 @@ impl Settings {
         );
     }
 
-    /// A holder's name that no other tenure has, in this process or another one.
+    /// A holder's name that no other tenure has, if contenders have different names.
     pub(crate) fn new_holder(&self) -> String {
         static TENURES: AtomicU64 = AtomicU64::new(0);
         format!("{}#{}", self.holder, TENURES.fetch_add(1, Ordering::Relaxed))
@@ -114,7 +114,7 @@ impl Settings {
         (self.on_note)(note);
     }
 
-    /// A wait between half of `bound` and all of it, so that contenders do not march in step.
+    /// A random wait between half of `bound` and all of it, so that contenders do not stay in step.
     pub(crate) fn jittered(bound: Duration) -> Duration {
         bound.mul_f64(0.5 + fastrand::f64() / 2.0)
     }

@@ -5,20 +5,20 @@ use crate::settings::{Note, Settings, TakeOver, signed};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A lease as its holder knows it. It lives until `begun` plus its life on this process's monotonic clock: `begun` was read
-/// before the wall clock that went into the record.
+/// A lease as its holder knows it. It lives until `begun` plus its life on this process's monotonic clock: `begun` was
+/// read before the wall clock that went into the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) begun: Instant,
 }
 
-/// Polls until the lease is this contender's.
+/// Polls until this contender has the lease.
 pub(crate) async fn for_lease<S: LeaseStore>(store: &S, settings: &Settings, holder: &str) -> Held {
     let mut watch = Watch::default();
     let mut outage = Outage::default();
     loop {
-        // A store that is silent must not hold up the next look for longer than one renewal takes its time.
+        // A silent store must not delay the next try by more than the time between renewals.
         match timeout(settings.renew_every, watch.look(store, settings, holder))
             .await
             .unwrap_or_else(|_| Err(silent(settings)))
@@ -39,7 +39,7 @@ pub(crate) fn silent(settings: &Settings) -> Error {
     format!("lease {}: no answer in time", settings.name).into()
 }
 
-/// What a contender remembers between two looks: the foreign record last seen, and since when it has stood still.
+/// What a contender remembers between two tries: another's record last seen, and since when it has not changed.
 #[derive(Default)]
 pub(crate) struct Watch(Option<(Lease, Instant)>);
 
@@ -59,7 +59,7 @@ impl Watch {
             TakeOver::ByWatching => {
                 let current = store.read(name).await?;
                 match &current {
-                    // One's own: a write whose answer never came.
+                    // One's own: the answer to its write was lost.
                     Some(lease) if lease.holder == holder => store.renew(lease, now, life).await?,
                     Some(lease) if !lease.is_free() && !self.stood_still(lease, settings) => None,
                     Some(_) | None => {
@@ -72,8 +72,8 @@ impl Watch {
         Ok(taken.map(|lease| Held { lease, begun }))
     }
 
-    /// The record has not changed for a full life, plus the skew, on this process's clock. Its holder was to stop within a
-    /// life of its last write, which came before the first look at it.
+    /// Whether the record has not changed for a full life, plus the skew, on this process's clock. Its holder had to
+    /// stop within a life of its last write, which preceded the first look at it.
     fn stood_still(&mut self, lease: &Lease, settings: &Settings) -> bool {
         match &self.0 {
             Some((seen, since)) if seen == lease => since.elapsed() >= settings.life + settings.skew,
@@ -85,7 +85,7 @@ impl Watch {
     }
 }
 
-/// A time in which the store does not answer.
+/// A period in which the store does not answer.
 #[derive(Default)]
 pub(crate) struct Outage {
     since: Option<Instant>,
@@ -93,7 +93,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Once the store has been away for a full life no lease can be alive.
+    /// Once the store has been unavailable for a full life, no lease can be alive.
     pub(crate) fn met(&mut self, settings: &Settings, error: &Error) {
         settings.note(Note::StoreFault);
         let since = *self.since.get_or_insert_with(Instant::now);

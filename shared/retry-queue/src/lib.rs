@@ -1,16 +1,16 @@
-//! A retry queue: one unit of work stored with one call, retried until it is done or a person has to look at it.
+//! A retry queue: one call stores a unit of work, which is retried until it is done or needs a person.
 //!
-//! It is the core of Stepwarden with a smaller face. A unit of work is a task of one step, its workflow made in code from the
-//! handler's [`Policy`] and pinned by hash like any other; every change is one conditional write, so of many workers exactly
-//! one runs each attempt, and a worker that dies is found by CompleteBy. No queue and no leader is needed: workers poll.
+//! It is the core of Stepwarden with a smaller interface. A unit of work is a task of one step, whose workflow is made in
+//! code from the handler's [`Policy`] and pinned by hash like any other. Every change is one conditional write, so of many
+//! workers exactly one runs each attempt, and CompleteBy reveals a dead worker. Workers poll: no queue, no leader.
 //!
-//! *Live tasks and history* are the two sparse indexes of one table, over records of one shape. A live task has a due time
-//! and is in the due index. Success takes it out, and the store forgets it after its retention, if it has one. A task whose retries are
-//! spent, or whose handler threw, leaves the due index for the index of what waits for people, in the same write: there is
-//! no moment at which it is in both or in neither. [`RetryQueue::history`] lists those, [`RetryQueue::again`] makes one live
-//! again.
+//! *Live tasks and history* are the two sparse indexes of one table, over records of one shape. A live task has a due
+//! time and is in the due index. Success takes it out, and the store deletes it after its retention, if it has one. A
+//! task whose retries are spent, or whose handler threw, moves in the same write from the due index to the index of
+//! what waits for people: it is never in both or in neither. [`RetryQueue::history`] lists those;
+//! [`RetryQueue::resubmit`] makes one live again.
 //!
-//! Give the queue tables of its own: the due index of orders belongs to the order system's supervisor.
+//! Give the queue its own tables: the due index of orders belongs to the order system's supervisor.
 
 mod policy;
 mod queue;

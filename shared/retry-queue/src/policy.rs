@@ -1,4 +1,4 @@
-//! How long one attempt may take, when to try again, and when to stop: what a task is pinned to when it is stored.
+//! How long one attempt may take, when to retry, and when to stop: a task's policy, pinned when it is stored.
 
 use shared::retry::{Calls, Ladder, Then};
 use shared::time::SignedDuration;
@@ -6,15 +6,15 @@ use shared::workflow::{Step, Workflow};
 
 /// Name of the only step.
 pub(crate) const STEP: &str = "run";
-/// Room after a handler's deadline to write down how it went.
+/// Time left after a handler's deadline to record the result.
 pub(crate) const TO_SETTLE: SignedDuration = SignedDuration::from_secs(10);
 
-/// When to try again after a failure.
+/// When to retry after a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum When {
     /// After these waits, then stop.
     Intervals(Vec<SignedDuration>),
-    /// After waits that double, with equal jitter: between half of `base * 2^n` and all of it, `cap` at most.
+    /// After waits that double, with equal jitter: between half of `base * 2^n` and all of it, at most `cap`.
     Exponential {
         /// Upper bound of the first wait.
         base: SignedDuration,
@@ -37,7 +37,7 @@ impl When {
         Calls { attempts: 0, base, cap }.wait(failures, 1.0)
     }
 
-    /// The ladder of the pinned workflow: the shortest waits.
+    /// The retry ladder of the pinned workflow, with the shortest waits.
     fn ladder(&self) -> Ladder {
         let backoff: Vec<_> = match self {
             Self::Intervals(waits) => waits.clone(),
@@ -49,7 +49,7 @@ impl When {
         Ladder { max, backoff, long: None, then: Then::Error }
     }
 
-    /// The wait after failure number `failures` where it is longer than the ladder's; `unit` is random in `0.0..1.0`.
+    /// The jittered wait after failure number `failures`, if the policy has one; `unit` is random in `0.0..1.0`.
     pub(crate) fn wait(&self, failures: u32, unit: f64) -> Option<SignedDuration> {
         match self {
             Self::Intervals(_) => None,
@@ -60,24 +60,24 @@ impl When {
     }
 }
 
-/// What a handler's tasks are pinned to.
+/// The policy that a handler's tasks are pinned to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// How long one attempt may take.
     pub deadline: SignedDuration,
-    /// When to try again.
+    /// When to retry.
     pub when: When,
 }
 
 impl Default for Policy {
-    /// Five minutes for an attempt, and the default waits.
+    /// Five minutes per attempt, and the default waits.
     fn default() -> Self {
         Self { deadline: SignedDuration::from_mins(5), when: When::default() }
     }
 }
 
 impl Policy {
-    /// The workflow of one step that `handler`'s tasks run by.
+    /// The workflow, of one step, of `handler`'s tasks.
     pub(crate) fn workflow(&self, handler: &str) -> Workflow {
         let step = Step {
             name: STEP.into(),

@@ -1,4 +1,4 @@
-//! Storing work, and looking at what was given up.
+//! Storing work, and listing what was given up.
 
 use crate::policy::Policy;
 use serde_json::Value;
@@ -18,18 +18,18 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Longest name of a handler.
 const MAX_HANDLER: usize = 64;
 
-/// How a queue is laid out. The same for all programs that use it.
+/// How a queue is laid out; the same for all programs that use it.
 #[derive(Clone)]
 pub struct Settings {
-    /// Parts of the due index.
+    /// Shards of the due index.
     pub shards: u16,
     /// How far apart the clocks of two instances may be.
     pub skew: SignedDuration,
-    /// What the tasks of handlers without a policy of their own are pinned to.
+    /// Policy of the handlers that `policies` does not name.
     pub policy: Policy,
     /// Policies by handler.
     pub policies: BTreeMap<String, Policy>,
-    /// Whose work it is, for people.
+    /// Tenant of the work, for people.
     pub tenant: String,
     /// Where the time comes from.
     pub clock: Clock,
@@ -53,24 +53,24 @@ impl Default for Settings {
 pub struct Entry {
     /// The handler that does it: 1 to 64 of `A-Z a-z 0-9 _ . -`.
     pub handler: String,
-    /// What it gets.
+    /// The handler's input.
     pub params: Value,
-    /// The same key for the same handler stores it once; `None`: a new one every time.
+    /// The same key for the same handler is stored once; `None`: a new key every time.
     pub key: Option<String>,
     /// Not run before this time; `None`: at once.
     pub not_before: Option<Timestamp>,
-    /// Part of the due index; `None`: spread evenly.
+    /// Shard of the due index; `None`: spread evenly.
     pub shard: Option<u16>,
     /// How urgent it is, for people.
     pub priority: Priority,
 }
 
-/// What became of an entry.
+/// The result of storing an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is stored.
     New(Id),
-    /// It was stored before, under the same key.
+    /// It was already stored under the same key.
     Known(Id),
 }
 
@@ -80,17 +80,17 @@ pub(crate) type OnHistory = Arc<dyn Fn(&AlertEvent) + Send + Sync>;
 /// One running worker of this process.
 struct Seat {
     id: u64,
-    /// Where it takes requests; `None` once it is told to stop.
+    /// Where it receives requests; `None` once it was told to stop.
     effects: Option<UnboundedSender<Effect>>,
     on_history: OnHistory,
 }
 
-/// What the engine sends leaves it here: to the workers of this process, the latest first.
+/// Takes what the engine sends to the workers of this process, the latest first.
 #[derive(Clone, Default)]
 pub(crate) struct Local(Arc<Mutex<Vec<Seat>>>);
 
 impl Local {
-    /// A worker takes its seat, until what is returned is dropped.
+    /// Registers a worker until the returned value is dropped.
     pub(crate) fn sit(&self, effects: UnboundedSender<Effect>, on_history: OnHistory) -> Sitting {
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let id = seats.last().map_or(0, |seat| seat.id + 1);
@@ -110,7 +110,7 @@ impl Local {
 
     fn send_one(&self, effect: Effect) -> Result<(), Error> {
         match effect {
-            // The engine clears the alert once this returns, so it returns when the callback has.
+            // The engine clears the alert once this returns, so this returns only after the callback.
             Effect::Alert(alert) => match self.on_history() {
                 Some(on_history) => tell(&*on_history, &alert),
                 None => Err(untold(&alert, "no worker runs in this process")),
@@ -121,7 +121,7 @@ impl Local {
             | Effect::Reply(_)
             | Effect::SetAside(_)
             | Effect::Strained(_) => {
-                // Without a worker here, or when it has just ended, the due index brings it to another one.
+                // If no worker runs here, or it has just ended, the due index brings the task to another one.
                 if let Some(worker) = self.effects() {
                     let _ = worker.send(effect);
                 }
@@ -147,14 +147,14 @@ fn untold(alert: &AlertEvent, why: &'static str) -> Error {
     Error::Unavailable { what: format!("`on_history` for {}", alert.order_id), source: why.into() }
 }
 
-/// The seat of a worker.
+/// A worker's registration.
 pub(crate) struct Sitting {
     id: u64,
     local: Local,
 }
 
 impl Sitting {
-    /// Takes no more requests; what goes to history is still told here.
+    /// Accepts no more requests; what goes to history is still reported here.
     pub(crate) fn close(&self) {
         let mut seats = self.local.0.lock().unwrap_or_else(PoisonError::into_inner);
         for seat in seats.iter_mut().filter(|seat| seat.id == self.id) {
@@ -209,10 +209,10 @@ impl<S: StateStore> RetryQueue<S> {
     /// Stores one unit of work, to be run at once and retried until it is done.
     ///
     /// # Errors
-    /// The store's. It may then be stored or not: with a key of its own ([`Entry::key`]) it can be stored again.
+    /// The store's. The work may or may not be stored; with a key ([`Entry::key`]) it can safely be stored again.
     ///
     /// # Panics
-    /// If the handler's name is not one.
+    /// If the handler's name is invalid.
     pub async fn enqueue(&self, handler: &str, params: Value) -> Result<Id, Error> {
         let entry = Entry { handler: handler.to_owned(), params, ..Entry::default() };
         match self.enqueue_entry(entry).await? {
@@ -220,13 +220,13 @@ impl<S: StateStore> RetryQueue<S> {
         }
     }
 
-    /// The same with a key, a time, a shard.
+    /// The same with a key, a time or a shard.
     ///
     /// # Errors
     /// The store's.
     ///
     /// # Panics
-    /// If the handler's name is not one.
+    /// If the handler's name is invalid.
     pub async fn enqueue_entry(&self, entry: Entry) -> Result<Enqueued, Error> {
         let Entry { handler, params, key, not_before, shard, priority } = entry;
         assert!(is_handler(&handler), "`{handler}` is not a handler name: use 1 to 64 of A-Z a-z 0-9 _ . -");
@@ -243,7 +243,7 @@ impl<S: StateStore> RetryQueue<S> {
         let submission =
             Submission { id: id.clone(), tenant: tenant.clone(), reference: None, reply_queue: None, priority, shard };
         let mut task = Task::new(submission, &workflow, now);
-        // No Wake is on its way: the due index itself brings it to a worker, at its time.
+        // No Wake is sent: the due index brings the task to a worker when it is due.
         let not_before = not_before.map(shared::time::millis);
         task.steps[0].state = State::Pending { not_before };
         task.due = Some(not_before.unwrap_or(now).max(now));
@@ -251,7 +251,7 @@ impl<S: StateStore> RetryQueue<S> {
         let order = Order { id: id.clone(), tenant, idempotency_key: key, hash, created_at: now, input: params };
         Ok(match self.engine.create(&order, &task).await? {
             Created::Exists if is_keyed => Enqueued::Known(id),
-            // A key nobody else has: the answer to this very write was lost, and the client tried it again.
+            // The key is new: the answer to this very write was lost, and the client retried it.
             Created::New | Created::Exists => Enqueued::New(id),
         })
     }
@@ -264,8 +264,8 @@ impl<S: StateStore> RetryQueue<S> {
         self.engine.store.load(id).await
     }
 
-    /// Makes one of the history live again, with all its retries ahead of it. `false`: it is not in history, or has moved on
-    /// since `seen` was read.
+    /// Makes a task of the history live again, with all its retries ahead. `false` if it is not in history, or has
+    /// changed since `seen` was read.
     ///
     /// # Errors
     /// The store's.
@@ -288,7 +288,7 @@ impl<S: StateStore> RetryQueue<S> {
 }
 
 impl<S: StateStore + AttentionIndex> RetryQueue<S> {
-    /// Up to `limit` tasks of the history, longest there first, and where to go on.
+    /// Up to `limit` tasks of the history, longest there first, and the cursor of the next page.
     ///
     /// # Errors
     /// The store's.
@@ -296,7 +296,7 @@ impl<S: StateStore + AttentionIndex> RetryQueue<S> {
         let page = self.engine.store.attention(limit, cursor).await?;
         let mut tasks = Vec::new();
         for id in page.ids.iter().filter(|id| handler_of(id).is_some()) {
-            // The index lags: what has gone live again is not shown.
+            // The index lags: leave out what is live again.
             let task = self.engine.store.load(id).await?;
             tasks.extend(task.filter(|t| t.process_state() == shared::task::ProcessState::Error));
         }
@@ -304,13 +304,13 @@ impl<S: StateStore + AttentionIndex> RetryQueue<S> {
     }
 }
 
-/// `retry:HANDLER:` and the digits of the derived id: the handler can be told from the key, without reading the record.
+/// `retry:HANDLER:` and the digits of the derived id, so that the key alone names the handler.
 fn id(handler: &str, tenant: &str, key: &str) -> Id {
     let derived = Id::derive(tenant, &format!("{handler}\n{key}"));
     Id(format!("retry:{handler}:{}", derived.0.trim_start_matches("ord_")))
 }
 
-/// The handler named in an id, if it is one of a retry queue.
+/// The handler named in an id, if the id belongs to a retry queue.
 pub(crate) fn handler_of(id: &Id) -> Option<&str> {
     id.0.strip_prefix("retry:")?.split_once(':').map(|(handler, _)| handler)
 }

@@ -15,20 +15,20 @@ pub enum Handlers {
     Only(Vec<String>),
 }
 
-/// Which shards this instance owns. Two instances that own one shard do no harm: every claim is one conditional write.
+/// Which shards this instance owns. Two owners of one shard do no harm: every claim is one conditional write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shards {
     /// All of them.
     #[default]
     All,
-    /// An even share: every `hosts`-th one, from number `host` (0 is the first) on.
+    /// An even share: every `hosts`-th shard, from number `host` (0 is the first) on.
     Even {
         /// Number of this host.
         host: u16,
         /// How many hosts there are.
         hosts: u16,
     },
-    /// A share in proportion to this host's weight among all; the list is the same, in the same order, on all hosts.
+    /// A share in proportion to this host's weight; the list is the same, in the same order, on all hosts.
     Weighted {
         /// Name of this host in the list.
         host: String,
@@ -48,7 +48,7 @@ impl Shards {
             Self::Even { host, hosts } => (*host..shards).step_by(usize::from(*hosts).max(1)).collect(),
             Self::Weighted { host, weights } => {
                 let total: u64 = weights.iter().map(|(_, weight)| u64::from(*weight)).sum();
-                // The middle of each shard's place on a line as long as all weights falls to one host.
+                // On a line as long as all weights, the middle of each shard's section belongs to one host.
                 let owner = |shard: u16| {
                     let place = (2 * u64::from(shard) + 1) * total;
                     let mut end = 0;
@@ -64,13 +64,13 @@ impl Shards {
     }
 }
 
-/// What this instance has in hand: tasks the due query finds and this instance must leave alone.
+/// The tasks in progress at this instance, which it must leave alone although the due query finds them.
 pub trait InHand: Send + Sync {
-    /// Takes it in hand; `false` if it is already.
+    /// Marks it as in progress; `false` if it already was.
     fn take(&self, id: &Id) -> bool;
-    /// It is here.
+    /// Whether it is in progress here.
     fn has(&self, id: &Id) -> bool;
-    /// Lets it go.
+    /// It is no longer in progress here.
     fn put_back(&self, id: &Id);
 }
 
@@ -114,13 +114,13 @@ impl std::fmt::Display for Thrown {
 /// What an exception leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrownThen {
-    /// Straight to history: a person looks at it.
+    /// Straight to history, for a person.
     History,
     /// A failure like any other.
     Retry,
 }
 
-/// All that can be replaced, with the defaults.
+/// Everything that can be replaced, with the defaults.
 #[derive(Clone)]
 pub struct Strategies {
     /// Which handlers' tasks this instance runs. Default: all registered here.
@@ -131,9 +131,9 @@ pub struct Strategies {
     pub per_poll: usize,
     /// Most handlers running here at once. Default 64.
     pub at_once: usize,
-    /// From one poll to the next. Default one second.
+    /// Time from one poll to the next. Default one second.
     pub poll_every: Duration,
-    /// What is already in hand here. Default: a set in memory.
+    /// The tasks in progress here. Default: a set in memory.
     pub in_hand: Arc<dyn InHand>,
     /// What an exception leads to. Default: straight to history.
     pub thrown: Arc<dyn Fn(&Thrown) -> ThrownThen + Send + Sync>,

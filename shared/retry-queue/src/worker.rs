@@ -1,4 +1,4 @@
-//! The worker: polls what is due, claims it by conditional write, runs handlers under a deadline, writes down how it went.
+//! The worker: polls what is due, claims it by conditional write, runs handlers under a deadline, records results.
 
 use crate::policy::TO_SETTLE;
 use crate::queue::{OnHistory, RetryQueue, handler_of};
@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Handler = Arc<dyn Fn(Job) -> BoxFuture<'static, Result<Answer, BoxError>> + Send + Sync>;
 
-/// Pages of the due index read for one poll at most, however many of their tasks are other handlers'.
+/// Most pages of the due index read per poll, however many of their tasks belong to other handlers.
 const MAX_PAGES: usize = 20;
-/// How long handlers under way may still take when the worker is told to stop.
+/// How long running handlers may still take when the worker is told to stop.
 const LAST_JOBS: Duration = Duration::from_secs(5);
 
 /// What a handler answers. An error, a panic and silence until the deadline are exceptions.
@@ -36,7 +36,7 @@ const LAST_JOBS: Duration = Duration::from_secs(5);
 pub enum Answer {
     /// Done.
     Success,
-    /// Not done, for this reason: to be retried as the policy says.
+    /// Not done, for this reason; retried as the policy says.
     Failure(String),
 }
 
@@ -49,7 +49,7 @@ pub struct Job {
     pub params: Value,
     /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// The same for all attempts: for the remote service to tell a repetition by.
+    /// The same for all attempts, so that the remote service can recognise a repetition.
     pub idempotency_key: String,
     /// The handler is dropped at this time (UTC, milliseconds).
     pub deadline: Timestamp,
@@ -82,7 +82,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         Self { queue: queue.clone(), handlers: BTreeMap::new(), strategies, on_history }
     }
 
-    /// With `handler` for the tasks of this name.
+    /// Adds `handler` for the tasks of this name.
     #[must_use]
     pub fn on<F, W>(mut self, name: &str, handler: F) -> Self
     where
@@ -93,16 +93,16 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         self
     }
 
-    /// Called with every task that goes to history, at least once each, beside the log's error line. The task is marked as
-    /// reported only after `told` has returned; if it panics, or the process ends first, it is called again. It runs on the
-    /// worker's runtime, so it must not block for long.
+    /// Calls `told` with every task that goes to history, at least once each, besides the log's error line. The task is
+    /// marked as reported only after `told` has returned; if it panics, or the process ends first, it is called again.
+    /// It runs on the worker's runtime, so it must not block for long.
     #[must_use]
     pub fn on_history(mut self, told: impl Fn(&AlertEvent) + Send + Sync + 'static) -> Self {
         self.on_history = Arc::new(told);
         self
     }
 
-    /// Polls and runs until cancelled; handlers under way then get a few seconds.
+    /// Polls and runs until cancelled; running handlers then get a few seconds.
     pub async fn run(&self, cancel: &CancellationToken) {
         let (sender, mut effects) = unbounded_channel();
         let seat = self.queue.local.sit(sender, Arc::clone(&self.on_history));
@@ -148,7 +148,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         let from = if owned.is_empty() { 0 } else { fastrand::usize(..owned.len()) };
         let mut found = Vec::new();
         for n in 0..owned.len() {
-            // A part that is long must not keep the others waiting for ever: each poll begins with another one.
+            // A long shard must not starve the others: each poll begins at a random one.
             let shard = owned[(from + n) % owned.len()];
             for part in [moved(shard), shard] {
                 self.due_in(part, wanted, &mut found).await?;
@@ -184,10 +184,10 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         }
     }
 
-    /// Claims what can be claimed; what cannot is somebody else's, and looked after if its time is over.
+    /// Claims what can be claimed. What cannot belongs to another worker, and is recovered if its time is over.
     async fn claim(&self, ids: Vec<Id>) -> Polled {
         let mut polled = Polled::default();
-        // Names the latest version there can be, and never re-sends: a worker asks only for itself.
+        // Names the latest possible version, and so re-sends nothing: a worker asks only for itself.
         let wake = Event::Wake { seen: u64::MAX, hops: u32::MAX };
         let answers = self.queue.engine.handle(ids.iter().map(|id| (id.clone(), wake.clone())).collect()).await;
         let mut others = Vec::new();
@@ -199,7 +199,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 Err(error) => polled.failed += note(&error),
             }
         }
-        // No leader here: every write is conditional, so many at once count each failure once.
+        // There is no leader: every write is conditional, so several workers count each failure once.
         for answer in self.queue.engine.recover(&others, 0).await {
             match answer {
                 Ok(found) => polled.expired += found.expired,
@@ -219,14 +219,14 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 jobs.spawn(run_job(self.queue.clone(), self.strategies.clone(), handler, *request));
             }
             Effect::Wake(wake, delay) => {
-                // A wait shorter than the due index is exact. If this process dies meanwhile, the index brings it on.
+                // Waits for a short time exactly. If this process dies meanwhile, the due index brings the task on.
                 let delay = Duration::try_from(delay).unwrap_or_default();
                 timers.spawn(async move {
                     sleep(delay).await;
                     wake.task_id
                 });
             }
-            // Alerts never come here: `Local` tells them at once.
+            // Alerts never arrive here: `Local` reports them at once.
             Effect::Alert(_) | Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
         }
     }
@@ -271,7 +271,7 @@ async fn attempt<S: StateStore>(
         idempotency_key: request.idempotency_key.clone(),
         deadline: shared::time::plus(queue.engine.now(), left),
     };
-    // A task of its own: a panic ends there, and one that never yields does not hold up the others.
+    // In a task of its own, a panic ends there, and a handler that never yields does not hold up the others.
     let mut running = JoinSet::new();
     running.spawn(async move { handler(job).await });
     let thrown = match timeout(Duration::try_from(left).unwrap_or_default(), running.join_next()).await {
@@ -287,7 +287,7 @@ async fn attempt<S: StateStore>(
     }
 }
 
-/// A failure of this attempt, with the jittered wait where the policy has one.
+/// A failure of this attempt, with the jittered wait if the policy has one.
 async fn failure<S: StateStore>(queue: &RetryQueue<S>, request: &Request, error: String) -> Outcome {
     let failures = match queue.engine.store.load(&request.task_id).await {
         Ok(Some(task)) => task.failure_count() + 1,
