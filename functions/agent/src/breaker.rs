@@ -1,4 +1,4 @@
-//! A circuit breaker: after failures in a row, a remote service is left alone for a while, then tried by one call.
+//! A circuit breaker: after consecutive failures it holds back calls to a remote service, then lets one probe.
 
 use shared::history::shorten;
 use shared::time::{SignedDuration, Timestamp, plus, until};
@@ -8,11 +8,11 @@ use stepwarden_aws::metrics::{BREAKER_CLOSED, BREAKER_HALF_OPENED, BREAKER_OPENE
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open it.
     pub failures: u32,
-    /// How long it stays open; doubled each time the probe fails as well, up to `longest`.
+    /// How long it stays open; doubled after each failed probe, up to `longest`.
     pub open_for: SignedDuration,
-    /// Bound of the doubling.
+    /// Upper bound of the doubling.
     pub longest: SignedDuration,
 }
 
@@ -31,14 +31,14 @@ enum State {
         until: Timestamp,
         open_for: SignedDuration,
     },
-    /// One call is probing; the others wait until `until`, in case the probe never comes back.
+    /// One call is probing; the others wait until `until`, in case the probe never returns.
     Probing {
         until: Timestamp,
         open_for: SignedDuration,
     },
 }
 
-/// Longest text of what opened a breaker, in bytes: with the words around it, it fits an entry of the history.
+/// Longest text about what opened a breaker, in bytes: with the words around it, it fits a history entry.
 const MAX_WHY: usize = 150;
 
 /// Why a call is not made now.
@@ -55,7 +55,7 @@ pub struct Held {
 pub struct Breaker {
     agent: String,
     settings: Settings,
-    /// With what the last call that failed came to, for those that an open breaker holds back.
+    /// With the error of the last failed call, for calls that an open breaker holds back.
     state: Mutex<(State, String)>,
 }
 
@@ -73,7 +73,7 @@ impl Breaker {
     /// Asks to make a call.
     ///
     /// # Errors
-    /// The time to wait, while it is open or another call probes, and what opened it.
+    /// The time to wait and what opened it, if it is open or another call probes.
     pub fn enter(&self, now: Timestamp) -> Result<(), Held> {
         let (state, why) = &mut *self.state();
         match *state {
@@ -98,7 +98,7 @@ impl Breaker {
         }
     }
 
-    /// It did not answer, or said that it cannot: `error`, which orders of every tenant may come to see.
+    /// It did not answer, or reported that it cannot: `error`, which orders of every tenant may show.
     pub fn failed(&self, now: Timestamp, error: &str) {
         let (state, why) = &mut *self.state();
         let was_open = matches!(*state, State::Open { .. });
@@ -125,7 +125,7 @@ impl Breaker {
         }
     }
 
-    /// It was not called after all: a probe that never began leaves its turn to the next call.
+    /// It was not called after all: a probe that never began gives its turn to the next call.
     pub fn withdrawn(&self, now: Timestamp) {
         let (state, _) = &mut *self.state();
         if let State::Probing { open_for, .. } = *state {
@@ -133,7 +133,7 @@ impl Breaker {
         }
     }
 
-    /// How long it still stays open, if it does.
+    /// How long it stays open, if it is open.
     #[must_use]
     pub fn open_for(&self, now: Timestamp) -> Option<SignedDuration> {
         match self.state().0 {
@@ -159,7 +159,7 @@ mod tests {
         breaker.enter(now).err().map(|held| held.wait)
     }
 
-    // E4: whoever is held back is told what opened it; a call from before that fails later does not change that.
+    // E4: a call that is held back learns what opened it; an earlier call that fails later does not change that.
     #[test]
     fn an_open_breaker_says_what_opened_it() {
         let breaker = Breaker::new("payment", Settings { failures: 2, open_for: secs(2), longest: secs(9) });
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(breaker.open_for(at(5)), None);
     }
 
-    // E4: a call that was not made counts neither way, and takes nobody's turn.
+    // E4: a call that was not made counts neither way, and takes no other call's turn.
     #[test]
     fn a_call_that_was_not_made_changes_nothing() {
         let breaker = Breaker::new("payment", Settings { failures: 2, open_for: secs(2), longest: secs(9) });
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(held(&breaker, at(5)), Some(secs(1)), "doubled, as after any probe");
     }
 
-    // E4: a probe that never comes back does not keep the breaker shut for ever.
+    // E4: a probe that never returns does not keep the breaker open for ever.
     #[test]
     fn a_lost_probe_is_followed_by_another() {
         let breaker = Breaker::new("payment", Settings { failures: 1, open_for: secs(2), longest: secs(9) });

@@ -1,8 +1,8 @@
 //! The agent runtime: takes requests from its queues, lets an agent call its remote service, and replies.
 //!
-//! An agent wraps the calls to one remote service. The runtime gives each of them the same treatment: nothing starts past
-//! `complete_by`, calls are repeated with full jitter, a circuit breaker stands before each remote service, the
-//! idempotency key is stable, and what is late stays silent.
+//! An agent wraps the calls to one remote service. The runtime treats all agents alike: nothing starts past
+//! `complete_by`, calls are repeated with full jitter, a circuit breaker guards each remote service, the idempotency
+//! key is stable, and a late attempt stays silent.
 
 pub mod agents;
 pub mod breaker;
@@ -39,11 +39,11 @@ pub enum AgentError {
     /// It may succeed later.
     #[error("{error}")]
     Transient {
-        /// What happened, in words. It opens the breaker, so orders of every tenant may come to see it.
+        /// What happened, in words. If it opens the breaker, orders of every tenant may show it.
         error: String,
-        /// What the remote service said of it, for the order it was called for alone.
+        /// What the remote service said, for this order only.
         said: Option<String>,
-        /// The remote service's own wish (`Retry-After`).
+        /// The wait that the remote service asked for (`Retry-After`).
         retry_after: Option<SignedDuration>,
     },
     /// It never will.
@@ -52,12 +52,12 @@ pub enum AgentError {
         /// What happened, in words.
         error: String,
     },
-    /// The remote service was not called, for want of something on this side: it says nothing about that service.
+    /// The remote service was not called, because something is missing on this side. The service may be well.
     #[error("{error}")]
     NotCalled {
         /// What happened, in words.
         error: String,
-        /// No later attempt can call it either.
+        /// Whether no later attempt can call it either.
         is_permanent: bool,
     },
 }
@@ -65,7 +65,7 @@ pub enum AgentError {
 /// One call to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is asked, with the idempotency key to pass on.
+    /// The request, with the idempotency key to pass on.
     pub request: &'a Request,
     /// Time until the answer would be too late.
     pub time_left: Duration,
@@ -75,17 +75,17 @@ pub struct Call<'a> {
 pub trait Agent: Send + Sync {
     /// Name by which workflows know it.
     fn name(&self) -> &str;
-    /// The remote service that this request is for, where the agent calls more than one: each has a breaker of its own.
+    /// The remote service of this request, if the agent calls more than one: each has its own breaker.
     fn remote(&self, _: &Request) -> Option<String> {
         None
     }
-    /// Makes one call, forward or undo as the request says. The result is at most
-    /// [`MAX_OUTPUT`](shared::message::MAX_OUTPUT) bytes of JSON: what later steps and the undo need to know.
+    /// Makes one call, forward or undo as the request says. Returns what later steps and the undo need to know, at most
+    /// [`MAX_OUTPUT`](shared::message::MAX_OUTPUT) bytes of JSON.
     fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>>;
 }
 
-/// Handles one batch of requests side by side. Replies leave as they come, so that a slow remote service holds up nobody
-/// else's; a record whose reply could not be sent comes again.
+/// Handles one batch of requests concurrently. Replies leave as they come, so that a slow remote service holds up no
+/// other; a record whose reply could not be sent is redelivered.
 pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let mut aside = Vec::new();
@@ -156,7 +156,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Res
     }
 }
 
-/// What a reply says of how long its request waited: nothing, as long as nobody is refused for it.
+/// How long the request waited, for the reply: nothing below the lowest limit at which orders are refused.
 fn queued_ms(waited: SignedDuration) -> Option<u64> {
     u64::try_from(waited.as_millis()).ok().filter(|_| waited >= MIN_LIMIT)
 }

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Error> {
     all.retain(|agent| config.agents.is_empty() || config.agents.iter().any(|name| name == agent.name()));
     let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
     let mut runtime = Runtime::new(all, settings, wall_clock());
-    // A pool without a URL of its own calls the service that its agent calls.
+    // A pool that has no URL calls its agent's service.
     let url_of_pool = |agent: &str, pool: &str| variable(pool).unwrap_or_else(|| url(agent));
     for (pool, agent) in agents::in_pools(&config.pools, url_of_pool, &secrets) {
         runtime = runtime.with_pool(&pool, agent);

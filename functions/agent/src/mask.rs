@@ -1,26 +1,26 @@
-//! Keeps secrets out of what is recorded of an answer.
+//! Keeps secrets out of what is recorded about an answer.
 
 use serde_json::Value;
 use std::cmp::Reverse;
 
-/// Texts that a remote service may repeat and no record may hold.
+/// Texts that a remote service may repeat and no record may contain.
 #[derive(Default)]
 pub(crate) struct Mask(Vec<String>);
 
 impl Mask {
     pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<_> = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
-        // The longest first: of one that holds another, the rest would stay.
+        // Longest first: if a shorter one inside it went first, the rest would stay.
         secrets.sort_unstable_by_key(|secret| Reverse(secret.len()));
         Self(secrets)
     }
 
-    /// `text` with `***` for each of them. To be asked before the text is cut: a part of a secret is not found.
+    /// `text` with `***` for each of them. Call this before cutting the text: a part of a secret is not found.
     pub(crate) fn text(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
-    /// The same for every text in `value`, names of members included.
+    /// The same for every text in `value`, keys included.
     pub(crate) fn value(&self, value: Value) -> Value {
         if self.0.is_empty() {
             return value;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    // Security: whatever order the secrets come in, and wherever they stand.
+    // Security: in whatever order the secrets are given, and wherever they occur.
     #[test]
     fn no_part_of_a_secret_is_left() {
         for secrets in [["s3cret", "s3cret-more", ""], ["s3cret-more", "", "s3cret"]] {

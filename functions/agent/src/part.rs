@@ -2,13 +2,13 @@
 
 use serde::de::IgnoredAny;
 
-/// Why there is no part to keep. `Display` is a sentence.
+/// Why there is no part to keep.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     /// The parser's words.
     #[error("the answer is not JSON: {0}")]
     Syntax(String),
-    /// This name on the way to the part.
+    /// This key on the path to the part.
     #[error("the answer cannot be stored: key `{0}` occurs twice; send each key once")]
     Twice(String),
 }
@@ -25,7 +25,7 @@ pub(crate) fn at<'a>(text: &'a [u8], pointer: &str) -> Result<Option<&'a [u8]>, 
     Ok(Some(found))
 }
 
-/// The member or the element of this name. `text` is one JSON value.
+/// The member or element called `name`. `text` is one JSON value.
 fn member<'a>(text: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Fault> {
     let is_object = match text.first() {
         Some(b'{') => true,
@@ -59,7 +59,7 @@ fn start(text: &[u8], from: usize) -> usize {
     text[from..].iter().position(|byte| !is_between(byte)).map_or(text.len(), |n| from + n)
 }
 
-/// Where the value ends that begins at `from`.
+/// Where the value that begins at `from` ends.
 fn end(text: &[u8], from: usize) -> usize {
     let (mut depth, mut at) = (0_usize, from);
     while at < text.len() {
@@ -71,7 +71,7 @@ fn end(text: &[u8], from: usize) -> usize {
                 }
             }
             b'{' | b'[' => depth += 1,
-            // Of what is around a number or a word.
+            // These end a number or a literal.
             b'}' | b']' if depth == 0 => return at,
             b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return at,
             b'}' | b']' => depth -= 1,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    // What serde_json finds in a value, this finds in its text.
+    // Finds in the text what serde_json finds in the parsed value.
     #[test]
     fn a_part_is_what_its_pointer_names() {
         let text = r#" { "a" : [ 1 , {"b\"}":"x]\\"}, -2.5e3,[],{}] ,"~/":true, "" : {"":null}, "é" :"\u00e9","a.b":[[[7]]] } "#;

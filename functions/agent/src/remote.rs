@@ -1,4 +1,4 @@
-//! Calls to a remote service over HTTP, and what its answers mean.
+//! Calls to a remote service over HTTP, and the meaning of its answers.
 
 use crate::mask::Mask;
 use crate::{AgentError, Call, part};
@@ -16,8 +16,8 @@ use stepwarden_aws::traces;
 /// Longest answer read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest rest of a connection that is used again: less than the shortest usual keep-alive of a server, Node's 5 s. Between two
-/// invocations a function is frozen and does not hear that its connections are closed; a call over one of those waits for nothing.
+/// Longest idle time of a connection that is reused: less than the shortest usual keep-alive of a server, Node's 5 s. A
+/// function is frozen between invocations and does not notice that its connections are closed; calls over these fail.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
 /// One remote service.
@@ -36,9 +36,9 @@ pub fn client() -> Client {
     builder().build().expect("the built-in TLS configuration is valid")
 }
 
-/// What all of them have in common. Redirects are not followed: a call with an idempotency key and secrets goes to where it
-/// was meant to go, or nowhere. Nor is a proxy of the environment asked: it would resolve names itself, past the check of the
-/// addresses that they lead to.
+/// Shared by all clients. Redirects are not followed: a call with an idempotency key and secrets goes where it was
+/// meant to go, or nowhere. Proxies from the environment are not used: they would resolve names themselves, and so
+/// bypass the check of addresses.
 pub(crate) fn builder() -> ClientBuilder {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -48,7 +48,7 @@ pub(crate) fn builder() -> ClientBuilder {
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
 }
 
-/// `asked` with what every call tells: its idempotency key, its deadline, and the trace it belongs to.
+/// Adds what every call carries: its idempotency key, its deadline, and its trace.
 pub(crate) fn with_headers(asked: RequestBuilder, request: &Request) -> RequestBuilder {
     let asked = asked
         .header("idempotency-key", &request.idempotency_key)
@@ -60,7 +60,7 @@ pub(crate) fn with_headers(asked: RequestBuilder, request: &Request) -> RequestB
 }
 
 impl Remote {
-    /// The service below `url`, without a slash at its end.
+    /// The service below `url`; a slash at its end is ignored.
     #[must_use]
     pub fn new(http: Client, url: &str) -> Self {
         Self { http, url: url.trim_end_matches('/').to_owned() }
@@ -87,7 +87,7 @@ impl Remote {
     }
 }
 
-/// What a trace says of an answer: who gave it, and its status.
+/// Records in the trace who answered, and with which status.
 pub(crate) fn traced(answer: &Response) {
     let url = answer.url();
     traces::set("server.address", url.host_str().unwrap_or_default().to_owned());
@@ -95,10 +95,10 @@ pub(crate) fn traced(answer: &Response) {
     traces::set("http.response.status_code", i64::from(answer.status().as_u16()));
 }
 
-/// Longest text of a remote service that is kept of an answer that refuses, in bytes.
+/// Longest text that is kept from an answer that refuses, in bytes.
 const MAX_SAID: usize = 200;
 
-/// The body of an answer that means that the call is done. What any other says is kept with the order, so it is masked.
+/// The body of an answer that means done. The text of any other answer is stored with the order, so it is masked.
 pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
     let retry_after = retry_after(answer.headers().get("retry-after").and_then(|v| v.to_str().ok()));
@@ -108,7 +108,7 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
             if meaning == Meaning::Done {
                 return Err(AgentError::Permanent { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
             }
-            // Its status says what it means, and a part of it might end within a secret.
+            // The status says enough, and a cut body might end within a secret.
             body.clear();
             break;
         }
@@ -125,8 +125,8 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     }
 }
 
-/// What is kept of the body of an answer that means done: what `pointer` names, null if that is not there. Of an undo it is nothing,
-/// so the body may be anything.
+/// What to keep from the body of an answer that means done: what `pointer` names, or null if it is absent. Nothing is
+/// kept of an undo, so its body may be anything.
 pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Mask) -> Result<Value, AgentError> {
     if direction == Direction::Undo {
         return Ok(Value::Null);
@@ -150,8 +150,8 @@ pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Ma
     }
 }
 
-/// What a body says of a refusal, on one line: its `detail` or `code` (RFC 9457), or else its beginning. Masked before it is cut,
-/// and JSON before it is written, because a part of a secret, or an escaped one, would not be found.
+/// What a body says about a refusal, on one line: its `detail` or `code` (RFC 9457), else its beginning. Masked before
+/// it is cut, and as JSON before it is written: a partial or escaped secret would not be found.
 fn said(body: &[u8], mask: &Mask) -> Option<String> {
     let text = match serde_json::from_slice::<Value>(body) {
         Ok(json) => match json.get("detail").or(json.get("code")).and_then(Value::as_str) {
@@ -176,14 +176,14 @@ pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
     AgentError::NotCalled { error, is_permanent }
 }
 
-/// A call without an answer. `without_url`: the error is kept with the order, and its host is in the workflow file.
+/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file.
 pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     let is_unsent = error.is_builder();
     let error = chain(&error.without_url());
     if is_unsent { not_called(error, false) } else { transient(error) }
 }
 
-/// The error with its causes: that of a name that is not resolved says why at its end only.
+/// The error with its causes: if a name cannot be resolved, only the last cause says why.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |e| e.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -203,7 +203,7 @@ fn retry_after(value: Option<&str>) -> Option<SignedDuration> {
 mod tests {
     use super::*;
 
-    // A refusal says why, whatever form its service gives that: a person reads it in the order.
+    // A refusal's reason is kept whatever its form: a person reads it in the order.
     #[test]
     fn what_a_service_says_of_a_refusal_is_kept() {
         let mask = Mask::new(["s3cr\"et".to_owned()]);
@@ -268,7 +268,7 @@ mod tests {
         (url, connections)
     }
 
-    // What a server closes while a function is frozen is not used again; within a batch connections are.
+    // A connection that a server closed while the function was frozen is not reused; within a batch connections are.
     #[tokio::test]
     async fn a_connection_that_rested_is_not_used_again() {
         let (url, connections) = server().await;

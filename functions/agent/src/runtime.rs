@@ -16,13 +16,13 @@ use std::time::Duration;
 use stepwarden_aws::{metrics, telemetry, traces};
 use tracing::Instrument;
 
-/// Most remote services of agents that call more than one, whose breakers are kept: those called last.
+/// Most breakers kept for agents that call more than one remote service: those called last.
 const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
-/// How the runtime reckons.
+/// Settings of the runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How far apart two clocks may be: nothing starts later than this before `complete_by`.
+    /// How far apart two clocks may be: nothing starts within this time before `complete_by`.
     pub skew: SignedDuration,
     /// The circuit breaker before each remote service.
     pub breaker: breaker::Settings,
@@ -30,9 +30,9 @@ pub struct Settings {
 
 /// The agents of one process, each behind its breaker.
 pub struct Runtime {
-    /// By the name of the pool they serve, which is the agent's where it has only one.
+    /// By the name of the pool they serve; an agent's only pool is named like the agent.
     agents: HashMap<String, (Arc<dyn Agent>, Arc<Breaker>)>,
-    /// Of agents that call more than one remote service, by what [`Agent::remote`] calls it.
+    /// Breakers of agents that call more than one remote service, by the name from [`Agent::remote`].
     remotes: Mutex<LruCache<String, Arc<Breaker>>>,
     settings: Settings,
     clock: Clock,
@@ -58,7 +58,7 @@ impl Runtime {
         })
     }
 
-    /// The same, where requests for the pool called `pool` are done by `agent`, behind a breaker of its own.
+    /// The same runtime, with `agent` behind its own breaker for requests to the pool called `pool`.
     #[must_use]
     pub fn with_pool(mut self, pool: &str, agent: Arc<dyn Agent>) -> Self {
         let breaker = Arc::new(Breaker::new(agent.name(), self.settings.breaker));
@@ -66,7 +66,7 @@ impl Runtime {
         self
     }
 
-    /// Who does this request: its pool, or the agent itself where that pool is not known here.
+    /// Who does this request: its pool, or the agent itself if that pool is unknown here.
     #[must_use]
     pub fn agent_of(&self, request: &Request) -> Option<Guarded<'_>> {
         let pool = request.pool.as_ref().and_then(|pool| self.agents.get(pool));
@@ -101,7 +101,7 @@ impl Runtime {
         millis((self.clock)())
     }
 
-    /// One attempt. `None` is silence: the time ran out, and only the supervisor acts now.
+    /// One attempt. `None` is silence: the time ran out, and now only the supervisor acts.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let Request { task_id, step, attempt, traceparent, .. } = request;
         let span = telemetry::step_span("request", task_id, step, *attempt, traceparent.as_deref());
@@ -110,11 +110,11 @@ impl Runtime {
 
     async fn reply_to(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let outcome = self.attempt(&guarded, request).await;
-        // Not even an error after the deadline: the step may have been given to somebody else.
+        // Not even an error after the deadline: another agent may have the step by now.
         let outcome = outcome.filter(|_| self.now() < request.complete_by);
         match &outcome {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
-            // The reason is in the order's history: the words of a remote service, which may quote what it was sent.
+            // The reason is in the order's history: the words of a remote service may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
                 tracing::info!(agent = request.agent, "a step failed permanently")
             }
@@ -135,7 +135,7 @@ impl Runtime {
             if let Err(Held { wait, why }) = breaker.enter(self.now()) {
                 let name = remote.as_deref().unwrap_or(agent.name());
                 let error = format!("the circuit breaker of `{name}` is open: {why}");
-                // Spread out, or all that waited come back at the same moment.
+                // Spread out, so that requests held back do not all return at once.
                 let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
                 return Some(Outcome::Deferred { error, retry_after_ms });
             }
@@ -155,21 +155,21 @@ impl Runtime {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
                     return Some(match request.direction {
-                        // The output of an undo is not kept.
+                        // An undo's output is not kept.
                         Direction::Undo => Outcome::Done { output: Value::Null },
-                        // A reply that is nested deeper than its reader reads would be no reply.
+                        // The scheduler could not read a reply that is nested this deep.
                         Direction::Do if json::is_deep(&output) => {
                             Outcome::Failed { error: format!("the agent's output {}", json::Fault::Deep) }
                         }
                         Direction::Do => Outcome::Done { output },
                     });
                 }
-                // It answered, so it is well: the breaker guards against silence and overload only.
+                // It answered, so it is healthy: the breaker guards only against silence and overload.
                 Ok(Err(AgentError::Permanent { error })) => {
                     breaker.succeeded();
                     return Some(Outcome::Failed { error });
                 }
-                // Another call in this attempt would want for the same.
+                // Another call in this attempt would lack the same.
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     breaker.withdrawn(self.now());
                     return Some(if is_permanent {
@@ -199,7 +199,7 @@ impl Runtime {
         }
     }
 
-    /// Time until nothing may start any more; `None` when there is none left.
+    /// Time until nothing may start any more; `None` if none is left.
     fn time_left(&self, request: &Request) -> Option<Duration> {
         let left = until(self.now(), request.complete_by).saturating_sub(self.settings.skew);
         Duration::try_from(left).ok().filter(|d| !d.is_zero())

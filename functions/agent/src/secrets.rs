@@ -1,4 +1,4 @@
-//! Secrets that workflow files refer to by name. None of them is in a file of the project, a message, a record or a log.
+//! Secrets that workflow files name. None of them is in a file of the project, a message, a record or a log.
 
 use aws_sdk_secretsmanager::Client;
 use shared::workflow::Workflow;
@@ -7,25 +7,25 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// A secret that was changed is used after this at the latest.
+/// Longest time until a changed secret is used.
 const KEPT_FOR: Duration = Duration::from_secs(300);
-/// A name that is missing is looked for again after this at the earliest, as is a secret that could not be read.
+/// Shortest time until a missing name, or a secret that could not be read, is tried again.
 const MISSED_FOR: Duration = Duration::from_secs(10);
-/// Longest wait for Secrets Manager: calls of the whole process wait for it.
+/// Longest wait for Secrets Manager: calls of the whole process wait behind it.
 const READ_WITHIN: Duration = Duration::from_secs(3);
 
 /// Where secrets are.
 pub enum Secrets {
-    /// On this machine: in the environment variable [`variable`], or in a file of this folder that is called as the secret.
+    /// On this machine: in the environment variable [`variable`], or in a file of this folder named like the secret.
     Here {
-        /// One file for each secret; a line end at its end does not count.
+        /// One file per secret; a line end at its end is ignored.
         folder: Option<PathBuf>,
     },
-    /// In AWS Secrets Manager: one secret that holds a JSON object, of names and values.
+    /// In AWS Secrets Manager: one secret whose value is a JSON object of names and values.
     Manager(Box<Manager>),
 }
 
-/// The secret in AWS Secrets Manager, as it was read last.
+/// The secret in AWS Secrets Manager, as last read.
 pub struct Manager {
     client: Client,
     id: String,
@@ -36,7 +36,7 @@ pub struct Manager {
 struct Known {
     /// The last good read, and when it began.
     read: Option<(Instant, BTreeMap<String, String>)>,
-    /// The failed try after it, if there was one: when it began, and why it failed.
+    /// The failed try since then, if any: when it began, and why it failed.
     failed: Option<(Instant, String)>,
 }
 
@@ -53,13 +53,13 @@ pub fn variable(name: &str) -> String {
 }
 
 impl Secrets {
-    /// In the secret whose name or ARN is `id`. It is read when it is needed first.
+    /// In the secret whose name or ARN is `id`. It is first read when it is needed.
     #[must_use]
     pub fn manager(client: Client, id: String) -> Self {
         Self::Manager(Box::new(Manager { client, id, known: Mutex::default() }))
     }
 
-    /// They are on this machine, so this is the local system.
+    /// Whether they are on this machine, so that this is the local system.
     #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Here { .. })
@@ -68,7 +68,7 @@ impl Secrets {
     /// The secret called `name`.
     ///
     /// # Errors
-    /// Why there is none, and where to put it.
+    /// Why it is missing, and where to put it.
     pub async fn get(&self, name: &str) -> Result<String, String> {
         match self {
             Self::Here { folder } => here(folder.as_ref(), name),
@@ -76,7 +76,7 @@ impl Secrets {
         }
     }
 
-    /// The first secret that a call of a workflow needs and that is not there, in words.
+    /// The first missing secret that a workflow's call needs, in words.
     pub async fn missing(&self, workflows: impl Iterator<Item = &Workflow>) -> Option<String> {
         for workflow in workflows {
             for (step, http) in workflow.calls_over_http() {
@@ -109,7 +109,7 @@ fn here(folder: Option<&PathBuf>, name: &str) -> Result<String, String> {
 }
 
 impl Known {
-    /// Whether it is too early at `now` to read the secret again for `name`.
+    /// Whether `now` is too early to read the secret again for `name`.
     fn is_fresh(&self, name: &str, now: Instant) -> bool {
         let within = |began: Instant, span: Duration| now.saturating_duration_since(began) < span;
         let span = |all: &BTreeMap<String, String>| if all.contains_key(name) { KEPT_FOR } else { MISSED_FOR };
@@ -117,7 +117,7 @@ impl Known {
             || self.failed.as_ref().is_some_and(|(began, _)| within(*began, MISSED_FOR))
     }
 
-    /// The value of `name`, or why it is not known. What was good a while ago is better than nothing.
+    /// The value of `name`, or why it is unknown. An old good value is better than none.
     fn value(&self, name: &str) -> Result<Option<&str>, &str> {
         let value = self.read.as_ref().and_then(|(_, all)| all.get(name)).map(String::as_str);
         match &self.failed {
@@ -136,7 +136,7 @@ impl Manager {
         let now = Instant::now();
         if !known.is_fresh(name, now) {
             let why = format!("reading {} from Secrets Manager took longer than {} s", self.id, READ_WITHIN.as_secs());
-            // Before the wait: a caller that gives up on it has tried as well.
+            // Before the wait: a caller that gives up waiting has tried as well.
             known.failed = Some((now, why));
             match tokio::time::timeout(READ_WITHIN, self.fetch()).await {
                 Ok(Ok(all)) => *known = Known { read: Some((now, all)), failed: None },
@@ -168,7 +168,7 @@ mod tests {
     use aws_sdk_secretsmanager::Config;
     use aws_sdk_secretsmanager::config::{BehaviorVersion, Region};
 
-    // A failed try is not repeated at once, and what was read before it still counts.
+    // A failed try is not repeated at once, and what was read before it remains valid.
     #[test]
     fn what_is_known_is_used_for_a_while() {
         let start = Instant::now();
@@ -187,10 +187,10 @@ mod tests {
         assert_eq!(known.value("new"), Err("down"));
     }
 
-    // While Secrets Manager is silent, one call waits for it, and not for long; those after it do not.
+    // While Secrets Manager is silent, one call waits for it, for a bounded time; later calls do not.
     #[tokio::test]
     async fn a_silent_secrets_manager_is_waited_for_once() {
-        // Takes connections, and never answers.
+        // Accepts connections, and never answers.
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let config = Config::builder()
             .behavior_version(BehaviorVersion::latest())

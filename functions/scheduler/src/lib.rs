@@ -1,6 +1,6 @@
-//! The scheduler: takes Wakes, cancellations and replies from its queues and moves each task on by one conditional write.
+//! The scheduler: takes Wakes, cancellations and replies from its queues; advances a task by one conditional write.
 //!
-//! All decisions are in [`shared::scheduler`]; here is only the way from an `SqsEvent` to the engine and back.
+//! All decisions are in [`shared::scheduler`]; this crate is the way from an `SqsEvent` to the engine and back.
 
 mod waits;
 
@@ -21,21 +21,21 @@ use tracing::Span;
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
 
-/// The kind of error of a message that is none of this queue's.
+/// The kind of error of a message that does not belong in this queue.
 const UNREADABLE: &str = "unreadable";
 
-/// Handles one batch. A record that fails comes again; its neighbours do not.
+/// Handles one batch. Only the records that fail are redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for record in batch::records(event) {
         match parse(&record) {
-            // The store would refuse such a key for ever, and in the words of an outage.
+            // The store would always refuse such a key, and with an error like an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
                 traces::Span::message(&record, None).fail(UNREADABLE);
                 aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
             }
-            // Agents may send to this queue, and all that an agent may do is to reply.
+            // Agents may send to this queue, and all that they may do is reply.
             Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
                 traces::Span::message(&record, None).fail(UNREADABLE);
                 aside.push((record, "this queue takes only replies".into()));
@@ -101,7 +101,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     response
 }
 
-/// The message in a record. The output of a reply is somebody else's JSON: what cannot be kept as it was sent is not done.
+/// The message in a record. A reply's output is foreign JSON: if it cannot be stored as sent, the step is not done.
 fn parse(record: &Record) -> Result<ToScheduler, String> {
     let mut message = match json::read_own(&record.body) {
         Ok(message) => message,
@@ -110,7 +110,7 @@ fn parse(record: &Record) -> Result<ToScheduler, String> {
     if let ToScheduler::Reply(reply) = &mut message
         && matches!(reply.outcome, Outcome::Done { .. })
         && let Err(refused) = json::check(record.body.as_bytes())
-        // The core says so itself where the parser's own limit is not met.
+        // The core judges depth itself; this check knows only the parser's own limit.
         && refused.fault != Fault::Deep
     {
         reply.outcome = Outcome::Garbled { error: refused.to_string() };
@@ -118,7 +118,7 @@ fn parse(record: &Record) -> Result<ToScheduler, String> {
     Ok(message)
 }
 
-/// A reply of which only this much can be read: the rest is not looked at, as long as it has the form of JSON.
+/// The part of a reply that must be readable. The rest is ignored, as long as it is JSON.
 #[derive(Deserialize)]
 struct Envelope {
     r#type: Type,
@@ -143,11 +143,11 @@ enum Said {
     Deferred,
 }
 
-/// The reply in `body`, of which the whole cannot be read. If whose it is and how the attempt went can be, its step says what
-/// is wrong: set aside, the reply would leave a step waiting for a deadline, and then being done again, that has long ended.
+/// The reply in `body`, which cannot be read as a whole. If its step, attempt and outcome can be read, the step reports
+/// what is wrong. Set aside, the reply would leave the step waiting for its deadline, then repeat ended work.
 fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
     let Envelope { r#type: Type::Reply, task_id, step, attempt, outcome } = serde_json::from_str(body).ok()?;
-    // Of what is wrong inside a value this names the place, or says it in better words.
+    // For a fault inside a value, this names the place or explains it better.
     let why = json::check(body.as_bytes()).err().map_or_else(|| error.to_string(), |refused| refused.to_string());
     let why = format!("{why}; docs/agents.md says what a reply may contain");
     let unread = format!("the agent's reply contains an unreadable error: {why}");

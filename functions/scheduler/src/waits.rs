@@ -1,4 +1,4 @@
-//! How long the messages of a batch had waited: what is too long is noted for the functions that take orders.
+//! How long the messages of a batch had waited: waits that are too long are noted for the functions that take orders.
 
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
@@ -24,7 +24,7 @@ pub(crate) enum Waited {
     Request(String, SignedDuration),
 }
 
-/// The waits that a message tells of. While all is well there are none.
+/// The waits that a message reports. Under normal load there are none.
 pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
     let own = record.waited.filter(|waited| *waited >= MIN_LIMIT);
     match message {
@@ -40,7 +40,7 @@ pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
     }
 }
 
-/// Notes the waits of messages that were handled. A repeated or late reply may be old for other reasons than load.
+/// Notes the waits of messages that were handled. A repeated or late reply may be old for reasons other than load.
 pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all: Vec<(Handled, Vec<Waited>)>) {
     for (handled, waits) in all {
         let (task, is_applied) = match handled {
@@ -55,7 +55,7 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
                 Waited::Cancel(age) => (SCHEDULER.to_owned(), age),
                 Waited::Reply(age) if is_applied => (REPLIES.to_owned(), age),
                 Waited::Request(step, age) if is_applied => match pool(&task, &workflow, &step) {
-                    // No agent tells of more than the step had: it would have been silent.
+                    // No agent reports more than the step's timeout: it would have been silent.
                     Some((pool, most)) => {
                         (queues::of_requests(pool, task.priority, engine.has_classes()), age.min(most))
                     }
@@ -76,7 +76,7 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
     }
 }
 
-/// The pool that answered for `step`, and how long it had: a task that is undone speaks of undos.
+/// The pool that answered for `step`, and the timeout it had: of the undo if the task is being undone.
 fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<(&'a str, SignedDuration)> {
     let index = workflow.position(step)?;
     let spec = &workflow.steps[index];

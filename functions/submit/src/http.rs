@@ -1,4 +1,4 @@
-//! The HTTP API, as API Gateway hands it over (payload format 2.0).
+//! The HTTP API of orders, as API Gateway passes it on (payload format 2.0).
 
 use crate::Submit;
 use crate::problem::{self, Problem};
@@ -21,9 +21,9 @@ use tokio::time::{Instant, sleep};
 
 /// The OpenAPI document of the whole API.
 pub const OPENAPI: &str = include_str!("../../../docs/openapi.json");
-/// Longest `?wait=` that is taken, in seconds: well below API Gateway's 30 s.
+/// Longest `?wait=` that is accepted, in seconds: well below API Gateway's 30 s.
 pub const MAX_WAIT_S: usize = 20;
-/// The first time between two looks of a long poll, and the longest. In between it grows by half: a wait of 20 s costs 17
+/// First and longest pause between two checks of a long poll. It grows by half each time: a wait of 20 s costs 17
 /// reads.
 const LOOK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
@@ -53,8 +53,8 @@ pub async fn handler<S: StateStore, M: Messenger>(
     handler_within(submit, event, Duration::from_secs(MAX_WAIT_S as u64)).await
 }
 
-/// Answers one request, and a long poll after `longest` even if it wished to wait longer: on Lambda each one that waits
-/// occupies an instance.
+/// Answers one request. A long poll ends after `longest` even if the caller wants to wait longer: on Lambda each
+/// waiting call occupies an instance.
 pub async fn handler_within<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: ApiGatewayV2httpRequest,
@@ -89,7 +89,7 @@ async fn route<S: StateStore, M: Messenger>(
             let page = problem::page(code).ok_or_else(no_route)?;
             Ok(answer(200, "text/markdown; charset=utf-8", Some(page), &[]))
         }
-        // The operator function answers GET, and is never behind this one.
+        // The operator function answers GET; API Gateway never routes it here.
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
         (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
             Err(problem::wrong_method("GET"))
@@ -120,10 +120,10 @@ async fn accept<S: StateStore, M: Messenger>(
     query::read(event, &[])?;
     check_media_type(event)?;
     let body = body(event)?;
-    // The body first: who sends none learns that before learning about keys.
+    // The body first: a caller that sends none learns that before the rules of keys.
     let mut submission = submission::parse(&body)?;
     submission.traceparent = span.traceparent().or_else(|| traceparent(event));
-    // What is no text is a key that cannot be used, not a missing one.
+    // A value that is not text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
     let tenant = tenant(event, &submit.scopes.tenant_claim)?;
@@ -134,8 +134,8 @@ async fn accept<S: StateStore, M: Messenger>(
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
-/// How an order stands; with `?wait=` not before it has ended, or is another version than the one that is known, or the time
-/// is over, at most `longest`.
+/// The state of an order. With `?wait=`, answers once it has ended, has another version than the caller knows, or the
+/// time is over, at most `longest`.
 async fn get_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
@@ -173,7 +173,7 @@ async fn find<S: StateStore, M: Messenger>(
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
-    // Somebody else's order is as good as none, but for operators, who list and act on the orders of all tenants.
+    // Another tenant's order counts as absent, except for operators, who list and act on the orders of all tenants.
     let is_operator = auth::has_scope(event, &submit.scopes.operator);
     let own = if is_operator { None } else { Some(tenant(event, &submit.scopes.tenant_claim)?) };
     let may_see = |task: &Task| own.is_none_or(|own| task.tenant == own);

@@ -6,13 +6,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Names a workflow may use.
+/// Names that a workflow may use.
 pub const NAMES: [&str; 1] = ["order"];
 
 /// Checks `input` by the check called `name`.
 ///
 /// # Errors
-/// The first field that is wrong, and what it has to be.
+/// The first invalid field, and what it must be.
 pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
     match name {
         Some("order") => check_order(input),
@@ -135,7 +135,7 @@ impl TryFrom<String> for Words {
     }
 }
 
-/// A derived reader takes an array of the fields for an object, and the agents would get that array.
+/// A derived reader accepts an array of the fields as an object, and the agents would get that array.
 fn refuse_arrays(input: &Value) -> Result<(), Problem> {
     let refuse = |value: &Value, field: &dyn Fn() -> String| match value {
         Value::Array(_) => Err(invalid_field(None, "must be a JSON object, not an array").at(field())),

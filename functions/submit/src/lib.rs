@@ -1,4 +1,4 @@
-//! Submit: takes orders over HTTP and, the same, from the submission queue; and answers how they stand.
+//! Submit: accepts orders over HTTP and, in the same way, from the submission queue; and reports their state.
 
 pub mod http;
 pub mod input;
@@ -17,14 +17,14 @@ pub use queue::handler as queue_handler;
 pub struct Submit<S, M> {
     /// The engine over store and queues.
     pub engine: Arc<Engine<S, M>>,
-    /// The workflows orders are accepted for.
+    /// The workflows that orders are accepted for.
     pub workflows: workflows::Workflows,
-    /// Registered reply queues, and whose orders may name them.
+    /// Registered reply queues, and the tenants whose orders may name them.
     pub reply_queues: stepwarden_aws::ReplyQueues,
-    /// Parts of the due index.
+    /// Shards of the due index.
     pub shards: u16,
-    /// What the routes ask of a token.
+    /// What the routes require of a token.
     pub scopes: edge::auth::Scopes,
-    /// Whose orders come by message: the submission queue carries no token.
+    /// Tenant of orders by message: the submission queue carries no token.
     pub queue_tenant: String,
 }

@@ -20,7 +20,7 @@ struct Message {
     submission: serde_json::Map<String, Value>,
 }
 
-/// Handles one batch. What can never be accepted is set aside with its reason; what failed for now comes again.
+/// Handles one batch. What can never be accepted is set aside with the reason; what failed for now is redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
@@ -32,7 +32,7 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
                 senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
                 news.push(accepted);
             }
-            // What a damaged record refuses is refused again.
+            // Only an outage is worth a redelivery: a damaged record would refuse again.
             Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
             Err(problem) => {
                 let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
@@ -45,7 +45,7 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
     response
 }
 
-/// What is to be told, and the `traceparent` of who tells it.
+/// What to announce, and the `traceparent` of its sender.
 async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,
@@ -74,7 +74,7 @@ async fn accept<S: StateStore, M: Messenger>(
 /// The idempotency key and the submission in the body of a message.
 ///
 /// # Errors
-/// No JSON object, no key, or the first field that is wrong.
+/// Not a JSON object, no key, or the first invalid field.
 pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
     let message: Message = http::read(body.as_bytes())?;
     let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();

@@ -1,4 +1,4 @@
-//! Accepting an order: checked, then ORDER and TASK in one transaction, then a Wake.
+//! Accepting an order: checks it, writes ORDER and TASK in one transaction, then sends a Wake.
 
 use crate::Submit;
 use crate::input;
@@ -31,9 +31,9 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_TEXT: usize = 200;
 /// Longest name of a queue, in characters: SQS's own limit.
 const MAX_QUEUE: usize = 80;
-/// Longest wait of an order by message for the load to ease: half of the function's timeout.
+/// How long an order by message waits for the load to ease: half of the function's timeout.
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// How often it looks.
+/// How often it checks the load.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a submitter sends.
@@ -57,7 +57,7 @@ pub struct Submission {
     /// Priority of the order.
     #[serde(default)]
     pub priority: Priority,
-    /// The W3C trace context of the request or message: it makes no other submission.
+    /// The W3C trace context of the request or message; it does not make the submission a different one.
     #[serde(skip)]
     pub traceparent: Option<String>,
 }
@@ -65,7 +65,7 @@ pub struct Submission {
 /// The submission in `body`.
 ///
 /// # Errors
-/// Not JSON, too large, or the first field that is wrong.
+/// Not JSON, too large, or the first invalid field.
 pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     if body.len() > MAX_BODY {
         let detail = format!(
@@ -85,7 +85,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
 /// Checks the form of an idempotency key.
 ///
 /// # Errors
-/// Missing, too long, or with characters that do not travel in a header.
+/// Missing, too long, or with characters that a header cannot contain.
 pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
     const HOW: &str = "send a header Idempotency-Key with a new value for each order, for example a UUID";
     let key = key
@@ -99,14 +99,14 @@ pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
     Ok(key)
 }
 
-/// An order that is stored, and what has to be told of it.
+/// A stored order, and what must be announced about it.
 #[derive(Debug)]
 pub struct News {
     /// The order's id.
     pub id: Id,
-    /// To the submitter, first.
+    /// To the submitter; sent first.
     notice: Option<Effect>,
-    /// To a scheduler, if none was there yet.
+    /// To a scheduler, if the task is still as it was created.
     wake: Option<Effect>,
 }
 
@@ -118,10 +118,10 @@ impl News {
 }
 
 impl<S: StateStore, M: Messenger> Submit<S, M> {
-    /// Accepts an order, or finds that it was accepted before. The answer is the order's id.
+    /// Accepts an order, or recognises one that was accepted before. Returns the order's id.
     ///
     /// # Errors
-    /// A problem; then nothing was written, except behind `unavailable`, where sending the same again tells.
+    /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let span = span(tenant, key, &submission);
         Box::pin(self.accept_now(tenant, key, submission)).instrument(span).await
@@ -129,7 +129,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
     async fn accept_now(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let (workflow, order, task) = self.check(tenant, key, submission)?;
-        // Whoever lost the answer to an order that was accepted gets it again, whatever the load.
+        // A caller that lost the answer to an accepted order gets it again, whatever the load.
         if let Some(overload) = self.engine.overload(workflow, tenant, task.priority).await
             && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
         {
@@ -144,9 +144,9 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         Ok(id)
     }
 
-    /// The same for an order by message: nobody would submit it again, and a message that fails too often is set aside. So
-    /// it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it; then it goes in. What
-    /// comes back is still to be [announced](Self::announce), with that of its whole batch.
+    /// The same for an order by message, which nobody would submit again, and which is set aside if it fails too often.
+    /// So it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it, and is then
+    /// accepted. The result must still be [announced](Self::announce), with those of the whole batch.
     ///
     /// # Errors
     /// As above, but never for overload.
@@ -169,7 +169,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.store(workflow, order, task).await
     }
 
-    /// The workflow called `name`; without a name the only one, or the usual one if there are several.
+    /// The workflow called `name`; without a name the only one, or `order` if there are several.
     fn workflow(&self, name: Option<&str>) -> Result<&Workflow, Problem> {
         workflows::pick(&self.workflows, name).ok_or_else(|| {
             let all = names(self.workflows.keys());
@@ -181,7 +181,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         })
     }
 
-    /// What is to be stored for a submission, if it is as it should be.
+    /// What to store for a submission, if it is valid.
     fn check(&self, tenant: &str, key: &str, submission: Submission) -> Result<(&Workflow, Order, Task), Problem> {
         let workflow = self.workflow(submission.workflow.as_deref())?;
         if let Some(queue) = &submission.reply_queue
@@ -240,8 +240,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     async fn recognise(&self, order: &Order) -> Result<News, Problem> {
         let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(task) = task else {
-            // Neither the first answer, because nothing is left to look at, nor a second order, because the services would take
-            // its calls for those of the first.
+            // Neither the first answer, because no record is left, nor a second order, because the services would take
+            // its calls for the first one's.
             let detail = format!(
                 "order {} used this key, has ended, and its record was removed; use a new key for a new order",
                 order.id
@@ -258,15 +258,15 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 format!("order {} was submitted under this key with different content; use a new key", order.id);
             return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
         }
-        // Whoever submitted it first may have died before the notice, or before the Wake.
+        // The process that first accepted it may have died before the notice or the Wake.
         let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
         let notice = shared::view::received(&task, &workflow).filter(|_| !task.process_state().is_final());
         Ok(News::of(&task, notice))
     }
 
-    /// Sends what is due once orders are stored, in as few requests as possible. They are safe already: a Wake that is lost
-    /// here is made up for by the due index. Notices go first; while one cannot be sent there is no Wake for its order
-    /// either, so that it stays as it is until the sweep sends both.
+    /// Sends what is due once orders are stored, in as few requests as possible. The orders are safe already: the due
+    /// index makes up for a lost Wake. Notices go first. If one cannot be sent, its order gets no Wake either, so that
+    /// it stays as it is until the sweep sends both.
     pub async fn announce(&self, news: Vec<News>) {
         let (notices, wakes): (Vec<_>, Vec<_>) = news.into_iter().map(|news| (news.notice, news.wake)).unzip();
         let (owners, notices): (Vec<_>, Vec<_>) =
@@ -277,7 +277,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.send(free.filter_map(|(_, wake)| wake).collect()).await;
     }
 
-    /// Which of them went out.
+    /// Whether each of them was sent.
     async fn send(&self, effects: Vec<Effect>) -> Vec<bool> {
         if effects.is_empty() {
             return Vec::new();
@@ -301,7 +301,7 @@ pub fn unavailable(error: &Error) -> Problem {
         Error::TooLarge { bytes, limit, .. } => {
             problem::too_large(None, format!("the order needs {bytes} bytes; the limit is {limit}"))
         }
-        // The log and the operator routes say what is wrong with it.
+        // The log and the operator routes say what is wrong with the record.
         Error::Corrupt { .. } => {
             problem::unreadable(None, "the order exists, but its record cannot be read; an operator must look into it")
         }

@@ -1,4 +1,4 @@
-//! The workflows this process accepts orders for.
+//! The workflows that this process accepts orders for.
 
 use shared::time::SignedDuration;
 use shared::workflow::file::{Error, Known, parse};
@@ -12,7 +12,7 @@ pub type Workflows = BTreeMap<String, Workflow>;
 /// Name and text of every file in the repository's `workflows/`.
 pub const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/workflows.rs"));
 
-/// Taken where a submission names no workflow and there are several.
+/// Used if a submission names no workflow and there are several.
 const DEFAULT: &str = "order";
 
 /// The workflow called `name`; without a name the only one, or `order` if there are several.
@@ -28,7 +28,7 @@ pub fn pick<'a>(workflows: &'a Workflows, name: Option<&str>) -> Option<&'a Work
 /// The workflows built into this program.
 ///
 /// # Errors
-/// The first file that is wrong, with its line and what to write instead.
+/// The first invalid file, with its line and what to write instead.
 pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
     read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents)
 }
@@ -36,7 +36,7 @@ pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
 /// The workflows in the `.toml` files of a folder.
 ///
 /// # Errors
-/// The first file that is wrong or cannot be read.
+/// The first file that is invalid or cannot be read.
 pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
     let unreadable = |path: &Path, e: std::io::Error| Error {
         file: path.display().to_string(),
@@ -60,10 +60,10 @@ pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
     read(texts.into_iter(), agents)
 }
 
-/// Whether agents can start every step where clocks are `skew` apart at most.
+/// Checks that agents can start every step if clocks are at most `skew` apart.
 ///
 /// # Errors
-/// The first that they might never start.
+/// The first step that they might never start.
 pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooShort> {
     workflows.values().try_for_each(|workflow| workflow.can_start(skew))
 }
@@ -98,8 +98,8 @@ mod tests {
         assert_eq!(order.steps[2].after, [0, 1]);
     }
 
-    // An agent starts nothing within the skew of CompleteBy by a clock that may be ahead by the skew. Such a file would run on a
-    // laptop, whose clock is one, and never on AWS.
+    // An agent starts nothing within the skew of CompleteBy, by a clock that may be ahead by the skew. Such a file
+    // would run on a laptop, which has one clock, and never on AWS.
     #[test]
     fn a_timeout_within_twice_the_skew_is_refused() {
         let skew = SignedDuration::from_secs(1);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(can_start(&built_in(&AGENTS).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
     }
 
-    // A newcomer's own workflow, alone, needs no name; of several the usual one is taken, and no other is guessed.
+    // A newcomer's only workflow needs no name; of several the usual one is taken, and no other is guessed.
     #[test]
     fn the_only_workflow_is_the_default() {
         let order = &built_in(&AGENTS).unwrap()["order"];

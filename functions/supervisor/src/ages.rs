@@ -1,4 +1,4 @@
-//! How long the oldest orders wait: what an operator sees first when work stands still, whatever the cause.
+//! How long the oldest orders have waited: what an operator sees first when work stands still, whatever the cause.
 
 use futures::future::{join_all, try_join_all};
 use shared::engine::Engine;
@@ -7,13 +7,13 @@ use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::Timestamp;
 use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_LAG};
 
-/// Orders looked at in each part of the due index, first due first.
+/// Orders read in each part of the due index, first due first.
 const PAGE: u32 = 10;
-/// Orders looked at in all.
+/// Orders read in all.
 const MOST: usize = 100;
 
-/// Measures how long the oldest orders have waited, and what is owed. An order keeps its first place in the due index until it
-/// is moved, so the first of a part are its oldest; among the moved ones a bounded number is looked at.
+/// Measures how long the oldest orders, and owed messages, have waited. An order keeps its first place in the due index
+/// until it is moved, so the first of a part are its oldest; of the moved ones a bounded number is read.
 ///
 /// # Errors
 /// The due index's.
@@ -23,7 +23,7 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     let ranks = 0..PAGE as usize;
     let ids: Vec<_> = ranks.flat_map(|n| pages.iter().filter_map(move |page| page.ids.get(n))).take(MOST).collect();
     let tasks = join_all(ids.into_iter().map(|id| engine.store.load(id))).await;
-    // What cannot be read now is left to the next look.
+    // What cannot be read now is left to the next measurement.
     let tasks: Vec<Task> = tasks.into_iter().filter_map(|task| task.ok().flatten()).collect();
     let now = engine.now();
     let age = |since: fn(&Task) -> Option<Timestamp>| {
@@ -37,7 +37,7 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     Ok(())
 }
 
-/// A step of it was given to an agent.
+/// Whether a step of it was ever given to an agent.
 fn has_begun(task: &Task) -> bool {
     task.process_state() != ProcessState::Pending || task.steps.iter().any(|step| step.attempt > 0)
 }

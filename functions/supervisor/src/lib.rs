@@ -24,30 +24,30 @@ use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces::Span;
 use tokio::time::{Instant, sleep_until};
 
-/// Tasks looked at side by side, and the size of a page of the due index.
+/// Tasks handled concurrently, and the size of a page of the due index.
 const PAGE: u32 = 100;
-/// Most pages of each part in a sweep; the next sweep goes on from there, so that one sweep always ends, and none of them
-/// is for ever busy with the same first rows.
+/// Most pages of each part in a sweep. The next sweep continues from there, so every sweep ends, and none is always
+/// busy with the same first rows.
 const MAX_PAGES: usize = 100;
-/// A sweep of a group begins no page after it: a queue that is slow to refuse must not hold up what has become due meanwhile.
+/// A sweep of a group begins no page after this: a queue that is slow to refuse must not hold up what is newly due.
 const MAX_SWEEP: Duration = Duration::from_secs(30);
 
-/// Where the next sweep goes on, in each part of the due index that the last one did not come to the end of.
+/// Where the next sweep continues, in each part of the due index that the last one did not finish.
 pub type Places = HashMap<u16, String>;
 
 /// How a supervisor sweeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Parts of the due index.
+    /// Shards of the due index.
     pub shards: u16,
-    /// Groups of shards, each under a lease of its own: shard `n` belongs to group `n % groups`. All supervisors must have
-    /// the same number; with another one two of them may sweep one shard, which costs and harms nothing.
+    /// Groups of shards, each under its own lease: shard `n` belongs to group `n % groups`. All supervisors must have
+    /// the same number; otherwise two of them may sweep one shard, which does no harm.
     pub groups: u16,
     /// Most groups that one supervisor leads at once; the rest is left to others.
     pub lead_at_most: u16,
     /// Life of a lease; it is renewed after half of it.
     pub lease_life: Duration,
-    /// Fewest tasks of a sweep that make an agent strained, if they are more than a fifth of it; 0 switches that off.
+    /// Fewest held-up tasks of a sweep that make an agent strained, if they exceed a fifth of it; 0 disables this.
     pub strain_least: u32,
 }
 
@@ -58,9 +58,9 @@ impl Settings {
         Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
-    /// The parts of a group: of all its shards the tasks that are under way, then those that may still wait in the queue of
-    /// Wakes of their class. `turn` says with which part to begin: where sweeps are cut short, by rows whose queue is slow to
-    /// refuse, a part that always came last would never be looked at.
+    /// The parts of a group: of all its shards first the moved tasks, then those that may still wait in the queue of
+    /// their class's Wakes. `turn` chooses the first part: if rows whose queue is slow to refuse cut sweeps short, a
+    /// part that always came last would never be reached.
     fn parts_of(self, group: u16, turn: usize) -> Vec<(u16, Option<Priority>)> {
         let own = (group..self.shards).step_by(usize::from(self.groups.max(1)));
         let classes = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
@@ -72,29 +72,29 @@ impl Settings {
     }
 }
 
-/// The number of the minute, by which what comes first changes.
+/// The number of the minute, which varies what comes first.
 fn minute(at: Timestamp) -> usize {
     usize::try_from(at.as_second() / 60).unwrap_or_default()
 }
 
-/// A part of the due index in one sweep, and how far the sweep is in it.
+/// A part of the due index, and how far a sweep has read it.
 struct Part {
     shard: u16,
-    /// Whose first Wakes its tasks may still wait for.
+    /// Class of the first Wakes that its tasks may still wait for.
     class: Option<Priority>,
     until: Timestamp,
     cursor: Option<String>,
     pages: usize,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sweep {
-    /// No lease of any group was to be had: other supervisors hold them, and nothing was done.
+    /// No group's lease was available: other supervisors hold them, and nothing was done.
     pub stood_by: bool,
     /// Groups swept.
     pub groups: usize,
-    /// Tasks in the due index.
+    /// Tasks found in the due index.
     pub looked_at: usize,
     /// Attempts that had expired.
     pub expired: usize,
@@ -113,19 +113,18 @@ impl Sweep {
 
 pub use stepwarden_aws::config::lease_name;
 
-/// A supervisor that keeps its leases from one sweep to the next, so that a sweep that finds nothing costs three queries
-/// for each shard.
+/// A supervisor that keeps its leases between sweeps, so that a sweep that finds nothing costs three queries per shard.
 pub struct Supervisor<'a, S, M> {
     engine: &'a Engine<S, M>,
     settings: Settings,
     holds: Vec<Hold>,
-    /// Tasks of the present sweep that each agent holds up.
+    /// How many tasks of the present sweep each agent holds up.
     held: BTreeMap<String, u32>,
-    /// What operators have to be told about agents.
+    /// Alerts to operators about agents.
     alerts: strain::Alerts,
-    /// Where a sweep begins, so that several supervisors do not all go for the same group first.
+    /// The group that sweeps begin with, so that several supervisors do not contend for the same one first.
     first: usize,
-    /// No page is begun after it.
+    /// No page begins after this.
     stop_at: Option<Instant>,
     places: Places,
 }
@@ -143,26 +142,26 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         };
         let holds = (0..groups).map(hold).collect();
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
-        // By the minute too: one that leads fewer groups than there are comes to each of them, though nobody else does.
+        // By the minute too: a lone supervisor that leads fewer groups than there are still reaches each of them.
         let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
         let (held, alerts) = (BTreeMap::new(), strain::Alerts::default());
         Self { engine, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
     }
 
-    /// Goes on where another supervisor of this process was cut short.
+    /// Continues where another supervisor of this process was cut short.
     #[must_use]
     pub fn going_on(self, places: Places) -> Self {
         Self { places, ..self }
     }
 
-    /// Where the next one has to go on.
+    /// Where the next one must continue.
     #[must_use]
     pub fn places(self) -> Places {
         self.places
     }
 
-    /// Begins no page of the due index after `stop_at`; what is left is the next sweep's. For a function that is killed at
-    /// its deadline: it would keep its leases for the rest of their life, and nobody could sweep.
+    /// Begins no page of the due index after `stop_at`; the rest is left to the next sweep. For a function that is
+    /// killed at its deadline: it would keep its leases for the rest of their life, and no other could sweep.
     #[must_use]
     pub fn stopping_at(self, stop_at: Instant) -> Self {
         Self { stop_at: Some(stop_at), ..self }
@@ -171,13 +170,13 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     /// One sweep over all groups this supervisor leads or comes to lead.
     ///
     /// # Errors
-    /// The lease store's or the due index's: then nothing leads that group for now. The other groups are swept all the
-    /// same, and the next sweep tries again.
+    /// The lease store's or the due index's: then nothing leads that group for now. The other groups are still swept,
+    /// and the next sweep tries again.
     pub async fn sweep(&mut self) -> Result<Sweep, Error> {
         let groups = self.holds.len();
         let (mut total, mut problem) = (Sweep::default(), None);
         self.held.clear();
-        // Those led already come first: only what is left of `lead_at_most` may be contended for.
+        // Groups that are led already come first: only the rest of `lead_at_most` may be contended for.
         let mut order: Vec<usize> = (0..groups).map(|n| (self.first + n) % groups).collect();
         order.sort_by_key(|&group| !self.holds[group].is_live());
         for group in order {
@@ -192,7 +191,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let Sweep { looked_at, expired, failed, .. } = total;
         tracing::debug!(looked_at, expired, failed, "swept the due index");
         total.stood_by = total.groups == 0;
-        // What was cut short would make a part of a sweep look like all of it.
+        // If a group failed, a part of a sweep would pass for all of it.
         if !total.stood_by && problem.is_none() && self.settings.strain_least > 0 {
             let looked_at = u32::try_from(total.looked_at).unwrap_or(u32::MAX);
             self.alerts.follow(self.engine, &self.held, looked_at, self.settings.strain_least).await;
@@ -204,16 +203,16 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut sweep = Sweep::default();
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
-        // What is due after the sweep began is the next sweep's: otherwise a task due again at once would be met for ever.
+        // What becomes due during the sweep is left to the next one; else a task due again at once would never end it.
         let (until, began) = (self.engine.now(), Instant::now());
         let group_number = u16::try_from(group).expect("as many groups as shards at most");
-        // Divided, because one that leads a single group comes to each of them at the same minutes again and again.
+        // Divided: a supervisor that leads a single group would otherwise reach each group always at the same minutes.
         let turn = minute(until) / self.holds.len().max(1);
         let parts = self.settings.parts_of(group_number, turn);
         let places = &mut self.places;
         let part = |(shard, class)| Part { shard, class, until, cursor: places.remove(&shard), pages: 0 };
         let mut parts: VecDeque<Part> = parts.into_iter().map(part).collect();
-        // A page of each in turn: where a sweep is cut short no shard has waited behind the backlog of another one.
+        // One page of each in turn: in a sweep that is cut short, no shard has waited behind another's backlog.
         while let Some(mut part) = parts.pop_front() {
             if self.sweep_page(&mut part, &lease, &mut sweep).await? {
                 parts.push_back(part);
@@ -233,7 +232,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         Ok(sweep)
     }
 
-    /// Looks after the next page of a part; whether there is another one for this sweep.
+    /// Handles the next page of a part; returns whether the part has another one for this sweep.
     async fn sweep_page(&mut self, part: &mut Part, lease: &Lease, sweep: &mut Sweep) -> Result<bool, Error> {
         let store = &self.engine.store;
         let mut page = store.due(part.shard, part.until, PAGE, part.cursor.as_deref()).await?;
@@ -241,7 +240,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             && !page.ids.is_empty()
             && let Some(class) = part.class
         {
-            // Only now: while nothing is due nobody has to know how long the queues are.
+            // Only now: while nothing is due, the length of the queues does not matter.
             let lag = self.engine.sweep_lag(class).await;
             if !lag.is_zero() {
                 part.until = plus(part.until, -lag);
@@ -249,7 +248,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             }
         }
         sweep.looked_at += page.ids.len();
-        // Most sweeps find nothing: a span for each would be all that is seen.
+        // Most sweeps find nothing, and a span for each would hide all others.
         let span = if page.ids.is_empty() { Span::none() } else { Span::own("sweep") };
         span.set("shard", i64::from(part.shard));
         span.set("looked_at", page.ids.len() as i64);
@@ -280,7 +279,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         self.stop_at.is_some_and(|stop_at| stop_at <= Instant::now())
     }
 
-    /// Gives all leases back. One that cannot be given back expires by itself.
+    /// Gives all leases back. A lease that cannot be given back expires by itself.
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
             if let Err(error) = hold.release(&self.engine.store).await {
@@ -289,11 +288,11 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         }
     }
 
-    /// Sweeps every `every` until `until`, at least once, then gives the leases back: many sweeps in one invocation of a
-    /// function that is started once a minute at most, and frozen between invocations.
+    /// Sweeps every `every` until `until`, at least once, then gives the leases back: many sweeps in one invocation of
+    /// a function that is started at most once a minute, and frozen between invocations.
     ///
     /// # Errors
-    /// The last sweep's. A sweep that fails before the last one is logged, and the next one tries again.
+    /// The last sweep's. An earlier failure is logged, and the next sweep tries again.
     pub async fn patrol(&mut self, every: Duration, until: Instant) -> Result<Sweep, Error> {
         let mut total = Sweep::default();
         let mut next = Instant::now();
@@ -320,7 +319,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     }
 }
 
-/// One sweep over everything that can be led, and the leases given back: what one invocation does.
+/// One sweep over everything that can be led, then the leases are given back: what one invocation does.
 ///
 /// # Errors
 /// The lease store's or the due index's: then nothing leads for now, and the next sweep tries again.

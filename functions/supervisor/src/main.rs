@@ -9,9 +9,9 @@ use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_c
 use supervisor::{Places, Settings, Supervisor, Sweep, ages};
 use tokio::time::Instant;
 
-/// A supervisor that died is followed after this long; one that is slow renews it.
+/// A dead supervisor is replaced after this time; a slow one renews its lease.
 const LEASE_LIFE: Duration = Duration::from_secs(60);
-/// What the last page of an invocation, giving the leases back and the ages of orders may take.
+/// Time for the last page of an invocation, for giving the leases back, and for the ages of orders.
 const LAST_PAGE: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let config = Config::from_env()?;
     traces::init(&config.instance);
     let lookup = |name: &str| std::env::var(name).ok();
-    // EventBridge starts it once a minute at most; within the minute it sweeps again by itself. 0: one sweep.
+    // EventBridge starts it at most once a minute; within the minute it sweeps again by itself. 0: one sweep.
     let every = Duration::from_millis(number(lookup, "SWEEP_EVERY_MS", 0, 0, 3_600_000)?);
     let sweep_for = Duration::from_millis(number(lookup, "SWEEP_FOR_MS", 50_000, 0, 900_000)?);
     let settings = Settings {
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Error> {
     };
     let engine = engine(&config, &Clients::from_env().await, wall_clock());
     let (engine, stack) = (&engine, config.stack());
-    // One invocation at a time, and the next one goes on where it was cut short.
+    // Invocations do not overlap, and each continues where the last one was cut short.
     let places = &Mutex::new(Places::new());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
         let deadline = event.context.deadline();
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Error> {
         let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
         let swept = Box::pin(supervisor.patrol(every, until)).await;
         *places_of() = supervisor.places();
-        // Once is enough, and by whoever leads.
+        // Once is enough: whoever leads does it.
         if let Ok(Sweep { stood_by: false, .. }) = swept
             && let Err(error) = Box::pin(ages::measure(engine, settings.shards)).await
         {

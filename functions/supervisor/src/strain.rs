@@ -1,6 +1,6 @@
 //! What a sweep learns about the agents: it records strained agents and alerts an operator once.
 //!
-//! The record is written before the alert and says that the alert is owed, until any supervisor has sent it.
+//! The record is written before the alert, and says that the alert is owed until a supervisor has sent it.
 
 use shared::engine::Engine;
 use shared::message::Effect;
@@ -10,21 +10,21 @@ use shared::task::OWED_GRACE;
 use shared::time::{SignedDuration, Timestamp, plus};
 use std::collections::BTreeMap;
 
-/// How often a supervisor that has nothing due looks whether another one died before its alert went out.
+/// How often a supervisor with nothing due checks whether another one died before it sent its alert.
 const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
 
 /// Looks after the alerts about agents.
 #[derive(Default)]
 pub(crate) struct Alerts {
-    /// When it last looked at what is recorded.
+    /// When it last read what is recorded.
     looked: Option<Timestamp>,
-    /// An alert was owed then.
+    /// Whether an alert was owed then.
     is_owed: bool,
 }
 
 impl Alerts {
-    /// Records which agents the sweep found strained, and sends the alerts that are owed. What fails is tried again by the
-    /// next sweep; recovery does not depend on it.
+    /// Records which agents the sweep found strained, and sends owed alerts. The next sweep retries what fails;
+    /// recovery does not depend on it.
     pub async fn follow<S: StateStore, M: Messenger>(
         &mut self,
         engine: &Engine<S, M>,
@@ -35,7 +35,7 @@ impl Alerts {
         let strained: Vec<_> = held.iter().filter(|(_, held)| strain::is_strained(**held, looked_at, least)).collect();
         let now = engine.now();
         let is_time = self.looked.is_none_or(|looked| looked.duration_until(now).abs() >= LOOK_EVERY);
-        // While all is well this costs one read a minute.
+        // Under normal load this costs one read a minute.
         if strained.is_empty() && !self.is_owed && !is_time {
             return;
         }
@@ -57,21 +57,21 @@ impl Alerts {
                     }
                     known.insert(agent.clone(), next);
                 }
-                // Another supervisor saw it, too.
+                // Another supervisor saw it first.
                 Ok(false) => {}
                 Err(error) => warn(agent, &error),
             }
         }
         self.is_owed = false;
         for (agent, strain) in engine.agents().await.strained.iter().filter(|(_, strain)| strain.alert_owed) {
-            // Whoever recorded it is most likely sending it now.
+            // The supervisor that recorded it is most likely sending it now.
             let is_told = plus(strain.last, OWED_GRACE) <= now && tell(engine, agent, strain).await;
             self.is_owed |= !is_told;
         }
     }
 }
 
-/// Sends the alert, and records that it is owed no longer. If that fails it goes out once more.
+/// Sends the alert and records that it is no longer owed. If the record fails, the alert is sent again.
 async fn tell<S: StateStore, M: Messenger>(engine: &Engine<S, M>, agent: &str, strain: &Strain) -> bool {
     for sent in engine.messenger.send(vec![Effect::Strained(Box::new(strain.event(agent)))]).await {
         if let Err(error) = sent {
@@ -95,7 +95,7 @@ async fn replace<S: StateStore, M: Messenger>(
     seen: Option<&Strain>,
 ) -> Result<bool, Error> {
     let replaced = engine.store.save_strain(agent, strain, seen).await;
-    // Saved or not, what this instance remembers is out of date.
+    // Saved or not, this instance's copy is now stale.
     engine.forget_agents();
     replaced
 }

@@ -18,13 +18,13 @@ use std::sync::{Arc, OnceLock};
 
 /// The agent of steps that are a URL: it calls what their workflow file names, with secrets filled in.
 pub struct Http {
-    /// Made for the first call: it reads the machine's root certificates, which is a good part of a cold start.
+    /// Created for the first call: it reads the machine's root certificates, a large part of a cold start.
     client: OnceLock<Client>,
     secrets: Arc<Secrets>,
 }
 
 impl Http {
-    /// An agent that looks secrets up in `secrets`. Where those are of the cloud, it calls nothing on its own machine.
+    /// An agent that looks up secrets in `secrets`. If those are in the cloud, it calls nothing on its own machine.
     #[must_use]
     pub fn new(secrets: Arc<Secrets>) -> Self {
         Self { client: OnceLock::new(), secrets }
@@ -40,7 +40,7 @@ impl Http {
 
     async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
         let Some(call) = &request.http else {
-            // Known to this version, but not to the scheduler that sent it.
+            // This version knows URL steps; the scheduler that sent the request does not.
             return Err(unready("the request contains no URL; an earlier version of the scheduler sent it".into()));
         };
         let url = call.url_for(&request.task_id.0, &request.step);
@@ -59,7 +59,7 @@ impl Http {
         }
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
-        // Half of the time at most: past all of it, the wait would count against the host.
+        // At most half of the time: a wait for all of it would count against the host.
         let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
         let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets could not be read in time".into())))?;
         let mask = Mask::new(secrets.values().cloned());
@@ -82,7 +82,7 @@ impl Http {
         Ok(mask.value(output))
     }
 
-    /// The secrets that the call needs. One that is missing may be put there, so the order waits for it on its ladder.
+    /// The secrets that the call needs. A missing one may still be added, so the order retries on its ladder.
     async fn look_up<'a>(&self, call: &'a http::Http) -> Result<BTreeMap<&'a str, String>, AgentError> {
         let mut found = BTreeMap::new();
         for name in call.secrets() {
@@ -103,7 +103,7 @@ impl Agent for Http {
         http::AGENT
     }
 
-    /// Host and port: what fails or is slow is a machine, not one of its paths.
+    /// Host and port: it is a machine that fails or is slow, not one of its paths.
     fn remote(&self, request: &Request) -> Option<String> {
         let url = Url::parse(&request.http.as_ref()?.url_for("x", "x")).ok()?;
         Some(url.origin().ascii_serialization())
@@ -114,17 +114,17 @@ impl Agent for Http {
     }
 }
 
-/// Not called, nor will any attempt at this call.
+/// Not called, and no attempt at this call will be.
 fn refused(error: String) -> AgentError {
     not_called(error, true)
 }
 
-/// Not called, until something on this side is mended.
+/// Not called until something on this side is fixed.
 fn unready(error: String) -> AgentError {
     not_called(error, false)
 }
 
-/// The host where it is an address and no name: no resolver is asked for that one.
+/// The host if it is an address and not a name: the resolver is not asked for an address.
 fn address(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }

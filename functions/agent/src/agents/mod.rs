@@ -1,4 +1,4 @@
-//! The agents. A new one is a file here, and a line in [`all`].
+//! The agents. A new one takes a file here and a line in [`all`].
 
 mod fraud;
 pub mod http;
@@ -29,8 +29,8 @@ pub fn all(url: impl Fn(&str) -> String, secrets: &Arc<Secrets>) -> Vec<Arc<dyn 
     ]
 }
 
-/// An agent for each pool in `layout` that is not called as its agent: the pool's name, and the agent, calling its remote
-/// service below the URL that `url` gives for agent and pool.
+/// An agent for each pool in `layout` that is not named like its agent: the pool's name, and the agent, calling its
+/// remote service below the URL that `url` gives for agent and pool.
 #[must_use]
 pub fn in_pools(
     layout: &Layout,
