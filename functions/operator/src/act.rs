@@ -46,10 +46,10 @@ pub struct Body {
 /// The names of the acts, as in the routes.
 pub const NAMES: [&str; 8] = ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume"];
 
-/// The act called `name` with what `body` gives to it.
+/// The act called `name` with the fields of `body`; `None` for another name.
 ///
 /// # Errors
-/// A field that this act does not take. `None` for another name.
+/// A field that this act does not take.
 pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     let step = || body.step.clone();
     let (what, takes_step) = match name {
@@ -77,10 +77,10 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     })
 }
 
-/// Who and why, checked: the token's subject goes before the body's name.
+/// Who and why, checked: a token's subject takes precedence over the body's name.
 ///
 /// # Errors
-/// One of them is missing or too long.
+/// A field that is missing or too long.
 pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>) -> Result<(String, String), Problem> {
     let text = |field: &'static str, text: Option<&str>, most: usize| {
         let text = text.map(str::trim).filter(|text| !text.is_empty());
@@ -96,7 +96,7 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
-/// What may become of an act.
+/// The possible outcomes of an act.
 pub const OUTCOMES: [&str; 8] =
     ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unreadable", "unavailable"];
 

@@ -1,4 +1,4 @@
-//! Agents: which there are, how much waits for them, and pausing them.
+//! Agents: their list, how much waits for them, and pausing them.
 
 use crate::queues::known;
 use crate::{Operator, act};
@@ -119,7 +119,7 @@ pub struct Queue {
 }
 
 impl Operator {
-    /// All agents. A queue that SQS says nothing of hides no other.
+    /// All agents. If SQS does not report a queue, the others are still shown.
     ///
     /// # Errors
     /// The store's.

@@ -1,8 +1,7 @@
 //! One act on many orders: by filter, at a bounded rate, with a result for each, and an end when too many fail.
 //!
-//! Each order is acted on at the version it was listed at, so one that has changed meanwhile is left alone; that the system sent
-//! its alert meanwhile is no change. A call ends
-//! after [`MAX_TIME`] at the latest and says where to go on.
+//! Each order is acted on at the version at which it was listed, so one that has changed since is left alone; an alert
+//! that the system sent since is no change. A call ends after [`MAX_TIME`] at the latest, with a cursor to continue.
 
 use crate::Operator;
 use crate::act::{self, Answer, Body};
@@ -26,7 +25,7 @@ pub const MAX_ORDERS: usize = 1000;
 pub const MAX_RATE: u32 = 100;
 /// Longest time of one call: well below API Gateway's 30 s.
 pub const MAX_TIME: Duration = Duration::from_secs(20);
-/// Most pages looked at in one call, so that a filter that finds little ends too.
+/// Most pages read in one call, so that a filter that finds little ends too.
 const MAX_PAGES: usize = 20;
 
 fn default_limit() -> usize {
@@ -106,7 +105,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds those that are not yet among the unreadable ones: a call that ends within a page begins with that page again.
+    /// Adds those that are not listed yet: after a call that ends within a page, the next one begins with that page.
     fn name(&mut self, unreadable: impl Iterator<Item = Unreadable>) {
         for one in unreadable {
             if self.unreadable.iter().all(|named| named.order_id != one.order_id) {
@@ -117,10 +116,10 @@ impl Report {
 }
 
 impl Operator {
-    /// Does it, or says what it would do.
+    /// Acts, or reports what it would do.
     ///
     /// # Errors
-    /// A field that cannot be, or the store's before anything was done. Later ones are results.
+    /// An invalid field, or the store's before anything was done. Later errors are results.
     pub async fn bulk(&self, bulk: &Bulk, subject: Option<&str>) -> Result<Report, Problem> {
         let (by, reason) = act::who_and_why(subject, bulk.by.as_deref(), bulk.reason.as_deref())?;
         let body = Body {
@@ -150,7 +149,7 @@ impl Operator {
             let page = match page {
                 Ok(page) => page,
                 Err(error) if report.results.is_empty() => return Err(act::unavailable(&error)),
-                // What was done is worth more to the person than the error; the cursor says where to go on.
+                // What was done matters more to the person than the error; the cursor says where to continue.
                 Err(_) => return Ok(report),
             };
             let (known, damaged) = match self.with_workflows(page.tasks).await {
@@ -194,7 +193,7 @@ impl Operator {
 fn previewed(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Error>) -> Answer {
     let answer = Answer::new(id, outcome);
     match answer.outcome {
-        // The version it would have is not its version.
+        // The version it would get is not its version.
         "applied" => Answer { outcome: "would_apply", version: None, ..answer },
         _ => answer,
     }

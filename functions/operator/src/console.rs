@@ -1,7 +1,7 @@
 //! The console: one page for operators, as files in this program.
 //!
-//! The files hold no data, so anybody may read them; whatever the page shows it asks for over the API, with the operator's
-//! token. It runs no script and no style but these files, and talks to nobody but this API.
+//! The files contain no data, so anybody may read them; the page gets everything it shows from the API, with the
+//! operator's token. It runs no script and no style but these files, and calls no server but this API.
 
 use aws_lambda_events::event::apigw::ApiGatewayV2httpResponse;
 use edge::http::answer;
@@ -41,7 +41,7 @@ const FILES: &[File] = files! {
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The file called `name`; the page itself without one. `None` if there is no such file.
+/// The file called `name`, by default the page itself. `None` if there is no such file.
 #[must_use]
 pub fn file(name: Option<&str>) -> Option<ApiGatewayV2httpResponse> {
     let name = name.unwrap_or("index.html");
@@ -50,13 +50,13 @@ pub fn file(name: Option<&str>) -> Option<ApiGatewayV2httpResponse> {
         ("content-security-policy", POLICY),
         ("referrer-policy", "no-referrer"),
         ("x-content-type-options", "nosniff"),
-        // Asked for again each time, and answered by 304: files of two versions never meet.
+        // Requested again each time, and answered with 304: files of two versions never meet.
         ("cache-control", "no-cache"),
     ];
     Some(answer(200, file.media_type, Some(file.text.to_owned()), &headers))
 }
 
-/// From `/console/` to `/console`, which the page's own addresses are relative to.
+/// From `/console/` to `/console`, the base of the page's relative addresses.
 #[must_use]
 pub fn without_slash() -> ApiGatewayV2httpResponse {
     answer(308, "", None, &[("location", "../console")])

@@ -1,5 +1,5 @@
-//! All there is to know about one order, for a person who decides about it: also another tenant's, because operators look
-//! after all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
+//! Everything about one order, for a person who decides about it; also another tenant's, because operators look after
+//! all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
 
 use crate::{Operator, act};
 use edge::problem::{self, Problem};
@@ -67,7 +67,7 @@ impl Operator {
     /// The order called `id`.
     ///
     /// # Errors
-    /// There is none, or the store's.
+    /// The order does not exist, or the store failed.
     pub async fn details(&self, id: &str) -> Result<Details, Problem> {
         let task = match Id::parse(id) {
             Some(id) => self.engine.store.load(&id).await.map_err(|e| act::unavailable(&e))?,

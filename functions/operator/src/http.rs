@@ -1,4 +1,4 @@
-//! The operator routes of the HTTP API, as API Gateway hands them over (payload format 2.0).
+//! The operator routes of the HTTP API, as API Gateway passes them on (payload format 2.0).
 
 use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
@@ -17,10 +17,10 @@ use shared::order::Id;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stepwarden_aws::traces::{self, Span};
 
-/// Largest body, in bytes: an edited input and what is around it.
+/// Largest body, in bytes: an edited input and the fields around it.
 pub const MAX_BODY: usize = 64 * 1024;
 
-/// Whether a request is for this function; every other one is for submission.
+/// Whether a request is for this function; all others are for submission.
 #[must_use]
 pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     let parts = parts(event);
@@ -49,7 +49,7 @@ pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> Api
     traced(answer, traceparent(&event))
 }
 
-/// The span of what changes something. The console looks at everything every few seconds, which would be all that is seen.
+/// The span of a request that changes something. The console polls every few seconds, and its spans would hide others.
 fn span(event: &ApiGatewayV2httpRequest) -> Span {
     let route = match parts(event).as_slice() {
         _ if event.request_context.http.method != "POST" => return Span::none(),
@@ -63,7 +63,7 @@ fn span(event: &ApiGatewayV2httpRequest) -> Span {
     Span::request("POST", route, traceparent(event).as_deref())
 }
 
-/// The answer with an `ETag`, or 304 if the client has it already.
+/// The answer with an `ETag`, or 304 if the client already has it.
 fn unless_known(event: &ApiGatewayV2httpRequest, mut answer: ApiGatewayV2httpResponse) -> ApiGatewayV2httpResponse {
     let Some(Body::Text(text)) = &answer.body else { return answer };
     let mut hasher = DefaultHasher::new();
@@ -84,7 +84,7 @@ fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
 async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     let method = event.request_context.http.method.as_str();
     let parts = parts(event);
-    // A browser loads the page before anybody is asked for a token; it holds no data.
+    // A browser loads the page before it asks for a token; the page contains no data.
     if let ("GET", ["console", rest @ ..]) = (method, parts.as_slice()) {
         return static_file(event, rest);
     }

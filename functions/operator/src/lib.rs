@@ -1,7 +1,7 @@
-//! The operator function: what a person does to orders, agents and queues, over HTTP; and the lists they look at.
+//! The operator function: what a person does to orders, agents and queues over HTTP, and the lists that show them.
 //!
-//! All decisions about an order are in [`shared::operator`]; here is the way from an HTTP event to the engine and back,
-//! one order at a time or many. API, command line and console call the same functions. It has no right on agents' queues.
+//! All decisions about an order are in [`shared::operator`]; this crate is the way from an HTTP event to the engine and
+//! back, for one order or many. API, command line and console use the same functions. It has no right on agents' queues.
 
 pub mod act;
 pub mod agents;
@@ -28,11 +28,11 @@ pub struct Operator {
     pub engine: Arc<Engine>,
     /// Moves poison messages.
     pub redriver: Redriver,
-    /// Which agents, pools and queues there are.
+    /// The agents, pools and queues of the system.
     pub config: Config,
     /// Names of the leases to show.
     pub leases: Vec<String>,
-    /// What the routes ask of a token.
+    /// What the routes require of a token.
     pub scopes: Scopes,
 }
 

@@ -19,13 +19,13 @@ use std::sync::Arc;
 use stepwarden_aws::DynamoStore;
 use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 
-/// Longest tenant and reference, in characters: no order has a longer one.
+/// Longest tenant and reference, in characters: no order has longer ones.
 pub const MAX_TEXT: usize = MAX_TENANT;
 /// Longest reason why a record cannot be read, in bytes.
 const MAX_WHY: usize = 300;
-/// Orders on a page where nothing else is asked.
+/// Orders on a page by default.
 const PAGE: usize = 50;
-/// What `GET /orders` takes.
+/// The parameters of `GET /orders`.
 pub const PARAMETERS: [&str; 9] = ["state", "workflow", "tenant", "reference", "from", "to", "cursor", "limit", "step"];
 
 /// One order in a list.
@@ -137,17 +137,17 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Nothing narrows it down.
+    /// Whether it matches every order.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         let texts = [&self.state, &self.workflow, &self.tenant, &self.reference, &self.agent, &self.step];
         texts.iter().all(|text| text.is_none()) && self.from.is_none() && self.to.is_none()
     }
 
-    /// The store's part of it.
+    /// The part of it that the store applies.
     ///
     /// # Errors
-    /// There is no such state, or a text is longer than anything it could fit.
+    /// There is no such state, or a text is too long to match anything.
     pub fn filter(&self) -> Result<Filter, Problem> {
         for (name, text, most) in [
             ("workflow", &self.workflow, MAX_NAME),
@@ -165,7 +165,7 @@ impl Wanted {
         Ok(Filter { state, paused, workflow, tenant, reference, from: self.from, to: self.to })
     }
 
-    /// Whether a step in trouble is the one wanted.
+    /// Whether a failing step matches.
     #[must_use]
     pub fn fits(&self, task: &Task, workflow: &Workflow) -> bool {
         if self.step.is_none() && self.agent.is_none() {
@@ -178,7 +178,7 @@ impl Wanted {
     }
 }
 
-/// Refuses a cursor that no page of `filter` can have ended with.
+/// Refuses a cursor that no page of `filter` can have returned.
 pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), Problem> {
     if cursor.is_none_or(|cursor| DynamoStore::is_cursor(filter, cursor)) {
         return Ok(());
@@ -187,14 +187,14 @@ pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), 
     Err(problem::invalid_field("cursor", detail))
 }
 
-/// The steps of `task` that failed, or wait after an attempt that did not get on: one that an open breaker held back is no
-/// failure, and keeps its order all the same.
+/// The steps of `task` that failed, or wait after an unsuccessful attempt. A step that an open breaker holds back has
+/// not failed, but holds its order up all the same.
 #[must_use]
 pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
     failures(task, workflow, false)
 }
 
-/// The same, with the steps whose next attempt is under way: a service that hangs keeps its orders there most of the time.
+/// The same, with the steps whose next attempt is in progress: a service that hangs usually keeps its orders there.
 pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
     let one = |(index, (step, spec)): (usize, (&shared::step::Step, &shared::workflow::Step))| {
         let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
@@ -225,7 +225,7 @@ impl Operator {
     /// The page that the query asks for.
     ///
     /// # Errors
-    /// A parameter that cannot be, or the store's.
+    /// An invalid parameter, or the store's.
     pub async fn list(&self, query: &BTreeMap<String, String>) -> Result<Rows, Problem> {
         let text = |name: &str| query.get(name).cloned();
         let time = |name: &'static str| query.get(name).map(|text| query::time(name, text)).transpose();
@@ -295,7 +295,7 @@ mod tests {
     use shared::task::{Priority, Submission};
     use shared::workflow::file::{Known, parse};
 
-    // E4: what an open breaker holds back counts no failure; a person sees it among what is being retried.
+    // E4: an open breaker counts no failure, but a person sees what it holds back among what is being retried.
     #[test]
     fn a_step_that_was_held_back_is_in_trouble() {
         let text =

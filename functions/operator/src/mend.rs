@@ -1,4 +1,4 @@
-//! A record that cannot be read: how it is stored, and the act that puts a mended one in its place.
+//! A record that cannot be read: how it is stored, and the act that replaces it with a mended one.
 //!
 //! Like all of the operator's routes these serve orders of every tenant: the owner of a damaged record cannot be known.
 
@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use stepwarden_aws::raw::Raw;
 use stepwarden_aws::telemetry::Chain;
 
-/// The act's name, as in its route. Not one of [`act::NAMES`]: those are for readable orders.
+/// The act's name, as in its route. It is not in [`act::NAMES`]: those are for readable orders.
 pub const NAME: &str = "mend";
-/// Largest body, in bytes: the longest record, written with spaces.
+/// Largest body, in bytes: the longest record, indented.
 pub const MAX_BODY: usize = 512 * 1024;
 /// Length of a mark, in characters.
 pub const MARK: usize = 16;
@@ -34,26 +34,26 @@ pub struct Record {
     pub why: Option<String>,
     /// Its text exactly as stored: JSON, if nothing damaged it.
     pub record: String,
-    /// The attributes beside it.
+    /// The record's other attributes.
     pub columns: BTreeMap<String, String>,
-    /// For `mend`: which save of the record this is.
+    /// Mark of this save of the record, for `mend`.
     pub seen: String,
 }
 
-/// A record in place of one that cannot be read.
+/// A corrected record that replaces an unreadable one.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mend {
-    /// Who, where no token says so.
+    /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// `seen` of the record that was looked at: the act is refused if it is another one now.
+    /// `seen` of the record that you read: the act is refused if the record has changed since.
     #[schemars(length(max = MARK))]
     pub seen: String,
-    /// The whole record, mended.
+    /// The complete corrected record.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub record: Value,
 }
@@ -69,10 +69,10 @@ impl Operator {
         Ok(Record { order_id, why, record: raw.text().to_owned(), columns: raw.columns(), seen: raw.mark() })
     }
 
-    /// Puts a mended record in the place of one that cannot be read, and lets the order go on.
+    /// Replaces a record that cannot be read with a mended one, and lets the order continue.
     ///
     /// # Errors
-    /// The record can be read, or is another one than the one that was seen; the mended one cannot be, or does not fit the order.
+    /// The record can be read or is not the one seen; or the mended one cannot be read or does not fit the order.
     pub async fn mend(&self, id: &str, mend: &Mend, subject: Option<&str>) -> Result<Done, Problem> {
         let (by, reason) = act::who_and_why(subject, mend.by.as_deref(), mend.reason.as_deref())?;
         let (order_id, raw) = self.raw(id).await?;
@@ -116,14 +116,14 @@ impl Operator {
                 )),
             };
         }
-        // What does not go out is owed, or found by the sweep: the record is in the due index wherever something is left to do.
+        // What is not sent is owed, or the sweep finds it: the record is in the due index if anything is left to do.
         for error in self.engine.messenger.send(effects).await.into_iter().filter_map(Result::err) {
             tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order continues with the next sweep");
         }
         Ok(Done { order_id, outcome: "applied", version: next.version })
     }
 
-    /// The task of a record that the system can go on with, or why it cannot: its text, or the definition that it names.
+    /// The task of a record from which the system can continue, or why it cannot: its text or its definition.
     async fn readable(&self, raw: &Raw) -> Result<Result<Task, String>, Problem> {
         let read = match raw.task() {
             Ok(task) => self.engine.workflow(&task.workflow_hash).await.map(|_| task),
@@ -143,9 +143,9 @@ impl Operator {
         Ok((order_id, raw.ok_or_else(none)?))
     }
 
-    /// The task that the mended text makes of the stored record.
+    /// The task that results from the mended text and the stored record.
     fn proposed(&self, raw: &Raw, record: &Value) -> Result<Task, Problem> {
-        // Here the place in the text is told; the columns are not the text's.
+        // This read names the place of a fault in the text; the columns are not part of it.
         read_field::<Task>("record", record)?;
         let mut task = raw.with_text(&record.to_string()).map_err(|error| {
             problem::not_allowed(
@@ -154,14 +154,14 @@ impl Operator {
             )
         })?;
         if !raw.is_due() {
-            // Whatever the text says: in another part no supervisor would look.
+            // Whatever the text says: no supervisor would look in another shard.
             task.shard = shard_of(&task.id, self.config.shards, false);
         }
         Ok(task)
     }
 }
 
-/// The answer to a mending where nothing is to be mended.
+/// The answer to mending a record that can be read.
 fn nothing_to_mend(task: &Task, by: &str, reason: &str) -> Result<Done, Problem> {
     if is_mended(task, by, reason) {
         return Ok(Done { order_id: task.id.clone(), outcome: "repeated", version: task.version });

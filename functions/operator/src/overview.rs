@@ -1,4 +1,4 @@
-//! What a person looks at first: what waits for them, what is stuck, and why. A bounded number of reads, whatever there is.
+//! What a person looks at first: what waits for them, what is stuck, and why. The number of reads is bounded.
 
 use crate::agents::{Paused, Strained};
 use crate::list::{Row, Unreadable, failures, row};
@@ -20,12 +20,12 @@ use stepwarden_aws::list::{Filter, MAX_PAGE};
 
 /// Most open orders counted in one part of the due index.
 const MAX_COUNTED: u32 = 500;
-/// Open orders looked at, of all parts together.
+/// Open orders read, of all parts together.
 const LOOKED_AT: usize = 100;
 /// Most reasons in a group.
 const MAX_REASONS: usize = 20;
 
-/// How the system stands.
+/// The state of the system.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Overview {
     /// Orders in Error.
@@ -120,11 +120,11 @@ pub struct Oldest {
     pub is_exact: bool,
 }
 
-/// How many orders are open, the oldest, those that are being retried, open breakers, and what cannot be read.
+/// How many orders are open, the oldest, those that are being retried, open breakers, and unreadable ones.
 type Open = (Count, Option<Oldest>, Group, BTreeMap<String, Breaker>, Vec<Unreadable>);
 
 impl Operator {
-    /// How the system stands.
+    /// The state of the system.
     ///
     /// # Errors
     /// The store's.
@@ -144,7 +144,7 @@ impl Operator {
         let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
         let ((waiting, one), (paused, two), (open, oldest, retrying, breakers, three)) = (waiting, paused, open);
         let mut unreadable: Vec<Unreadable> = [one, two, three, aside].into_iter().flatten().collect();
-        // One that waits for a person may owe an alert, and then it is in both indexes.
+        // An order that waits for a person may owe an alert, and is then in both indexes.
         unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
         unreadable.dedup_by(|a, b| a.order_id == b.order_id);
         Ok(Overview { waiting, paused, retrying, open, oldest, unreadable, paused_agents, strained_agents, breakers })
@@ -157,7 +157,7 @@ impl Operator {
         Ok((Group { count: Count { count: rows.len(), more: page.next.is_some() }, why: why(&rows) }, unreadable))
     }
 
-    /// What sweeps set aside. They put it off, so that it is not among the first open orders any more.
+    /// The orders that sweeps set aside. They are deferred, so they are no longer among the first open orders.
     async fn aside(&self) -> Result<Vec<Unreadable>, Error> {
         let page = self.engine.store.list_aside().await?;
         let (_, damaged) = self.with_workflows(page.tasks).await?;
@@ -173,8 +173,8 @@ impl Operator {
         Ok((known.iter().map(row).collect(), damaged))
     }
 
-    /// Open orders: how many, the oldest, and those that are being retried. Whatever failed has been moved to the last parts
-    /// of the due index, so these are looked at first; in the others the first order is the oldest one.
+    /// Open orders: how many, the oldest, and those that are being retried. A failure moves an order to the last parts
+    /// of the due index, so these are read first; in each other part the first order is the oldest.
     async fn open(&self) -> Result<Open, Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
         let parts: Vec<_> = parts.collect();
@@ -211,13 +211,13 @@ impl Operator {
     }
 }
 
-/// What is looked at, what was moved first, and whether that is all of it.
+/// What to read, moved orders first, and whether that is all of it.
 fn looked_at<T>(moved: Vec<T>, first: Vec<T>) -> (Vec<T>, bool) {
     let are_all = moved.len() + first.len() <= LOOKED_AT;
     (moved.into_iter().chain(first).take(LOOKED_AT).collect(), are_all)
 }
 
-/// The rows by what is wrong with them: where, and with which error.
+/// The rows grouped by what is wrong with them: where, and with which error.
 fn why(rows: &[Row]) -> Vec<Why> {
     let mut all: Vec<(Why, String, Timestamp)> = Vec::new();
     for row in rows {
@@ -246,9 +246,9 @@ fn why(rows: &[Row]) -> Vec<Why> {
     all.into_iter().map(|(why, ..)| why).take(MAX_REASONS).collect()
 }
 
-/// An error without what names one order in it: of two that differ in a number or an id alone, a person would say that they are
-/// the same. What has up to three characters stays: a status of HTTP says what is wrong. How often it was tried, in parentheses at
-/// the end, does not count either.
+/// An error without what identifies one order in it: to a person, two errors that differ only in a number or an id are
+/// the same. Words of up to three characters stay, because an HTTP status says what is wrong. The number of calls in
+/// parentheses at the end does not count either.
 fn kind(error: &str) -> String {
     let error = error.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map_or(error, |(text, _)| text);
     let is_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
@@ -264,7 +264,7 @@ fn kind(error: &str) -> String {
     kind
 }
 
-/// The open breakers, as the orders that they hold back say.
+/// The open breakers, as reported by the orders that they hold back.
 fn breakers(rows: &[Row]) -> BTreeMap<String, Breaker> {
     let mut all: BTreeMap<String, (Breaker, Timestamp)> = BTreeMap::new();
     for row in rows {
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    // What differs by a number or an id alone is one cause, and another error is another.
+    // Errors that differ only in a number or an id are one cause; other errors are others.
     #[test]
     fn causes_are_grouped_by_their_error() {
         let table = [
@@ -339,7 +339,7 @@ mod tests {
         assert!(breakers(&rows[2..]).is_empty());
     }
 
-    // However many shards there are, orders in trouble are not pushed out by those that only wait their turn.
+    // However many shards there are, orders in trouble are not crowded out by orders that only wait their turn.
     #[test]
     fn what_was_moved_is_looked_at_first() {
         let first = vec!['f'; 2 * LOOKED_AT];

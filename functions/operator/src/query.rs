@@ -1,10 +1,10 @@
-//! Parameters that only lists have.
+//! Parameters of lists only.
 
 use edge::problem::{Problem, invalid_field};
 use shared::task::ProcessState;
 use shared::time::Timestamp;
 
-/// A state by its name, in any case; `paused` is one for this purpose.
+/// A state by its name, in any case; `paused` counts as one here.
 pub(crate) fn state(text: &str) -> Result<(Option<ProcessState>, bool), Problem> {
     if text.eq_ignore_ascii_case("paused") {
         return Ok((None, true));
@@ -15,7 +15,7 @@ pub(crate) fn state(text: &str) -> Result<(Option<ProcessState>, bool), Problem>
         .ok_or_else(|| invalid_field("state", format!("must be one of {}", state_names().join(", "))))
 }
 
-/// What [`state`] takes, as it is written in answers.
+/// The names that [`state`] accepts, as answers spell them.
 pub fn state_names() -> Vec<&'static str> {
     ProcessState::ALL.iter().map(|state| state.name()).chain(["Paused"]).collect()
 }

@@ -15,9 +15,9 @@ use stepwarden_aws::redrive::{Counts, MAX_MOVED, MAX_RATE, Moved, Wish};
 use stepwarden_aws::schema::consumed;
 use stepwarden_aws::telemetry::Chain;
 
-/// Messages moved where no limit is given.
+/// Messages moved by default.
 const LIMIT: usize = 100;
-/// Queues, or parts of the due index, that one request asks for their counts at once.
+/// Queues, or parts of the due index, whose counts one request reads concurrently.
 pub(crate) const AT_ONCE: usize = 8;
 /// Longest reason why a queue's message counts are unknown, in bytes.
 const MAX_WHY: usize = 300;
@@ -26,7 +26,7 @@ const MAX_WHY: usize = 300;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Queue")]
 pub struct QueueRow {
-    /// Its name, as [`Operator::redrive`] takes it.
+    /// Its name, as in `POST /queues/{name}/redrive`.
     pub name: String,
     /// Messages that wait, are with a consumer, or are not yet to be seen. Absent where SQS did not say.
     #[serde(flatten)]
@@ -95,10 +95,10 @@ pub struct Leases {
 }
 
 impl Operator {
-    /// Moves poison messages of the queue called `name` back.
+    /// Moves poison messages back to the queue called `name`.
     ///
     /// # Errors
-    /// There is no such queue, a number is out of bounds, or SQS's.
+    /// There is no such queue, a number is out of range, or SQS failed.
     pub async fn redrive(&self, name: &str, wish: &Redrive, by: &str, reason: &str) -> Result<Moved, Problem> {
         let known = self.redriver.queues();
         if !known.iter().any(|queue| queue == name) {
@@ -123,8 +123,8 @@ impl Operator {
         self.redriver.redrive(name, wish).await.map_err(|e| act::unavailable(&e))
     }
 
-    /// All queues: those that functions consume, notices, and messages set aside. One that SQS says nothing of hides no
-    /// other.
+    /// All queues: those that functions consume, notices, and messages set aside. If SQS does not report one, the
+    /// others are still shown.
     pub async fn queues(&self) -> Vec<QueueRow> {
         // The classes of a queue share its dead letters.
         let mut all: Vec<_> = consumed(&self.config).into_iter().map(|q| (q.name == q.of, q.name)).collect();
@@ -141,7 +141,7 @@ impl Operator {
         stream::iter(all).map(one).buffered(AT_ONCE).collect().await
     }
 
-    /// The leases as they stand; one that was never taken is left out.
+    /// All leases that were ever taken.
     ///
     /// # Errors
     /// The table's.
@@ -161,7 +161,7 @@ impl Operator {
     }
 }
 
-/// What SQS said, or why it did not.
+/// What SQS reported, or why it did not.
 pub(crate) fn known<T>(answer: Result<T, Error>) -> (Option<T>, Option<String>) {
     match answer {
         Ok(count) => (Some(count), None),
