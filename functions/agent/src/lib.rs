@@ -94,13 +94,13 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
         let request = match batch::parse::<Request>(&record) {
             Ok(request) => request,
             Err(reason) => {
-                traces::Span::message(&record, None).fail("unreadable");
+                traces::Span::unreadable(&record);
                 aside.push((record, reason));
                 continue;
             }
         };
-        let span = traces::Span::message(&record, request.traceparent.as_deref());
-        span.step(&request.task_id, &request.step, request.attempt);
+        let span = traces::Span::message("request", &record, &request.task_id, request.traceparent.as_deref());
+        span.step(&request.step, request.attempt);
         span.set_text("agent", &request.agent);
         if let Some(agent) = runtime.agent_of(&request) {
             work.push(async move {

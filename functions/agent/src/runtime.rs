@@ -13,8 +13,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stepwarden_aws::{metrics, telemetry, traces};
-use tracing::Instrument;
+use stepwarden_aws::{metrics, traces};
 
 /// Most breakers kept for agents that call more than one remote service: those called last.
 const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
@@ -103,12 +102,6 @@ impl Runtime {
 
     /// One attempt. `None` is silence: the time ran out, and now only the supervisor acts.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
-        let Request { task_id, step, attempt, traceparent, .. } = request;
-        let span = telemetry::step_span("request", task_id, step, *attempt, traceparent.as_deref());
-        self.reply_to(guarded, request).instrument(span).await
-    }
-
-    async fn reply_to(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let outcome = self.attempt(&guarded, request).await;
         // Not even an error after the deadline: another agent may have the step by now.
         let outcome = outcome.filter(|_| self.now() < request.complete_by);

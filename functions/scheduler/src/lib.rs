@@ -14,15 +14,12 @@ use shared::order::Id;
 use shared::ports::{Error, Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::telemetry::{self, Chain};
-use stepwarden_aws::{metrics, traces};
-use tracing::Span;
+use stepwarden_aws::metrics;
+use stepwarden_aws::telemetry::Chain;
+use stepwarden_aws::traces::{self, Span};
 
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
-
-/// The kind of error of a message that does not belong in this queue.
-const UNREADABLE: &str = "unreadable";
 
 /// Handles one batch. Only the records that fail are redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
@@ -32,38 +29,36 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
         match parse(&record) {
             // The store would always refuse such a key, and with an error like an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
-                traces::Span::message(&record, None).fail(UNREADABLE);
+                Span::unreadable(&record);
                 aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
             }
             // Agents may send to this queue, and all that they may do is reply.
             Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
-                traces::Span::message(&record, None).fail(UNREADABLE);
+                Span::unreadable(&record);
                 aside.push((record, "this queue takes only replies".into()));
             }
             Ok(message) => {
                 let waited = waits::of(&message, &record);
-                let spans = (span(&message), traced(&record, &message));
-                senders.extend(spans.1.traceparent().map(|span| (message.task_id().clone(), None, span)));
-                records.push((record, waited, spans));
+                let span = span(&record, &message);
+                senders.extend(span.traceparent().map(|sender| (message.task_id().clone(), None, sender)));
+                records.push((record, waited, span));
                 events.push((message.task_id().clone(), to_event(message)));
             }
             Err(reason) => {
-                traces::Span::message(&record, None).fail(UNREADABLE);
+                Span::unreadable(&record);
                 aside.push((record, reason));
             }
         }
     }
     let answers = traces::sending(senders, engine.handle(events)).await;
     let mut long = Vec::new();
-    for ((record, waited, (span, traced)), answer) in records.into_iter().zip(answers) {
+    for ((record, waited, span), answer) in records.into_iter().zip(answers) {
         if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
-            // Not every message carries it.
-            span.record("trace_id", telemetry::trace_id(task.traceparent.as_deref()));
-            traced.belongs_to(task.traceparent.as_deref());
-            traced.set_text("workflow", &task.workflow);
-            traced.set("state", task.process_state().name());
+            span.belongs_to(task.traceparent.as_deref());
+            span.set_text("workflow", &task.workflow);
+            span.set("state", task.process_state().name());
         }
-        let _within = span.entered();
+        let _within = span.enter();
         if let (Ok(handled), false) = (&answer, waited.is_empty()) {
             long.push((handled.clone(), waited));
         }
@@ -72,7 +67,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 tracing::debug!(version = task.version, state = task.process_state().name(), "moved a task on");
             }
             Ok(Handled::Kept(Kept::Foreign, task)) => {
-                traced.fail("foreign");
+                span.fail("foreign");
                 aside.push((record, format!("task {} has no such step or attempt", task.id)));
             }
             Ok(Handled::Kept(why, task)) => {
@@ -82,15 +77,15 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
                 tracing::debug!(version = task.version, ?why, "left a task unchanged");
             }
             Ok(Handled::NoSuchTask) => {
-                traced.fail("no_such_task");
+                span.fail("no_such_task");
                 aside.push((record, "there is no such task".into()));
             }
             Err(error @ Error::Corrupt { .. }) => {
-                traced.fail("corrupt");
+                span.fail("corrupt");
                 aside.push((record, error.to_string()));
             }
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
-                traced.fail("unavailable");
+                span.fail("unavailable");
                 tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
                 response.fail(&record.message_id);
             }
@@ -160,28 +155,17 @@ fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
     Some(ToScheduler::Reply(Reply { task_id, step, attempt, tenant, queued_ms, traceparent, outcome }))
 }
 
-fn span(message: &ToScheduler) -> Span {
+fn span(record: &Record, message: &ToScheduler) -> Span {
+    let span = |what, order: &Option<String>| Span::message(what, record, message.task_id(), order.as_deref());
     match message {
-        ToScheduler::Wake(wake) => telemetry::span("wake", &wake.task_id, wake.traceparent.as_deref()),
+        ToScheduler::Wake(wake) => span("wake", &wake.traceparent),
         ToScheduler::Reply(reply) => {
-            telemetry::step_span("reply", &reply.task_id, &reply.step, reply.attempt, reply.traceparent.as_deref())
+            let span = span("reply", &reply.traceparent);
+            span.step(&reply.step, reply.attempt);
+            span
         }
-        ToScheduler::Cancel(cancel) => telemetry::span("cancel", &cancel.task_id, None),
+        ToScheduler::Cancel(_) => span("cancel", &None),
     }
-}
-
-fn traced(record: &Record, message: &ToScheduler) -> traces::Span {
-    let order = match message {
-        ToScheduler::Wake(wake) => wake.traceparent.as_deref(),
-        ToScheduler::Reply(reply) => reply.traceparent.as_deref(),
-        ToScheduler::Cancel(_) => None,
-    };
-    let span = traces::Span::message(record, order);
-    match message {
-        ToScheduler::Reply(reply) => span.step(&reply.task_id, &reply.step, reply.attempt),
-        ToScheduler::Wake(_) | ToScheduler::Cancel(_) => span.order(message.task_id()),
-    }
-    span
 }
 
 fn to_event(message: ToScheduler) -> Event {

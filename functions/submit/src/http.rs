@@ -102,7 +102,7 @@ async fn post_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
-    let span = traces::Span::request("POST", "/orders", traceparent(event).as_deref());
+    let span = traces::Span::request("POST", "/orders", traceparent(event).as_deref()).logged("submit");
     let answer = span.around(Box::pin(accept(submit, event, &span))).await;
     match &answer {
         Ok(_) => span.answered(202, None),
@@ -127,8 +127,8 @@ async fn accept<S: StateStore, M: Messenger>(
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
     let tenant = tenant(event, &submit.scopes.tenant_claim)?;
+    span.order(&Id::derive(tenant, key), submission.traceparent.as_deref());
     let order_id = submit.accept(tenant, key, submission).await?;
-    span.order(&order_id);
     let status_url = format!("/orders/{order_id}");
     let accepted = Accepted { order_id, status_url };
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))

@@ -7,6 +7,7 @@ use edge::http;
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::Value;
+use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::traces::{self, Senders, Span};
@@ -57,13 +58,11 @@ async fn accept<S: StateStore, M: Messenger>(
         let (key, mut submission) = parsed?;
         let sender = || record.sender.as_deref().and_then(shared::trace::traceparent);
         submission.traceparent = span.traceparent().or(submission.traceparent).or_else(sender);
+        span.order(&Id::derive(&submit.queue_tenant, &key), submission.traceparent.as_deref());
         submit.accept_by_message(&submit.queue_tenant, &key, submission).await
     };
     match span.around(accepted).await {
-        Ok(news) => {
-            span.order(&news.id);
-            Ok((news, span.traceparent()))
-        }
+        Ok(news) => Ok((news, span.traceparent())),
         Err(problem) => {
             span.fail(problem.code);
             Err(problem)

@@ -21,9 +21,8 @@ use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use stepwarden_aws::metrics;
-use stepwarden_aws::telemetry::{self, Chain};
+use stepwarden_aws::telemetry::Chain;
 use tokio::time::{Instant, sleep};
-use tracing::{Instrument, Span};
 
 /// Largest body of a submission, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
@@ -123,11 +122,6 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
-        let span = span(tenant, key, &submission);
-        Box::pin(self.accept_now(tenant, key, submission)).instrument(span).await
-    }
-
-    async fn accept_now(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let (workflow, order, task) = self.check(tenant, key, submission)?;
         // A caller that lost the answer to an accepted order gets it again, whatever the load.
         if let Some(overload) = self.engine.overload(workflow, tenant, task.priority).await
@@ -151,11 +145,6 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// As above, but never for overload.
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
-        let span = span(tenant, key, &submission);
-        Box::pin(self.accept_in_time(tenant, key, submission)).instrument(span).await
-    }
-
-    async fn accept_in_time(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
         if let Ok(workflow) = self.workflow(submission.workflow.as_deref()) {
             let patience = Instant::now() + PATIENCE;
             while Instant::now() < patience
@@ -288,10 +277,6 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         }
         sent.iter().map(Result::is_ok).collect()
     }
-}
-
-fn span(tenant: &str, key: &str, submission: &Submission) -> Span {
-    telemetry::span("submit", &Id::derive(tenant, key), submission.traceparent.as_deref())
 }
 
 /// The store's error as a problem.

@@ -16,7 +16,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, Config, schema, traces};
+use stepwarden_aws::{Clients, Config, batch, schema, traces};
 use stepwarden_embedded::{Endpoints, Options};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
@@ -120,9 +120,9 @@ impl Function {
     async fn senders(&self) -> Vec<String> {
         let url = format!("{}{}", self.queue_prefix, queue::SCHEDULER);
         let received = self.clients.sqs.receive_message().queue_url(url).max_number_of_messages(10);
-        let received = received.message_attribute_names(traces::ATTRIBUTE).send().await.unwrap();
+        let received = received.message_attribute_names(batch::ATTRIBUTE).send().await.unwrap();
         let sender = |message: &aws_sdk_sqs::types::Message| {
-            message.message_attributes()?.get(traces::ATTRIBUTE)?.string_value().map(str::to_owned)
+            message.message_attributes()?.get(batch::ATTRIBUTE)?.string_value().map(str::to_owned)
         };
         received.messages().iter().filter_map(sender).collect()
     }
@@ -217,7 +217,7 @@ async fn spans_are_exported_before_the_answer() {
             order["traceparent"] = traceparent(body).into();
         }
         let mut event = record(key, order);
-        event["Records"][0]["messageAttributes"] = json!({traces::ATTRIBUTE: {
+        event["Records"][0]["messageAttributes"] = json!({batch::ATTRIBUTE: {
             "stringValue": traceparent(sender), "dataType": "String", "stringListValues": [], "binaryListValues": [],
         }});
         let (answer, _) = submit.invoke(event).await;

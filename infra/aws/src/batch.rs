@@ -2,7 +2,6 @@
 //! (`ReportBatchItemFailures`).
 
 use crate::telemetry::Chain;
-use crate::traces;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
@@ -14,6 +13,9 @@ use std::collections::HashMap;
 const MAX_BODY: usize = 900 * 1024;
 /// Longest reason, in bytes: a parser quotes what it did not expect, which may be the whole message.
 const MAX_REASON: usize = 1000;
+
+/// The attribute of a message that holds the `traceparent` of the span that sent it.
+pub const ATTRIBUTE: &str = "traceparent";
 
 /// A record of an `SqsEvent`, as far as a handler needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
                 .unwrap_or_default()
                 .to_owned(),
             waited: waited(&record.attributes),
-            sender: record.message_attributes.get(traces::ATTRIBUTE).and_then(|value| value.string_value.clone()),
+            sender: record.message_attributes.get(ATTRIBUTE).and_then(|value| value.string_value.clone()),
             body: record.body.unwrap_or_default(),
         })
         .collect()

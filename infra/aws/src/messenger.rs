@@ -1,5 +1,6 @@
 //! The Messenger on SQS and EventBridge: everything that is to be sent, in as few requests as the services allow.
 
+use crate::batch::ATTRIBUTE;
 use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::state_store::unavailable;
@@ -216,7 +217,7 @@ impl Messenger for SqsMessenger {
 
 fn attributes(sender: &str) -> HashMap<String, MessageAttributeValue> {
     let value = MessageAttributeValue::builder().data_type("String").string_value(sender);
-    HashMap::from([(traces::ATTRIBUTE.to_owned(), value.build().expect("its type is set"))])
+    HashMap::from([(ATTRIBUTE.to_owned(), value.build().expect("its type is set"))])
 }
 
 /// Parcels for the same queue together, at most ten and at most 1 MiB at a time.

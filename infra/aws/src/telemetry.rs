@@ -1,13 +1,10 @@
 //! Logs: JSON lines in Lambda, text for people elsewhere; the level comes from `RUST_LOG`, or is `info`.
 
-use shared::order::Id;
 use shared::visible;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use tracing::Span;
-use tracing::field::Empty;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for this process, to standard error. A second call changes nothing.
@@ -84,23 +81,6 @@ pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
     let text = traceparent?;
     shared::trace::traceparent(text)?;
     text.split('-').nth(1)
-}
-
-/// The span of one message about an order: what is logged within it says which one. Enabled at every level, so that an error
-/// has these fields where errors alone are logged.
-#[must_use]
-pub fn span(what: &'static str, order: &Id, traceparent: Option<&str>) -> Span {
-    let trace_id = trace_id(traceparent);
-    tracing::error_span!("message", what, task.id = %brief(&order.0), trace_id, step.name = Empty, step.attempt = Empty)
-}
-
-/// The same about one attempt at a step.
-#[must_use]
-pub fn step_span(what: &'static str, order: &Id, step: &str, attempt: u32, traceparent: Option<&str>) -> Span {
-    let span = span(what, order, traceparent);
-    span.record("step.name", &*brief(step));
-    span.record("step.attempt", attempt);
-    span
 }
 
 /// An error with its causes, one after another: what is logged as `error`. As a value of its own an error loses its causes

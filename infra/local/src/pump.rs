@@ -10,9 +10,8 @@ use futures::future::BoxFuture;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::batch::Response;
+use stepwarden_aws::batch::{self, Response};
 use stepwarden_aws::clients::long_poll;
-use stepwarden_aws::traces;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -185,7 +184,7 @@ async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
         .max_number_of_messages(BATCH)
         .wait_time_seconds(LONG_POLL_S)
         .set_message_system_attribute_names(Some(ATTRIBUTES.to_vec()))
-        .message_attribute_names(traces::ATTRIBUTE)
+        .message_attribute_names(batch::ATTRIBUTE)
         .customize()
         .config_override(long_poll())
         .send()

@@ -12,6 +12,7 @@ use opentelemetry_otlp::{ExporterBuildError, Protocol, RetryPolicy, SpanExporter
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter as _, SpanProcessor};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
@@ -21,6 +22,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 const MAX_WAITING: usize = 2048;
 /// So many of them are exported whatever the collector's pace: the rest is room for what ends meanwhile.
 const CROWDED: usize = MAX_WAITING / 2;
+/// Links of one span. What acts on many orders may act on each of them several times, which is one link.
+const MAX_LINKS: usize = 128;
+/// The same with repetitions, which a span holds until it ends.
+const MAX_REPEATED_LINKS: u32 = 1024;
 /// Spans of one request.
 const BATCH: usize = 512;
 /// How often the local system exports.
@@ -66,27 +71,18 @@ struct Pace {
     next: Option<Instant>,
     /// How many times in a row it did not take spans.
     failures: u32,
-    /// How long it was waited for in vain since it last answered.
-    silent: Duration,
 }
 
 impl Pace {
     fn took(&mut self, took: Duration) {
         let pause = if took <= QUICK { Duration::ZERO } else { (took * SPACING).min(MAX_SPACING) };
-        *self = Self { next: Some(Instant::now() + pause), ..Self::default() };
-    }
-
-    /// An invocation had no more time for it. That says nothing of the collector until it has had [`PATIENCE`].
-    fn cut(&mut self, took: Duration) {
-        self.silent += took;
-        self.next = Some(Instant::now() + (took * SPACING).min(MAX_SPACING));
+        *self = Self { next: Some(Instant::now() + pause), failures: 0 };
     }
 
     /// How long nothing is sent now.
     fn failed(&mut self) -> Duration {
         let pause = HOLD_OFF.saturating_mul(1 << self.failures.min(16)).min(MAX_HOLD_OFF);
         self.failures += 1;
-        self.silent = Duration::ZERO;
         self.next = Some(Instant::now() + pause);
         pause
     }
@@ -139,8 +135,9 @@ struct Collect(Arc<Waiting>);
 impl SpanProcessor for Collect {
     fn on_start(&self, _: &mut Span, _: &Context) {}
 
-    fn on_end(&self, span: SpanData) {
+    fn on_end(&self, mut span: SpanData) {
         if span.span_context.is_sampled() {
+            tidy(&mut span);
             self.0.push(span);
         }
     }
@@ -152,6 +149,17 @@ impl SpanProcessor for Collect {
     fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
         Ok(())
     }
+}
+
+/// The SDK appends what is said again, and a link that is made again: of attributes the last one counts, of links one.
+fn tidy(span: &mut SpanData) {
+    let attributes = std::mem::take(&mut span.attributes).into_iter().map(|pair| (pair.key, pair.value));
+    let attributes: BTreeMap<_, _> = attributes.collect();
+    span.attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value)).collect();
+    let (mut seen, links) = (HashSet::new(), &mut span.links);
+    links.links.retain(|link| seen.insert((link.span_context.trace_id(), link.span_context.span_id())));
+    links.dropped_count += links.links.len().saturating_sub(MAX_LINKS) as u32;
+    links.links.truncate(MAX_LINKS);
 }
 
 /// Begins to make spans, if the environment names an endpoint: `OTEL_EXPORTER_OTLP_ENDPOINT` or
@@ -191,8 +199,11 @@ fn build(instance: &str) -> Result<Pipeline, ExporterBuildError> {
     let resource = resource(instance);
     exporter.set_resource(&resource);
     let waiting = Arc::<Waiting>::default();
-    let provider =
-        SdkTracerProvider::builder().with_resource(resource).with_span_processor(Collect(Arc::clone(&waiting))).build();
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource)
+        .with_max_links_per_span(MAX_REPEATED_LINKS)
+        .with_span_processor(Collect(Arc::clone(&waiting)))
+        .build();
     let tracer = provider.tracer("stepwarden");
     let outlet = Outlet { exporter, waiting, trouble, pace: tokio::sync::Mutex::default() };
     Ok(Pipeline { tracer, outlet })
@@ -278,12 +289,6 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
                     // The next one takes as long, or somewhat longer.
                     least = LEAST.max(took * 2);
                     continue;
-                }
-                // All but what was spent before the first request.
-                Err(_) if pace.silent + took + LEAST < PATIENCE => {
-                    pace.cut(took);
-                    tracing::warn!(spans, "spans are lost: there was no time to wait for the collector");
-                    break;
                 }
                 Err(_) => "no answer".to_owned(),
                 Ok(Err(error)) => match self.trouble.take() {
@@ -469,20 +474,9 @@ mod tests {
         world.collector.set(Some(MS), false);
         world.invoke(1, PATIENCE).await;
         world.collector.set(None, false);
-        world.invoke(1, PATIENCE).await;
+        world.invoke(1, 500 * MS).await;
+        assert_eq!(world.failures().await, 1, "silence counts in a short invocation, too");
         sleep(HOLD_OFF).await;
         assert_eq!(world.invoke(1, PATIENCE).await, PATIENCE, "after a success it is the first pause again");
-    }
-
-    // Telemetry: invocations with little time find out, too, that it is dead.
-    #[tokio::test(start_paused = true)]
-    async fn patience_adds_up_over_short_invocations() {
-        let world = world(None);
-        let mut waited = Duration::ZERO;
-        while world.failures().await == 0 {
-            waited += world.invoke(1, 500 * MS).await;
-            sleep(MAX_SPACING).await;
-        }
-        assert_eq!(waited, PATIENCE);
     }
 }

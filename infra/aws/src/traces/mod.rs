@@ -1,9 +1,9 @@
-//! Spans for OpenTelemetry, where the environment names an endpoint ([`init`]). Otherwise nothing here does anything.
+//! Spans: of the log, and for OpenTelemetry, where the environment names an endpoint ([`init`]).
 //!
 //! Everything that is done for an order is a child of one span, its submission: the `traceparent` that is kept with the order
 //! names it, so that an order is one trace, however long it takes. A message has a second context, of the span that sent it,
-//! as the attribute [`ATTRIBUTE`]; the span that handles the message is linked to it. What acts on many orders, a sweep or an
-//! operator, has a trace of its own, with a link to each of them.
+//! as the attribute [`ATTRIBUTE`](crate::batch::ATTRIBUTE); the span that handles the message is linked to it. What acts on
+//! many orders, a sweep or an operator, has a trace of its own, with a link to each of them.
 //!
 //! `docs/telemetry.md` lists spans and attributes. They hold names and numbers, and nothing that was submitted or returned.
 
@@ -12,69 +12,52 @@ mod settings;
 mod transport;
 
 pub use export::{HOLD_OFF, PATIENCE, finish, flush_before, init, run};
-pub use opentelemetry::trace::SpanKind;
 
 use crate::batch::Record;
-use crate::telemetry::brief;
+use crate::telemetry::{brief, trace_id};
 use opentelemetry::context::FutureExt;
-use opentelemetry::trace::{SpanContext, Status, TraceContextExt, TraceFlags, TraceState, Tracer};
+use opentelemetry::trace::{SpanContext, SpanKind, Status, TraceContextExt, TraceFlags, TraceState, Tracer};
 use opentelemetry::{Context, KeyValue, SpanId, TraceId, Value};
 use shared::message::{Effect, Outcome, Reply, Request};
 use shared::order::Id;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use tracing::Instrument;
+use tracing::field::Empty;
+use tracing::span::Entered;
 
-/// The attribute of a message that holds the `traceparent` of its sender.
-pub const ATTRIBUTE: &str = "traceparent";
-
-/// A span under way, if any are made. It ends when it is dropped.
+/// A span under way: of the log, of a trace, of both or of neither. It ends when it is dropped.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
-pub struct Span(Option<Context>);
-
-/// What is said about a span under way, kept beside it: the SDK appends an attribute that is set twice, and a link that is
-/// made twice.
-#[derive(Debug, Default)]
-struct Notes(Mutex<(Attributes, Links)>);
-
-type Attributes = BTreeMap<&'static str, Value>;
-type Links = HashSet<(TraceId, SpanId)>;
-
-impl Notes {
-    fn set(&self, name: &'static str, value: Value) {
-        let value = match value {
-            // It may come from a message, and be as long as that.
-            Value::String(text) => brief(text.as_str()).into_owned().into(),
-            other => other,
-        };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.insert(name, value);
-    }
-
-    /// Whether there is no link to `other` yet.
-    fn links(&self, other: &SpanContext) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.insert((other.trace_id(), other.span_id()))
-    }
-}
-
-/// Notes of the span of `context`.
-fn notes(context: &Context) -> Option<&Arc<Notes>> {
-    context.get::<Arc<Notes>>()
+pub struct Span {
+    /// What is logged within it says which order it is about.
+    log: tracing::Span,
+    /// There if spans are made.
+    context: Option<Context>,
 }
 
 /// The senders of messages that leave together: which order, which step of it if one alone, and the span's `traceparent`.
 pub type Senders = Vec<(Id, Option<String>, String)>;
 
 impl Span {
-    /// A span below the one that `parent` names, or below the current one.
+    /// A span below the one that `parent` names, or below the current one. The log does not know it.
     fn begin(kind: SpanKind, parent: Option<&str>, name: impl FnOnce() -> Cow<'static, str>) -> Self {
-        let Some(tracer) = export::tracer() else { return Self(None) };
-        let above = match parent.and_then(span_context) {
-            Some(parent) => Context::new().with_remote_span_context(parent),
-            None => Context::current(),
-        };
-        let span = tracer.span_builder(name()).with_kind(kind).start_with_context(tracer, &above);
-        Self(Some(above.with_span(span).with_value(Arc::<Notes>::default())))
+        let context = export::tracer().map(|tracer| {
+            let above = match parent.and_then(span_context) {
+                Some(parent) => Context::new().with_remote_span_context(parent),
+                None => Context::current(),
+            };
+            let span = tracer.span_builder(name()).with_kind(kind).start_with_context(tracer, &above);
+            above.with_span(span)
+        });
+        Self { log: tracing::Span::none(), context }
+    }
+
+    /// The same span, which the log calls `what`. Enabled at every level, so that an error has its fields where errors alone are
+    /// logged.
+    pub fn logged(self, what: &'static str) -> Self {
+        let (id, trace_id, name) = (Empty, Empty, Empty);
+        let log = tracing::error_span!("message", what, task.id = id, trace_id, step.name = name, step.attempt = Empty);
+        Self { log, ..self }
     }
 
     /// The handling of a request to the API, by its method and the template of its path.
@@ -85,17 +68,25 @@ impl Span {
         span
     }
 
-    /// The handling of a message of the order whose context is `order`.
-    pub fn message(record: &Record, order: Option<&str>) -> Self {
-        let span = Self::taken(record, order);
+    /// The handling of a message that is about order `id`, whose context is `order`.
+    pub fn message(what: &'static str, record: &Record, id: &Id, order: Option<&str>) -> Self {
+        let span = Self::taken(record, order).logged(what);
         span.link(record.sender.as_deref());
+        span.order(id, order);
         span
+    }
+
+    /// The handling of a message that nobody understands, which is all there is to say of it.
+    pub fn unreadable(record: &Record) {
+        let span = Self::taken(record, None);
+        span.link(record.sender.as_deref());
+        span.fail("unreadable");
     }
 
     /// The handling of a message that submits an order, below the span that it `names`, or else below its sender.
     pub fn submission(record: &Record, names: Option<&str>) -> Self {
         let (above, sender) = (names.and_then(span_context), record.sender.as_deref());
-        let span = Self::taken(record, if above.is_some() { names } else { sender });
+        let span = Self::taken(record, if above.is_some() { names } else { sender }).logged("submit");
         if above.is_some() && above != sender.and_then(span_context) {
             span.link(sender);
         }
@@ -104,20 +95,19 @@ impl Span {
 
     fn taken(record: &Record, order: Option<&str>) -> Self {
         let span = Self::begin(SpanKind::Consumer, order, || format!("process {}", record.queue).into());
-        if span.0.is_some() {
-            span.set("messaging.system", "aws_sqs");
-            span.set("messaging.operation.type", "process");
-            span.set("messaging.operation.name", "process");
-            span.set("messaging.destination.name", record.queue.clone());
-            span.set("messaging.message.id", record.message_id.clone());
-        }
+        span.set("messaging.system", "aws_sqs");
+        span.set("messaging.operation.type", "process");
+        span.set("messaging.operation.name", "process");
+        span.set_text("messaging.destination.name", &record.queue);
+        span.set_text("messaging.message.id", &record.message_id);
         span
     }
 
     /// A call of a remote service.
     pub fn call(request: &Request) -> Self {
         let span = Self::begin(SpanKind::Client, None, || format!("call {}", request.agent).into());
-        span.step(&request.task_id, &request.step, request.attempt);
+        span.order(&request.task_id, None);
+        span.step(&request.step, request.attempt);
         span.set_text("agent", &request.agent);
         span
     }
@@ -129,33 +119,34 @@ impl Span {
 
     /// No span.
     pub fn none() -> Self {
-        Self(None)
+        Self { log: tracing::Span::none(), context: None }
     }
 
-    /// Says more about it, in place of what was said before under that name.
+    /// Says more about it in its trace, in place of what was said before under that name.
     pub fn set(&self, name: &'static str, value: impl Into<Value>) {
-        if let Some(notes) = self.0.as_ref().and_then(notes) {
-            notes.set(name, value.into());
+        if let Some(context) = &self.context {
+            say(context, name, value.into());
         }
     }
 
     /// The same, with a text that is copied only if the span is made.
     pub fn set_text(&self, name: &'static str, value: &str) {
-        if self.0.is_some() {
+        if self.context.is_some() {
             self.set(name, brief(value).into_owned());
         }
     }
 
-    /// The order it is about, as in the log.
-    pub fn order(&self, id: &Id) {
+    /// The order it is about, and that order's context.
+    pub fn order(&self, id: &Id, order: Option<&str>) {
         self.set_text("task.id", &id.0);
+        tracing::record_all!(self.log, task.id = %brief(&id.0), trace_id = trace_id(order));
     }
 
-    /// The attempt it is about, as in the log.
-    pub fn step(&self, id: &Id, step: &str, attempt: u32) {
-        self.order(id);
+    /// The attempt it is about.
+    pub fn step(&self, step: &str, attempt: u32) {
         self.set_text("step.name", step);
         self.set("step.attempt", i64::from(attempt));
+        tracing::record_all!(self.log, step.name = &*brief(step), step.attempt = attempt);
     }
 
     /// How an attempt went: the kinds of outcome of a reply, or `silent`.
@@ -181,22 +172,23 @@ impl Span {
 
     /// It failed: `kind` is one of few words.
     pub fn fail(&self, kind: &'static str) {
-        if let Some(context) = &self.0 {
-            self.set("error.type", kind);
+        self.set("error.type", kind);
+        if let Some(context) = &self.context {
             context.span().set_status(Status::error(kind));
         }
     }
 
     /// A link to the span that `traceparent` names.
-    pub fn link(&self, traceparent: Option<&str>) {
-        if let (Some(context), Some(other)) = (&self.0, traceparent.and_then(span_context)) {
-            link(context, other);
+    fn link(&self, traceparent: Option<&str>) {
+        if let (Some(context), Some(other)) = (&self.context, traceparent.and_then(span_context)) {
+            context.span().add_link(other, Vec::new());
         }
     }
 
-    /// A link to the order that it turned out to be about, if it is not of the order's trace.
+    /// A link to the order that it turned out to be about, if it is not of the order's trace: not every message carries that.
     pub fn belongs_to(&self, order: Option<&str>) {
-        if let Some(context) = &self.0 {
+        self.log.record("trace_id", trace_id(order));
+        if let Some(context) = &self.context {
             link_to_other(context, order);
         }
     }
@@ -204,26 +196,21 @@ impl Span {
     /// Its own `traceparent`.
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
-        traceparent(self.0.as_ref()?)
+        traceparent(self.context.as_ref()?)
     }
 
-    /// Does `work` as a part of it: what is sent and called meanwhile names it.
+    /// Does `work` as a part of it: what is logged, sent and called meanwhile names it.
     pub async fn around<F: Future>(&self, work: F) -> F::Output {
-        match &self.0 {
+        let work = work.instrument(self.log.clone());
+        match &self.context {
             None => work.await,
             Some(context) => work.with_context(context.clone()).await,
         }
     }
-}
 
-impl Drop for Span {
-    fn drop(&mut self) {
-        let Some(context) = &self.0 else { return };
-        let Some(notes) = notes(context) else { return };
-        let (attributes, _) = std::mem::take(&mut *notes.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for (name, value) in attributes {
-            context.span().set_attribute(KeyValue::new(name, value));
-        }
+    /// What is logged until the answer is dropped is a part of it.
+    pub fn enter(&self) -> Entered<'_> {
+        self.log.enter()
     }
 }
 
@@ -235,11 +222,18 @@ pub fn current() -> Option<String> {
 
 /// Says more about the span that work is a part of now.
 pub fn set(name: &'static str, value: impl Into<Value>) {
-    if export::tracer().is_some()
-        && let Some(notes) = notes(&Context::current())
-    {
-        notes.set(name, value.into());
+    if export::tracer().is_some() {
+        say(&Context::current(), name, value.into());
     }
+}
+
+fn say(context: &Context, name: &'static str, value: Value) {
+    let value = match value {
+        // It may come from a message, and be as long as that.
+        Value::String(text) => brief(text.as_str()).into_owned().into(),
+        other => other,
+    };
+    context.span().set_attribute(KeyValue::new(name, value));
 }
 
 /// Does `send` so that each message names the span of its order, or of a step of it, as its sender.
@@ -278,13 +272,7 @@ fn link_to_other(context: &Context, order: Option<&str>) {
     let Some(order) = order.and_then(span_context) else { return };
     let span = context.span();
     if span.span_context().is_valid() && span.span_context().trace_id() != order.trace_id() {
-        link(context, order);
-    }
-}
-
-fn link(context: &Context, other: SpanContext) {
-    if notes(context).is_none_or(|notes| notes.links(&other)) {
-        context.span().add_link(other, Vec::new());
+        span.add_link(order, Vec::new());
     }
 }
 
@@ -307,7 +295,7 @@ fn span_context(traceparent: &str) -> Option<SpanContext> {
 mod tests {
     use super::*;
     use opentelemetry_sdk::trace::SpanData;
-    use std::sync::MutexGuard;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// The spans of a process are one test's at a time.
     fn alone() -> MutexGuard<'static, ()> {
@@ -340,7 +328,8 @@ mod tests {
     fn texts_are_bounded() {
         let _turn = alone();
         let span = Span::own("sweep");
-        span.step(&Id("i".repeat(2000)), &"ä".repeat(100_000), 1);
+        span.order(&Id("i".repeat(2000)), None);
+        span.step(&"ä".repeat(100_000), 1);
         span.set("agent", "a".repeat(100_000));
         drop(span);
         let span = one();
@@ -381,7 +370,7 @@ mod tests {
             let span = one();
             assert_eq!((span.span_context.trace_id(), span.links.len()), (TraceId::from(above), links), "{names:?}");
         }
-        drop(Span::message(&record, Some(&trace(7))));
+        drop(Span::message("wake", &record, &Id("one".into()), Some(&trace(7))));
         assert_eq!(one().links.len(), 1, "an order's message is linked to its sender, whichever span that is");
     }
 
@@ -390,7 +379,7 @@ mod tests {
     fn what_lost_its_trace_is_linked_to_its_order() {
         let _turn = alone();
         for (told, links) in [(Some(trace(7)), 0), (Some(trace(8)), 1), (None, 1)] {
-            let span = Span::message(&record(None), told.as_deref());
+            let span = Span::message("reply", &record(None), &Id("one".into()), told.as_deref());
             span.belongs_to(Some(&trace(7)));
             drop(span);
             let span = one();
