@@ -1,7 +1,8 @@
 //! Reads of many items in one request.
 
 use crate::item::Item;
-use crate::state_store::DynamoStore;
+use crate::sdk_error::unavailable;
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata};
 use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use futures::future::join_all;
@@ -32,8 +33,19 @@ impl<'a> Source<'a> {
     }
 }
 
-impl DynamoStore {
-    /// The items under `keys` as [`DynamoStore::get_all`] answers them, of a table whose items never change: a read that may be
+/// Reads of items, from any table.
+#[derive(Clone, Debug)]
+pub(crate) struct Reads(pub Client);
+
+impl Reads {
+    /// The item under `key`; `what` it is, for errors.
+    pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Read {
+        let request = self.0.get_item().table_name(from.table).set_key(Some(key));
+        let answer = request.consistent_read(from.is_consistent).send().await;
+        Ok(answer.map_err(|e| unavailable(what, e))?.item)
+    }
+
+    /// The items under `keys` as [`Reads::get_all`] answers them, of a table whose items never change: a read that may be
     /// behind costs half, and can do no worse than miss one that was just written. Such a one is read again.
     pub(crate) async fn get_written_once(
         &self,
@@ -81,7 +93,7 @@ impl DynamoStore {
             let asked = std::mem::take(&mut left);
             let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(from.is_consistent);
             let wanted = wanted.build().expect("keys are set");
-            let answer = match self.client.batch_get_item().request_items(from.table, wanted).send().await {
+            let answer = match self.0.batch_get_item().request_items(from.table, wanted).send().await {
                 Ok(answer) => answer,
                 // One key that DynamoDB does not take must not take the others along, nor a role older than this program.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {

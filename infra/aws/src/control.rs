@@ -1,9 +1,9 @@
 //! How agents and queues stand: one item, `control#agents`, with an attribute for each agent that an operator paused, each
 //! one that a supervisor found strained, and each queue that a scheduler found too long.
 
-use crate::batch_get::Source;
 use crate::item::{Item, s};
-use crate::state_store::{DynamoStore, unavailable};
+use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
+use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,8 +26,7 @@ impl DynamoStore {
     /// # Errors
     /// The table's.
     pub async fn read_agents(&self) -> Result<Agents, Error> {
-        let key = Item::from([("pk".into(), s(KEY))]);
-        let item = self.get(Source::consistent(&self.state_table), key, KEY).await?.unwrap_or_default();
+        let item = self.record(KEY, KEY).await?.unwrap_or_default();
         let mut paused: BTreeMap<String, Pause> = all(&item, PAUSED);
         // Whatever it says, somebody wanted this agent to be paused.
         for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {
@@ -82,17 +81,7 @@ impl DynamoStore {
                 update.condition_expression("#strain = :seen").expression_attribute_values(":seen", json(seen))
             }
         };
-        match update.send().await {
-            Ok(_) => Ok(true),
-            Err(error)
-                if error.as_service_error().is_some_and(|e| {
-                    e.is_conditional_check_failed_exception() || e.is_transaction_conflict_exception()
-                }) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(unavailable(KEY, error)),
-        }
+        is_done(KEY, update.send().await, &[CONDITION, CONFLICT])
     }
 }
 

@@ -9,7 +9,7 @@ use shared::order::{Id, Order};
 use shared::ports::Error;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp, plus};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// An item as the SDK has it.
 pub type Item = HashMap<String, AttributeValue>;
@@ -227,6 +227,26 @@ pub(crate) fn number<T: std::str::FromStr>(item: &Item, name: &str, what: &str) 
 pub(crate) fn time(item: &Item, name: &str, what: &str) -> Result<Timestamp, Error> {
     let ms = number(item, name, what)?;
     Timestamp::from_millisecond(ms).map_err(|e| corrupt(what, format!("attribute `{name}`: {e}")))
+}
+
+/// A key as the text from which a later query goes on.
+pub(crate) fn to_cursor(key: &Item) -> String {
+    let plain: BTreeMap<&str, (&str, &str)> = key
+        .iter()
+        .filter_map(|(name, value)| match value {
+            AttributeValue::S(text) => Some((name.as_str(), ("S", text.as_str()))),
+            AttributeValue::N(text) => Some((name.as_str(), ("N", text.as_str()))),
+            _ => None,
+        })
+        .collect();
+    serde_json::to_string(&plain).expect("strings only")
+}
+
+/// The key that is the text `cursor`.
+pub(crate) fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
+    let plain: BTreeMap<String, (String, String)> =
+        serde_json::from_str(cursor).map_err(|e| corrupt(what, format!("cursor: {e}")))?;
+    Ok(plain.into_iter().map(|(name, (kind, text))| (name, if kind == "N" { n(text) } else { s(text) })).collect())
 }
 
 #[cfg(test)]

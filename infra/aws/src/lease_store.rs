@@ -1,9 +1,8 @@
 //! Leases on DynamoDB items, used for nothing else.
 
 use crate::item::{n, number, s, text, time};
-use crate::state_store::{DynamoStore, unavailable};
+use crate::sdk_error::{CONDITION, is_done, unavailable};
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use leader::{Error, Lease, LeaseStore};
 
 /// Leases in any table whose partition key is the string `pk`, with no other part of Stepwarden around.
@@ -59,22 +58,6 @@ impl LeaseStore for DynamoLeases {
                 .expression_attribute_values(":holder", s(&seen.holder))
                 .expression_attribute_values(":expires", n(seen.expires.as_millisecond())),
         };
-        match put.send().await {
-            Ok(_) => Ok(true),
-            Err(e) if e.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
-                Ok(false)
-            }
-            Err(e) => Err(unavailable(&format!("lease {}", lease.name), e).into()),
-        }
-    }
-}
-
-impl LeaseStore for DynamoStore {
-    async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
-        self.leases.read(name).await
-    }
-
-    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
-        self.leases.replace(lease, seen).await
+        Ok(is_done(&format!("lease {}", lease.name), put.send().await, &[CONDITION])?)
     }
 }

@@ -17,6 +17,7 @@ pub mod raw;
 pub mod redrive;
 pub mod reply_queues;
 pub mod schema;
+mod sdk_error;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;

@@ -2,8 +2,11 @@
 //! and, for what waits for a person, by the sparse index. Every page is bounded, and a page may be empty and still have a
 //! next one: then nothing among what was looked at matched.
 
-use crate::item::{self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, n, s};
-use crate::state_store::{ATTENTION_INDEX, DynamoStore, from_cursor, to_cursor, unavailable};
+use crate::item::{
+    self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, from_cursor, n, s, to_cursor,
+};
+use crate::sdk_error::unavailable;
+use crate::state_store::{ATTENTION_INDEX, DynamoStore};
 use futures::future::try_join_all;
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
@@ -151,33 +154,19 @@ impl DynamoStore {
         let mut page = Page { next: cursor.map(str::to_owned), ..Page::default() };
         let mut looked_at = 0;
         loop {
-            let start = page.next.as_deref().map(|c| from_cursor(c, what)).transpose()?;
-            let answer = self
-                .client
-                .query()
-                .table_name(&self.state_table)
-                .index_name(ATTENTION_INDEX)
-                .key_condition_expression("attention = :value")
-                .expression_attribute_values(":value", s(value))
-                .scan_index_forward(false)
-                // No more than fit on the page, so that the index's own cursor serves as ours.
-                .limit(i32::try_from(limit - page.tasks.len()).unwrap_or(i32::MAX))
-                .set_exclusive_start_key(start)
-                .send()
-                .await
-                .map_err(|e| unavailable(what, e))?;
-            let ids: Result<Vec<_>, Error> =
-                answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
-            let ids = ids?;
-            looked_at += ids.len();
-            for read in self.tasks(&ids).await? {
+            let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
+            let query = query.expression_attribute_values(":value", s(value)).scan_index_forward(false);
+            // No more than fit on the page, so that the index's own cursor serves as ours.
+            let found = self.ids(query, limit - page.tasks.len(), page.next.as_deref(), what).await?;
+            looked_at += found.ids.len();
+            for read in self.tasks(&found.ids).await? {
                 match read {
                     Ok(task) if filter.fits(&task) => page.tasks.push(task),
                     Ok(_) => {}
                     Err(unreadable) => page.unreadable.push(unreadable),
                 }
             }
-            page.next = answer.last_evaluated_key.filter(|key| !key.is_empty()).map(|key| to_cursor(&key));
+            page.next = found.next;
             if page.next.is_none() || page.tasks.len() >= limit || looked_at >= MAX_LOOKED_AT {
                 return Ok(page);
             }

@@ -3,7 +3,7 @@
 use crate::batch::ATTRIBUTE;
 use crate::clients::Clients;
 use crate::config::{Config, queue};
-use crate::state_store::unavailable;
+use crate::sdk_error::unavailable;
 use crate::telemetry::Chain;
 use crate::traces;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;

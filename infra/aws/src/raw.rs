@@ -1,9 +1,8 @@
 //! A record as it is stored, whether it can be read or not, and the write that puts a readable one in its place.
 
-use crate::batch_get::Source;
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
-use crate::state_store::{DynamoStore, unavailable};
-use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use crate::sdk_error::{CONDITION, is_done};
+use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::order::{self, Id};
 use shared::ports::Error;
@@ -85,8 +84,7 @@ impl DynamoStore {
     /// # Errors
     /// The table's.
     pub async fn raw(&self, id: &Id) -> Result<Option<Raw>, Error> {
-        let key = Item::from([("pk".into(), s(&id.0))]);
-        let item = self.get(Source::consistent(&self.state_table), key, &format!("task {id}")).await?;
+        let item = self.record(&id.0, &format!("task {id}")).await?;
         Ok(item.map(|item| Raw { item }))
     }
 
@@ -112,12 +110,7 @@ impl DynamoStore {
                 None => format!("attribute_not_exists(#{name})"),
             });
         }
-        match put.condition_expression(is_same.join(" AND ")).send().await {
-            Ok(_) => Ok(true),
-            Err(error) if error.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
-                Ok(false)
-            }
-            Err(error) => Err(unavailable(&format!("mending task {}", task.id), error)),
-        }
+        let answer = put.condition_expression(is_same.join(" AND ")).send().await;
+        is_done(&format!("mending task {}", task.id), answer, &[CONDITION])
     }
 }

@@ -6,7 +6,7 @@
 use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::schema::consumed;
-use crate::state_store::unavailable;
+use crate::sdk_error::unavailable;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName, QueueAttributeName};
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -3,7 +3,8 @@
 
 use crate::clients::Clients;
 use crate::config::{Config, queue};
-use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, unavailable};
+use crate::sdk_error::unavailable;
+use crate::state_store::{ATTENTION_INDEX, DUE_INDEX};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType,
     ScalarAttributeType, TimeToLiveSpecification,

@@ -1,16 +1,18 @@
 //! The StateStore on DynamoDB: one conditional write per transition.
 
-use crate::batch_get::Source;
+use crate::batch_get::{Reads, Source};
 use crate::config::Config;
-use crate::item::{self, Item, corrupt, n, s};
+use crate::item::{self, Item, corrupt, from_cursor, n, s, to_cursor};
 use crate::lease_store::DynamoLeases;
+use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
 };
+use leader::{Lease, LeaseStore};
 use shared::control::Agents;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
@@ -40,7 +42,8 @@ pub struct DynamoStore {
     pub(crate) state_table: String,
     pub(crate) order_buckets: u16,
     pub(crate) retention: SignedDuration,
-    pub(crate) leases: DynamoLeases,
+    leases: DynamoLeases,
+    reads: Reads,
     /// Whether ids are kept apart, once it is known.
     keeps_ids: Arc<OnceCell<bool>>,
 }
@@ -51,6 +54,7 @@ impl DynamoStore {
     pub fn new(client: Client, config: &Config) -> Self {
         Self {
             leases: DynamoLeases::new(client.clone(), &config.state_table),
+            reads: Reads(client.clone()),
             client,
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
@@ -60,10 +64,30 @@ impl DynamoStore {
         }
     }
 
-    pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Result<Option<Item>, Error> {
-        let request = self.client.get_item().table_name(from.table).set_key(Some(key));
-        let answer = request.consistent_read(from.is_consistent).send().await;
-        Ok(answer.map_err(|e| unavailable(what, e))?.item)
+    /// The item under `pk` in the state table as the last write left it; `what` it is, for errors.
+    pub(crate) async fn record(&self, pk: &str, what: &str) -> Result<Option<Item>, Error> {
+        self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
+    }
+
+    pub(crate) fn query(&self, index: &str) -> QueryFluentBuilder {
+        self.client.query().table_name(&self.state_table).index_name(index)
+    }
+
+    /// The ids that `query` finds from `cursor` on, `limit` at most.
+    pub(crate) async fn ids(
+        &self,
+        query: QueryFluentBuilder,
+        limit: impl TryInto<i32>,
+        cursor: Option<&str>,
+        what: &str,
+    ) -> Result<DuePage, Error> {
+        let start = cursor.map(|cursor| from_cursor(cursor, what)).transpose()?;
+        let query = query.limit(limit.try_into().unwrap_or(i32::MAX)).set_exclusive_start_key(start);
+        let answer = query.send().await.map_err(|e| unavailable(what, e))?;
+        let ids: Result<_, Error> =
+            answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
+        let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
+        Ok(DuePage { ids: ids?, next: next.map(|key| to_cursor(&key)) })
     }
 
     fn order_key(&self, task: &Task, buckets: u16) -> Item {
@@ -74,11 +98,11 @@ impl DynamoStore {
     /// Where records were removed once, their ids are asked for ever, whatever the retention is now: with no retention again, an
     /// id without a record would look like one that was never used.
     async fn learn_keeps_ids(&self) -> Result<bool, Error> {
-        let (what, key) = ("whether ids are kept apart", Item::from([("pk".into(), s(item::KEEPS_IDS))]));
+        let what = "whether ids are kept apart";
         if self.retention.is_zero() {
-            return Ok(self.get(Source::consistent(&self.state_table), key, what).await?.is_some());
+            return Ok(self.record(item::KEEPS_IDS, what).await?.is_some());
         }
-        let put = self.client.put_item().table_name(&self.state_table).set_item(Some(key));
+        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(item::KEEPS_IDS));
         put.send().await.map_err(|e| unavailable(what, e))?;
         Ok(true)
     }
@@ -91,7 +115,7 @@ impl DynamoStore {
                 keys.push(key);
             }
         }
-        let items = self.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
+        let items = self.reads.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
         let items: Result<Vec<_>, Error> = items.into_iter().collect();
         Ok(items?.into_iter().flatten().next())
     }
@@ -134,14 +158,14 @@ impl StateStore for DynamoStore {
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        let key = Item::from([("pk".into(), s(&id.0))]);
-        let item = self.get(Source::consistent(&self.state_table), key, &format!("task {id}")).await?;
+        let item = self.record(&id.0, &format!("task {id}")).await?;
         item.as_ref().map(item::to_task).transpose()
     }
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
-        let items = self.get_all(Source::consistent(&self.state_table), &keys, |n| format!("task {}", ids[n])).await;
+        let from = Source::consistent(&self.state_table);
+        let items = self.reads.get_all(from, &keys, |n| format!("task {}", ids[n])).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
@@ -203,17 +227,7 @@ impl StateStore for DynamoStore {
                 .update_expression("SET lease_token = :token REMOVE due, #shard")
                 .expression_attribute_names("#shard", "shard"),
         };
-        match update.send().await {
-            Ok(_) => Ok(()),
-            Err(error)
-                if error.as_service_error().is_some_and(|e| {
-                    e.is_conditional_check_failed_exception() || e.is_transaction_conflict_exception()
-                }) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(unavailable(&format!("due time of task {}", task.id), error)),
-        }
+        is_done(&format!("due time of task {}", task.id), update.send().await, &[CONDITION, CONFLICT]).map(drop)
     }
 
     async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
@@ -250,24 +264,13 @@ impl StateStore for DynamoStore {
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let what = format!("due index, shard {shard}");
-        let answer = self
-            .client
-            .query()
-            .table_name(&self.state_table)
-            .index_name(DUE_INDEX)
+        let query = self
+            .query(DUE_INDEX)
             .key_condition_expression("#shard = :shard AND due <= :now")
             .expression_attribute_names("#shard", "shard")
             .expression_attribute_values(":shard", s(item::shard(shard)))
-            .expression_attribute_values(":now", n(now.as_millisecond()))
-            .limit(i32::try_from(limit).unwrap_or(i32::MAX))
-            .set_exclusive_start_key(cursor.map(|c| from_cursor(c, &what)).transpose()?)
-            .send()
-            .await
-            .map_err(|e| unavailable(&what, e))?;
-        let ids: Result<_, Error> =
-            answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", &what)?.to_owned()))).collect();
-        let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
-        Ok(DuePage { ids: ids?, next: next.map(|key| to_cursor(&key)) })
+            .expression_attribute_values(":now", n(now.as_millisecond()));
+        self.ids(query, limit, cursor, &what).await
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
@@ -276,7 +279,8 @@ impl StateStore for DynamoStore {
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
         let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task, self.order_buckets)).collect();
-        let mut items = self.get_written_once(&self.orders_table, &keys, |n| format!("order {}", tasks[n].id)).await;
+        let what = |n: usize| format!("order {}", tasks[n].id);
+        let mut items = self.reads.get_written_once(&self.orders_table, &keys, what).await;
         for (task, item) in tasks.iter().zip(&mut items) {
             if matches!(item, Ok(None)) {
                 *item = self.order_of_fewer_buckets(task).await;
@@ -298,19 +302,12 @@ impl StateStore for DynamoStore {
             .condition_expression("attribute_not_exists(pk)")
             .send()
             .await;
-        match answer {
-            Ok(_) => Ok(()),
-            Err(error) if error.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
-                Ok(())
-            }
-            Err(error) => Err(unavailable(&format!("workflow {hash}"), error)),
-        }
+        is_done(&format!("workflow {hash}"), answer, &[CONDITION]).map(drop)
     }
 
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
         let what = format!("workflow {hash}");
-        let key = Item::from([("pk".into(), s(format!("workflow#{hash}")))]);
-        let Some(item) = self.get(Source::consistent(&self.state_table), key, &what).await? else { return Ok(None) };
+        let Some(item) = self.record(&format!("workflow#{hash}"), &what).await? else { return Ok(None) };
         let json = item::text(&item, "workflow", &what)?;
         Workflow::recorded(json, hash).map(Some).map_err(|why| corrupt(&what, why))
     }
@@ -330,23 +327,19 @@ impl StateStore for DynamoStore {
 
 impl AttentionIndex for DynamoStore {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        let what = "the index of tasks that wait for a person".to_owned();
-        let answer = self
-            .client
-            .query()
-            .table_name(&self.state_table)
-            .index_name(ATTENTION_INDEX)
-            .key_condition_expression("attention = :error")
-            .expression_attribute_values(":error", s("Error"))
-            .limit(i32::try_from(limit).unwrap_or(i32::MAX))
-            .set_exclusive_start_key(cursor.map(|c| from_cursor(c, &what)).transpose()?)
-            .send()
-            .await
-            .map_err(|e| unavailable(&what, e))?;
-        let ids: Result<_, Error> =
-            answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", &what)?.to_owned()))).collect();
-        let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
-        Ok(DuePage { ids: ids?, next: next.map(|key| to_cursor(&key)) })
+        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :error");
+        let query = query.expression_attribute_values(":error", s(item::ATTENTION_ERROR));
+        self.ids(query, limit, cursor, "the index of tasks that wait for a person").await
+    }
+}
+
+impl LeaseStore for DynamoStore {
+    async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
+        self.leases.read(name).await
+    }
+
+    async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
+        self.leases.replace(lease, seen).await
     }
 }
 
@@ -354,44 +347,4 @@ impl AttentionIndex for DynamoStore {
 async fn pause(attempt: u32) {
     let bound = 10u64 << attempt.min(6);
     tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=bound))).await;
-}
-
-pub(crate) fn unavailable<E, R>(what: &str, error: SdkError<E, R>) -> Error
-where
-    E: std::error::Error + ProvideErrorMetadata + Send + Sync + 'static,
-    R: std::fmt::Debug + Send + Sync + 'static,
-{
-    Error::Unavailable {
-        what: what.to_owned(),
-        source: Box::new(aws_sdk_dynamodb::error::DisplayErrorContext(error)).into_source(),
-    }
-}
-
-/// The whole chain of an SDK error as one message: the SDK's own `Display` says only «service error».
-trait IntoSource {
-    fn into_source(self) -> shared::ports::Source;
-}
-
-impl<E: std::error::Error> IntoSource for Box<aws_sdk_dynamodb::error::DisplayErrorContext<E>> {
-    fn into_source(self) -> shared::ports::Source {
-        self.to_string().into()
-    }
-}
-
-pub(crate) fn to_cursor(key: &Item) -> String {
-    let plain: std::collections::BTreeMap<&str, (&str, &str)> = key
-        .iter()
-        .filter_map(|(name, value)| match value {
-            AttributeValue::S(text) => Some((name.as_str(), ("S", text.as_str()))),
-            AttributeValue::N(text) => Some((name.as_str(), ("N", text.as_str()))),
-            _ => None,
-        })
-        .collect();
-    serde_json::to_string(&plain).expect("strings only")
-}
-
-pub(crate) fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
-    let plain: std::collections::BTreeMap<String, (String, String)> =
-        serde_json::from_str(cursor).map_err(|e| corrupt(what, format!("cursor: {e}")))?;
-    Ok(plain.into_iter().map(|(name, (kind, text))| (name, if kind == "N" { n(text) } else { s(text) })).collect())
 }
