@@ -223,45 +223,37 @@ fn attributes(sender: &str) -> HashMap<String, MessageAttributeValue> {
 /// Parcels for the same queue together, at most ten and at most 1 MiB at a time.
 fn into_batches(mut parcels: Vec<Parcel>) -> Vec<Vec<Parcel>> {
     parcels.sort_by(|a, b| a.message.queue.cmp(&b.message.queue));
-    let mut batches: Vec<Vec<Parcel>> = Vec::new();
-    let mut bytes = 0;
-    for parcel in parcels {
-        let own = parcel.message.body.len() + parcel.message.sender.as_ref().map_or(0, |_| SENDER_BYTES);
-        let fits = |batch: &&mut Vec<Parcel>| {
-            batch.len() < BATCH && batch[0].message.queue == parcel.message.queue && bytes + own <= MAX_BYTES
-        };
-        match batches.last_mut().filter(fits) {
-            Some(batch) => {
-                bytes += own;
-                batch.push(parcel);
-            }
-            None => {
-                bytes = own;
-                batches.push(vec![parcel]);
-            }
-        }
-    }
-    batches
+    let bytes =
+        |Parcel { message, .. }: &Parcel| message.body.len() + message.sender.as_ref().map_or(0, |_| SENDER_BYTES);
+    chunks(parcels, MAX_BYTES, bytes, |one, other| one.message.queue == other.message.queue)
 }
 
 /// Events in order, at most ten and less than 256 KB at a time.
 fn into_requests(events: Vec<(usize, Event)>) -> Vec<Vec<(usize, Event)>> {
-    let mut requests: Vec<Vec<(usize, Event)>> = Vec::new();
-    let mut bytes = 0;
-    for event in events {
-        let own = TIME_BYTES + EVENT_SOURCE.len() + event.1.detail_type.len() + event.1.detail.len();
-        match requests.last_mut().filter(|request| request.len() < BATCH && bytes + own <= MAX_EVENTS) {
-            Some(request) => {
-                bytes += own;
-                request.push(event);
+    let bytes =
+        |(_, event): &(usize, Event)| TIME_BYTES + EVENT_SOURCE.len() + event.detail_type.len() + event.detail.len();
+    chunks(events, MAX_EVENTS, bytes, |_, _| true)
+}
+
+/// `all` in order, at most [`BATCH`] and at most `most` bytes together, and only what may be `together`.
+fn chunks<T>(all: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut chunks: Vec<Vec<T>> = Vec::new();
+    let mut used = 0;
+    for one in all {
+        let own = bytes(&one);
+        let fits = |chunk: &&mut Vec<T>| chunk.len() < BATCH && used + own <= most && together(&chunk[0], &one);
+        match chunks.last_mut().filter(fits) {
+            Some(chunk) => {
+                used += own;
+                chunk.push(one);
             }
             None => {
-                bytes = own;
-                requests.push(vec![event]);
+                used = own;
+                chunks.push(vec![one]);
             }
         }
     }
-    requests
+    chunks
 }
 
 /// SQS takes up to 128 letters, digits and marks as a group; a tenant's name may hold others.
