@@ -4,6 +4,7 @@
 use crate::item::{Item, s};
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
 use crate::state_store::DynamoStore;
+use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,24 +45,15 @@ impl DynamoStore {
     /// # Errors
     /// The table's.
     pub async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
-        let update = update.expression_attribute_names("#agent", format!("{PAUSED}{name}"));
         let update = match pause {
-            Some(pause) => {
-                update.update_expression("SET #agent = :pause").expression_attribute_values(":pause", json(pause))
-            }
-            None => update.update_expression("REMOVE #agent"),
+            Some(pause) => self.set_entry(PAUSED, name, pause),
+            None => self.update_entry(PAUSED, name).update_expression("REMOVE #entry"),
         };
         update.send().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn set_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
-        let update = update
-            .update_expression("SET #wait = :wait")
-            .expression_attribute_names("#wait", format!("{WAIT}{queue}"))
-            .expression_attribute_values(":wait", json(waits));
-        update.send().await.map(drop).map_err(|e| unavailable(KEY, e))
+        self.set_entry(WAIT, queue, waits).send().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn replace_strain(
@@ -70,18 +62,24 @@ impl DynamoStore {
         strain: &Strain,
         seen: Option<&Strain>,
     ) -> Result<bool, Error> {
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
-        let update = update
-            .update_expression("SET #strain = :strain")
-            .expression_attribute_names("#strain", format!("{STRAINED}{agent}"))
-            .expression_attribute_values(":strain", json(strain));
+        let update = self.set_entry(STRAINED, agent, strain);
         let update = match seen {
-            None => update.condition_expression("attribute_not_exists(#strain)"),
+            None => update.condition_expression("attribute_not_exists(#entry)"),
             Some(seen) => {
-                update.condition_expression("#strain = :seen").expression_attribute_values(":seen", json(seen))
+                update.condition_expression("#entry = :seen").expression_attribute_values(":seen", json(seen))
             }
         };
         is_done(KEY, update.send().await, &[CONDITION, CONFLICT])
+    }
+
+    fn update_entry(&self, prefix: &str, name: &str) -> UpdateItemFluentBuilder {
+        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
+        update.expression_attribute_names("#entry", format!("{prefix}{name}"))
+    }
+
+    fn set_entry(&self, prefix: &str, name: &str, value: &impl Serialize) -> UpdateItemFluentBuilder {
+        let update = self.update_entry(prefix, name).update_expression("SET #entry = :entry");
+        update.expression_attribute_values(":entry", json(value))
     }
 }
 
