@@ -94,7 +94,7 @@ impl Redriver {
     /// # Errors
     /// SQS's.
     pub async fn waiting(&self, name: &str) -> Result<u64, Error> {
-        let count = self.attribute(name, QueueAttributeName::ApproximateNumberOfMessages).await?;
+        let [count] = self.attributes(name, [QueueAttributeName::ApproximateNumberOfMessages]).await?;
         Ok(count.parse().unwrap_or_default())
     }
 
@@ -108,19 +108,21 @@ impl Redriver {
             QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
             QueueAttributeName::ApproximateNumberOfMessagesDelayed,
         ];
-        let url = self.config.queue_url(name);
-        let request = self.sqs.get_queue_attributes().queue_url(&url).set_attribute_names(Some(wanted.to_vec()));
-        let answer = request.send().await.map_err(|e| unavailable(&url, e))?;
-        let number = |name| answer.attributes().and_then(|all| all.get(name)?.parse().ok()).unwrap_or_default();
-        let [waiting, in_flight, delayed] = wanted.each_ref().map(number);
+        let number = |text: String| text.parse().unwrap_or_default();
+        let [waiting, in_flight, delayed] = self.attributes(name, wanted).await?.map(number);
         Ok(Counts { waiting, in_flight, delayed })
     }
 
-    async fn attribute(&self, name: &str, attribute: QueueAttributeName) -> Result<String, Error> {
+    /// These attributes of a queue; of one that SQS does not say nothing.
+    async fn attributes<const N: usize>(
+        &self,
+        name: &str,
+        wanted: [QueueAttributeName; N],
+    ) -> Result<[String; N], Error> {
         let url = self.config.queue_url(name);
-        let request = self.sqs.get_queue_attributes().queue_url(&url).attribute_names(attribute.clone());
-        let answer = request.send().await.map_err(|e| unavailable(&url, e))?;
-        Ok(answer.attributes().and_then(|all| all.get(&attribute)).cloned().unwrap_or_default())
+        let request = self.sqs.get_queue_attributes().queue_url(&url).set_attribute_names(Some(wanted.to_vec()));
+        let mut all = request.send().await.map_err(|e| unavailable(&url, e))?.attributes.unwrap_or_default();
+        Ok(wanted.map(|name| all.remove(&name).unwrap_or_default()))
     }
 
     /// Moves dead letters of the queue called `name` back to it, or messages set aside back to theirs. `name` must be one
@@ -211,9 +213,9 @@ impl Redriver {
     }
 
     async fn start_move_task(&self, source: &str, target: &str, rate_per_s: i32) -> Result<(), Error> {
-        let arn = self.attribute(source, QueueAttributeName::QueueArn).await?;
+        let [arn] = self.attributes(source, [QueueAttributeName::QueueArn]).await?;
         // Said explicitly: a dead letter that somebody sent here by hand came from nowhere.
-        let target = self.attribute(target, QueueAttributeName::QueueArn).await?;
+        let [target] = self.attributes(target, [QueueAttributeName::QueueArn]).await?;
         let task = self.sqs.start_message_move_task().source_arn(&arn).destination_arn(target);
         let task = task.max_number_of_messages_per_second(rate_per_s.clamp(1, MAX_RATE));
         task.send().await.map(drop).map_err(|e| unavailable(&arn, e))
