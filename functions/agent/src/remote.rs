@@ -11,6 +11,7 @@ use shared::time::{SignedDuration, Timestamp};
 use shared::trace::traceparent;
 use shared::workflow::http::{Meaning, usual};
 use std::time::Duration;
+use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces;
 
 /// Longest answer read, in bytes.
@@ -176,17 +177,12 @@ pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
     AgentError::NotCalled { error, is_permanent }
 }
 
-/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file.
+/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file. It has its
+/// causes: if a name cannot be resolved, only the last one says why.
 pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     let is_unsent = error.is_builder();
-    let error = chain(&error.without_url());
+    let error = Chain(&error.without_url()).to_string();
     if is_unsent { not_called(error, false) } else { transient(error) }
-}
-
-/// The error with its causes: if a name cannot be resolved, only the last cause says why.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// `Retry-After` in whole seconds or as a date (RFC 9110, section 10.2.3).
