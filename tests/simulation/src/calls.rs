@@ -1,4 +1,4 @@
-//! The calls of agents: what becomes of them, and of their answers, on the way to a remote service and back.
+//! The calls of agents, and what happens to them and their answers on the way to a remote service and back.
 
 use crate::dice::Class;
 use crate::node::Node;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The latest arrival of a call after its deadline, in times that its caller had left, beside ten seconds.
+/// Latest arrival of a call after its deadline, as a multiple of its caller's time left, plus ten seconds.
 pub(crate) const MOST_LATE: u32 = 3;
 
 /// An agent whose remote service is simulated.
@@ -27,7 +27,7 @@ pub struct SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    /// The agent called `name` in a process.
+    /// The agent called `name` in process `node`.
     #[must_use]
     pub fn new(name: &str, world: &Arc<World>, node: &Arc<Node>) -> Self {
         Self { name: name.to_owned(), world: Arc::clone(world), node: Arc::clone(node) }
@@ -41,7 +41,7 @@ impl SimulatedAgent {
         self.node.touch(world, &site);
         let (mut out, mut back) = world.ways(&self.node.name, &site);
         let left_ms = u64::try_from(time_left.as_millis()).unwrap_or(u64::MAX / 8);
-        // What the service itself does, and what becomes of call and answer on their way.
+        // What the service itself does, and what happens to call and answer on their way.
         if let Some(mut draw) = world.fires(Class::RemoteSlow, &site) {
             *if draw.chance(0.5) { &mut out } else { &mut back } += draw.between(left_ms / 10, left_ms);
         }

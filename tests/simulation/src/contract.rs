@@ -1,7 +1,7 @@
-//! Goal: the simulation's ports answer as the adapters do. Method: the contract's suites in virtual time with no faults,
-//! over store and messenger in memory and over the real adapters; and sends of any size by the real messenger under faults.
+//! Goal: the simulation's ports behave like the adapters. Method: the contract's suites in virtual time without faults,
+//! with store and messenger in memory and with the real adapters; and sends of any size by the real messenger.
 //!
-//! `SEED=n cargo test -p stepwarden-simulation under_faults` sends once more what seed `n` sends.
+//! `SEED=n cargo test -p stepwarden-simulation under_faults` repeats the sends of seed `n`.
 
 use crate::dice::{Class, Draw};
 use crate::node::{Node, Role};
@@ -22,7 +22,7 @@ struct Ports {
     faulty: Faulty,
 }
 
-/// A world in which nothing goes wrong, but for a defect.
+/// A world in which nothing goes wrong, except for a defect.
 fn ports(is_real_store: bool, is_real_messenger: bool, defect: Option<Defect>) -> Ports {
     let plan = Plan { is_real_store, is_real_messenger, classes: true, pools: true, ..Plan::new(1, &workflows(), 0) };
     let ports = over(plan, &RunOptions { allowed: Allowed::none(), defect, ..RunOptions::default() });
@@ -87,7 +87,7 @@ async fn the_real_messenger_over_the_queues_keeps_the_contract() {
     messenger::suite(&ports(false, true, None)).await;
 }
 
-// An order of the simulation seldom fills a request. Whatever fails of any number of requests, and in whatever part: what is
+// An order of the simulation seldom fills a request. Whatever fails, of any number of requests and in any part: what is
 // reported as sent was taken.
 #[tokio::test(start_paused = true)]
 async fn what_the_messenger_reports_under_faults_holds() {
@@ -133,8 +133,7 @@ fn effect(n: usize, draw: &mut Draw) -> Effect {
     }
 }
 
-// The suite can fail: a store that writes whatever version is there, one that forgets who led last, and one that shows
-// nothing of what has begun.
+// The suite can fail: with a store that ignores the version, one that forgets the last leader, or an incomplete index.
 #[test]
 fn a_store_with_a_defect_breaks_the_contract() {
     for defect in [Defect::IgnoresVersion, Defect::IgnoresToken, Defect::NoMovedSweep] {

@@ -1,7 +1,7 @@
 //! What goes wrong and when: every decision is a hash of the seed, the place, and how often that place was reached.
 //!
-//! No decision takes from a stream that others share, so one fault can be left out and the rest stays as it was. That is
-//! what makes a failing run small: [`crate::shrink`] tries the same seed with fewer of the faults it showed.
+//! Decisions share no stream of random numbers, so one fault can be left out without moving the others. That makes a
+//! failing run small: [`crate::shrink`] tries the same seed with fewer of its faults.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,31 +34,31 @@ macro_rules! classes {
 }
 
 classes! {
-    /// A process dies: all its futures are dropped, its memory is gone. What it had sent is on its way all the same.
+    /// A process dies: all its futures are dropped, and its memory is gone. What it had sent is still on its way.
     Crash = "crash", 0.004;
-    /// A supervisor stands still for longer than its lease lives, then goes on where it was.
+    /// A supervisor stands still for longer than the life of its lease, then continues where it was.
     PausedLeader = "paused-leader", 0.01;
     /// Another process stands still for longer than a step may take.
     PausedWorker = "paused-worker", 0.004;
     /// A process's clock is wrong, within the skew.
     ClockSkew = "clock-skew", 0.7;
-    /// The store answers with an error and has done nothing.
+    /// The store answers with an error and did nothing.
     StoreError = "store-error", 0.02;
-    /// The store asks to slow down.
+    /// The store throttles a call.
     StoreThrottle = "store-throttle", 0.02;
-    /// The store has written, and its answer is lost; the caller gets an error, or tries again as the SDK does.
+    /// The store has written, and its answer is lost; the caller gets an error, or retries as the SDK does.
     StoreLost = "store-answer-lost", 0.02;
     /// A call to the store takes seconds on its way.
     StoreSlow = "store-slow", 0.01;
-    /// A submission meets another transaction.
+    /// A submission collides with another transaction.
     TransactionConflict = "transaction-conflict", 0.2;
     /// The due index answers as of seconds ago.
     IndexLag = "index-lag", 0.2;
     /// A request to a queue fails as a whole, and nothing was sent.
     SendError = "send-error", 0.02;
-    /// A request to a queue was done, and its answer is lost.
+    /// A request to a queue is done, and its answer is lost.
     SendLost = "send-answer-lost", 0.02;
-    /// Some messages of a request are refused, the others go.
+    /// Some messages of a request are refused, and the others are taken.
     PartialBatch = "partial-batch", 0.03;
     /// A message was taken by the queue and is never delivered.
     LostMessage = "lost-message", 0.03;
@@ -68,43 +68,43 @@ classes! {
     Reorder = "reorder", 0.05;
     /// A message takes long: up to several timeouts of a step.
     Delay = "delay", 0.03;
-    /// A handled message could not be deleted and comes again.
+    /// A handled message could not be deleted and is redelivered.
     DeleteLost = "delete-lost", 0.03;
     /// The submitter's queue refuses a notice.
     NoticeRefused = "notice-refused", 0.08;
-    /// A notice was taken by its queue and never comes to the submitter.
+    /// A notice was taken by its queue and never reaches the submitter.
     NoticeLost = "notice-lost", 0.05;
     /// A notice takes long, and later ones overtake it.
     NoticeLate = "notice-late", 0.08;
-    /// A notice comes twice.
+    /// A notice is delivered twice.
     NoticeDoubled = "notice-doubled", 0.08;
     /// The event bus refuses an alert.
     AlertRefused = "alert-refused", 0.2;
-    /// An alert was taken by the bus and never comes to whoever must act.
+    /// An alert was taken by the bus and never reaches the person who must act.
     AlertLost = "alert-lost", 0.1;
     /// An alert takes long.
     AlertLate = "alert-late", 0.2;
-    /// An alert comes twice.
+    /// An alert is delivered twice.
     AlertDoubled = "alert-doubled", 0.2;
-    /// A remote service takes its time.
+    /// A remote service is slow.
     RemoteSlow = "remote-slow", 0.05;
     /// A remote service never answers.
     RemoteHang = "remote-hang", 0.03;
-    /// A remote service fails, and has done nothing.
+    /// A remote service fails, and did nothing.
     RemoteTransient = "remote-transient", 0.1;
     /// A remote service refuses a step for good.
     RemotePermanent = "remote-permanent", 0.08;
-    /// A remote service has done it and says that it failed.
+    /// A remote service has done the work and reports a failure.
     RemoteLying = "remote-lying", 0.05;
     /// A call reaches its remote service only after the deadline.
     RemoteLate = "remote-late", 0.06;
-    /// A remote service has done it and answers after the deadline.
+    /// A remote service has done the work and answers after the deadline.
     RemoteLateAnswer = "remote-late-answer", 0.02;
     /// A remote service is down for a while.
     RemoteOutage = "remote-outage", 0.15;
     /// The undo of a step fails for a while.
     UndoFails = "undo-fails", 0.25;
-    /// The undo of a step is refused once, for good as far as anybody knows.
+    /// The undo of a step is refused once, apparently for good.
     UndoRefused = "undo-refused", 0.1;
     /// Somebody cancels an order.
     Cancel = "cancel", 0.15;
@@ -118,22 +118,22 @@ classes! {
     RetryNow = "retry-now", 0.1;
     /// Somebody resubmits an order that is in Error with another input for the failed step.
     ResubmitEdited = "resubmit-edited", 0.2;
-    /// Somebody leaves out what failed of an order in Error, a step or an undo.
+    /// Somebody skips a step or an undo that failed, of an order in Error.
     Skip = "skip", 0.3;
-    /// Somebody does by hand what failed of an order in Error, a step or an undo, and marks it done.
+    /// Somebody does by hand a step or an undo that failed, of an order in Error, and marks it done.
     MarkDone = "mark-done", 0.3;
     /// Somebody pauses an agent and resumes it later.
     PauseAgent = "pause-agent", 0.05;
     /// Somebody acts on all orders at once, each at the version they saw.
     Bulk = "bulk", 0.1;
-    /// Messages that nobody can read come to every queue.
+    /// Every queue gets unreadable messages.
     Poison = "poison", 0.1;
-    /// There is another order beside the first.
+    /// There are more orders than one.
     MoreOrders = "more-orders", 0.6;
 }
 
 impl Class {
-    /// A person's act or a part of the workload rather than a fault of the platform.
+    /// Whether it is a person's act or a part of the workload rather than a fault of the platform.
     #[must_use]
     pub fn is_act(self) -> bool {
         use Class::{
@@ -174,7 +174,7 @@ impl fmt::Display for Class {
 pub struct Fired {
     /// Its class.
     pub class: Class,
-    /// The place, and after `#` how often that had been reached before.
+    /// The place, and after `#` how often it had been reached before.
     pub site: String,
     /// When, in milliseconds from the beginning of the run.
     pub at_ms: u64,
@@ -199,7 +199,7 @@ impl Draw {
         Self(mix(hash(name.as_bytes()) ^ mix(seed)))
     }
 
-    /// The next number, all 64 bits of it.
+    /// The next number, of 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = mix(self.0);
         self.0
@@ -210,7 +210,7 @@ impl Draw {
         least + self.next() % (most.saturating_sub(least) + 1)
     }
 
-    /// True in this share of cases.
+    /// True with this probability.
     pub fn chance(&mut self, share: f64) -> bool {
         unit(self.next()) < share
     }
@@ -226,7 +226,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// SplitMix64's finish.
+/// The finisher of SplitMix64.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -280,13 +280,13 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// Dice that throw each class at the rate given; a class without one never happens.
+    /// Dice that throw each class at its rate in `rates`; a class without a rate never happens.
     #[must_use]
     pub fn new(seed: u64, rates: BTreeMap<Class, f64>, allowed: Allowed) -> Self {
         Self { seed, rates, allowed, state: Mutex::default() }
     }
 
-    /// Whether the fault happens here and now; with the numbers to draw its details from.
+    /// Whether the fault happens here and now; if so, the numbers to draw its details from.
     pub fn fires(&self, class: Class, site: &str, at_ms: u64) -> Option<Draw> {
         let rate = *self.rates.get(&class)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +309,7 @@ impl Dice {
         Some(draw)
     }
 
-    /// Numbers for something that always happens here, others each time.
+    /// Numbers for something that always happens here; different ones each time.
     #[must_use]
     pub fn draw(&self, site: &str) -> Draw {
         let place = hash(site.as_bytes());

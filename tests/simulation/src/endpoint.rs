@@ -1,8 +1,8 @@
-//! SQS and EventBridge as the real messenger meets them: what answers the HTTP requests of its SDK clients, in memory and in the run's
-//! virtual time, so the SDK's own retries and timeouts are part of the run.
+//! SQS and EventBridge as the real messenger sees them: they answer the HTTP requests of its SDK clients, in memory and
+//! in the run's virtual time, so that the SDK's own retries and timeouts are part of the run.
 //!
-//! What it takes goes to the queues of the run. It also knows what each call of the messenger was asked to send, and holds the
-//! messenger to it ([`Rule::Sent`]).
+//! Messages taken here go to the queues of the run. The endpoint also knows what each call of the messenger was asked
+//! to send, and checks the messenger against it ([`Rule::Sent`]).
 
 use crate::Defect;
 use crate::dice::Class;
@@ -27,26 +27,26 @@ use stepwarden_aws::messenger::EVENT_SOURCE;
 use stepwarden_aws::{Clients, SqsMessenger};
 use tokio::sync::oneshot;
 
-/// AWS, "SendMessageBatch" and "PutEvents": entries of a request.
+/// Most entries of a request (AWS, "SendMessageBatch" and "PutEvents").
 const ENTRIES: usize = 10;
-/// AWS, "SendMessageBatch": bytes of all messages.
+/// Most bytes of all messages (AWS, "SendMessageBatch").
 const MESSAGES_BYTES: usize = 1024 * 1024;
-/// AWS, "PutEvents": bytes of all entries.
+/// Most bytes of all entries (AWS, "PutEvents").
 const EVENTS_BYTES: usize = 256 * 1024;
 
 tokio::task_local! {
-    /// What the call of the messenger under way was asked to send.
+    /// What the messenger's current call was asked to send.
     static ASKED: Arc<Asked>;
 }
 
 /// What the messenger meets at SQS and EventBridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
-    /// Of a request to a queue some messages are refused and the others taken.
+    /// Some messages of a request to a queue are refused, and the others are taken.
     MessagesInPart,
-    /// Of a request to the bus some events are refused and the others taken.
+    /// Some events of a request to the bus are refused, and the others are taken.
     EventsInPart,
-    /// Not done; slow down.
+    /// Not done: throttled.
     Throttled,
     /// Not done; an error of the service itself.
     Failed,
@@ -54,7 +54,7 @@ pub enum Mishap {
     CutOff,
     /// Done, and the connection breaks before the answer.
     AnswerLost,
-    /// Done or not, and no answer comes.
+    /// Done or not, without an answer.
     Silent,
 }
 
@@ -97,8 +97,7 @@ impl Sender {
     pub(crate) fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
         let endpoint = Endpoint { world: Arc::clone(world), node: Arc::clone(node) };
         let mut clients = Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(endpoint.clone())));
-        // How many retries are left is for each process to know: by default the SDK counts them for the whole program, and so for
-        // other runs as well.
+        // Each process counts its own retries: by default the SDK counts them for the whole program, with other runs.
         let own = || RetryPartition::custom("process").build();
         let sqs = clients.sqs.config().to_builder().retry_partition(own()).build();
         clients.sqs = aws_sdk_sqs::Client::from_conf(sqs);
@@ -107,7 +106,7 @@ impl Sender {
         Self { world: Arc::clone(world), messenger: SqsMessenger::new(&clients, &world.config) }
     }
 
-    /// Sends `effects`, which are these parcels, by queue.
+    /// Sends `effects`; `by_queue` has the same as parcels.
     pub(crate) async fn send(
         &self,
         effects: Vec<Effect>,
@@ -120,23 +119,23 @@ impl Sender {
     }
 }
 
-/// What one call of the messenger was asked to send, and what became of it.
+/// What one call of the messenger was asked to send, and what happened to it.
 struct Asked {
     /// By queue and body.
     lots: Mutex<BTreeMap<(String, String), Lot>>,
-    /// The requests so far, by their bodies, which are the same in all attempts at one: what goes wrong with it, and how many attempts
+    /// The requests so far, by their bodies, which are the same in all attempts: what goes wrong, and how many attempts
     /// there were.
     requests: Mutex<BTreeMap<Vec<u8>, (Fate, u32)>>,
 }
 
-/// Parcels with one queue and one body.
+/// Parcels with the same queue and body.
 struct Lot {
     parcel: Parcel,
-    /// The effects that they are.
+    /// The numbers of their effects.
     owners: Vec<usize>,
     /// How many of them were taken, retries included.
     taken: usize,
-    /// Of how many an answer came that said so.
+    /// For how many of them an answer said so.
     told: usize,
 }
 
@@ -153,7 +152,7 @@ impl Asked {
         Self { lots: Mutex::new(lots), requests: Mutex::default() }
     }
 
-    /// The parcel that an entry of a request is; `None` if nobody asked for it, or not so.
+    /// The parcel of an entry of a request; `None` if nobody asked for it in this form.
     fn parcel(&self, queue: &str, entry: &Entry) -> Option<Parcel> {
         let lots = lock(&self.lots);
         let parcel = &lots.get(&(queue.to_owned(), entry.body.clone()))?.parcel;
@@ -175,17 +174,16 @@ impl Asked {
             let sent = lot.owners.iter().filter(|owner| results[**owner].is_ok()).count();
             if sent > lot.taken {
                 let (label, taken) = (&lot.parcel.label, lot.taken);
-                let words =
-                    format!("{label} to {queue} was reported as sent {sent} times, and was taken {taken} times");
+                let words = format!("{label} to {queue} was reported as sent {sent} times but taken {taken} times");
                 world.wrong(Rule::Sent, None, words);
             }
         }
         for (owner, _) in results.iter().enumerate().filter(|(_, result)| result.is_err()) {
             let own: Vec<&Lot> = lots.values().filter(|lot| lot.owners.contains(&owner)).collect();
-            // What is too large is in no lot.
+            // An effect that is too large is in no lot.
             if !own.is_empty() && own.iter().all(|lot| lot.told >= lot.owners.len()) {
                 let labels: Vec<_> = own.iter().map(|lot| lot.parcel.label.as_str()).collect();
-                let words = format!("{} was reported as failed, and was taken and acknowledged", labels.join(" and "));
+                let words = format!("{} was reported as failed, but was taken and acknowledged", labels.join(" and "));
                 world.wrong(Rule::Sent, None, words);
             }
         }
@@ -196,12 +194,12 @@ impl Asked {
 #[derive(Clone, Copy)]
 enum Fate {
     Good,
-    /// It is not done at the first attempt, or at any if it `lasts`.
+    /// It is not done at the first attempt, or at none if it `lasts`.
     Fails {
         how: Mishap,
         lasts: bool,
     },
-    /// It is done, and nobody hears of it; if that `lasts`, the attempts that follow are not done.
+    /// It is done and the answer is lost; if that `lasts`, the attempts that follow are not done.
     Lost {
         how: Mishap,
         lasts: bool,
@@ -224,7 +222,7 @@ struct Entry {
 }
 
 impl Sending {
-    /// What a request says; `None` if it is none that a messenger makes.
+    /// The contents of a request; `None` if no messenger makes such a request.
     fn read(target: &str, body: &[u8], world: &World) -> Option<Self> {
         let request: Value = serde_json::from_slice(body).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -256,7 +254,7 @@ impl Sending {
         }
     }
 
-    /// What the service refuses it for as a whole, whatever else happens: error and message.
+    /// Why the service refuses the whole request in any case: error and message.
     fn problem(&self, world: &World) -> Option<(&'static str, &'static str)> {
         let ids: BTreeSet<&str> = self.entries.iter().map(|entry| entry.id.as_str()).collect();
         let bytes: usize = self.entries.iter().map(|entry| entry.body.len()).sum();
@@ -272,7 +270,7 @@ impl Sending {
         }
     }
 
-    /// The answer in which these entries are refused and the others taken.
+    /// The answer that refuses these entries and takes the others.
     fn answer(&self, refused: &BTreeSet<usize>) -> Value {
         let why = "We encountered an internal error. Please try again.";
         let entries = || self.entries.iter().enumerate();
@@ -395,7 +393,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether this attempt is done, and what goes wrong with it as a whole.
+    /// Whether this attempt is done, and what goes wrong with all of it.
     fn attempt(&self, asked: &Asked, body: &[u8], site: &str, parcels: &[Parcel]) -> (bool, Option<Mishap>) {
         let mut requests = lock(&asked.requests);
         let (fate, attempts) = requests.entry(body.to_owned()).or_insert_with(|| (self.fate(site, parcels), 0));
@@ -445,7 +443,7 @@ fn json_response(status: u16, body: &Value) -> HttpResponse {
 
 fn error(status: u16, kind: &str, message: &str) -> Result<HttpResponse, ConnectorError> {
     let mut response = json_response(status, &json!({ "__type": kind, "message": message }));
-    // SQS's SDK knows its errors by this header.
+    // SQS's SDK recognises its errors by this header.
     response.headers_mut().insert("x-amzn-query-error", format!("{kind};Sender"));
     Ok(response)
 }

@@ -1,8 +1,8 @@
-//! The history of a run and what must be true of it, whatever went wrong: for simulations, and for every other run that
-//! can say what was saved, what the remote services did, and what was told to whom.
+//! The history of a run and what must be true of it, whatever went wrong. It serves simulations and every other run
+//! that can report what was saved, what the remote services did, and which notices and alerts were sent.
 //!
-//! Each task is one register that is only ever replaced under the condition that it is as it was read, so its saves must
-//! form one chain of versions. Beside it is a ledger of remote effects, notices and alerts.
+//! Each task is one register that is only replaced by conditional writes, so its saves must form one chain of versions.
+//! Beside it is a ledger of remote effects, notices and alerts.
 
 use serde::Serialize;
 use shared::history::{Entry, Kind};
@@ -21,11 +21,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// The saves of a task form one chain of versions from 0, each made by who read the one before.
+    /// The saves of a task form one chain of versions from 0, each by a writer that had read the one before.
     OneChain,
-    /// What a process believes it saved, or told anybody of, is in that chain.
+    /// What a process believes it saved, or reported to anybody, is in that chain.
     Observed,
-    /// What only rises never falls: attempts, tokens, times; what has ended stays ended unless a person acts.
+    /// What only rises never falls: attempts, tokens, times. What has ended stays ended unless a person acts.
     OnlyRises,
     /// No step fails more often than its policy allows.
     FailureCount,
@@ -35,22 +35,22 @@ pub enum Rule {
     Processed,
     /// An undone order has no effect that can be undone.
     Undone,
-    /// The submitter is told how it ended.
+    /// The submitter gets a notice of the order's end.
     Notice,
-    /// Whoever must act is told.
+    /// An order that stopped is alerted.
     Alert,
-    /// No undo begins while a forward call may still start, and none goes before the undo of what was built on it. The remote
-    /// services would forgive both: they remember an undo that came first.
+    /// No undo begins while a forward call may still start, and none precedes the undo of what was built on it. The
+    /// remote services would forgive both, because they remember an undo that came first.
     UndoOrder,
     /// An order ends.
     Ends,
-    /// Every submission is answered, and what was answered is stored.
+    /// Every submission is answered, and an accepted one is stored.
     Accepted,
-    /// Nothing is a dead letter or set aside without need.
+    /// No message becomes a dead letter or is set aside without need.
     NoneAside,
-    /// An agent is given the input that holds for its step: the order's, or what an operator put in its place.
+    /// An agent gets the input that is valid for its step: the order's, or the one that an operator set.
     Input,
-    /// What the messenger reports as sent was taken, as it was meant; what it reports as failed was not all acknowledged.
+    /// What the messenger reports as sent was taken as meant; what it reports as failed was not acknowledged in full.
     Sent,
 }
 
@@ -88,7 +88,7 @@ impl Effect {
     }
 }
 
-/// What the remote services did, by order and step, and in which order.
+/// What the remote services did, by order and step, in sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     all: BTreeMap<(Id, String), Vec<Effect>>,
@@ -107,7 +107,7 @@ impl Effects {
         effects.push(Effect { key: key.to_owned(), applied, undone: None });
     }
 
-    /// The service took back what it had applied under a key.
+    /// The service took back what it had applied under this key.
     pub fn undone(&mut self, order: &Id, step: &str, key: &str) {
         let (effects, now) = self.of_step(order, step);
         if let Some(effect) = effects.iter_mut().find(|e| e.key == key && e.stands()) {
@@ -119,7 +119,7 @@ impl Effects {
         self.all.get(&(order.clone(), step.to_owned())).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// How often a step was applied, and how many of these effects stand.
+    /// How often a step was applied, and how many of these effects remain.
     #[must_use]
     pub fn of(&self, order: &Id, step: &str) -> (usize, usize) {
         let effects = self.list(order, step);
@@ -127,23 +127,23 @@ impl Effects {
     }
 }
 
-/// One save as the store took it.
+/// One save as the store applied it.
 #[derive(Clone, Debug)]
 struct Save {
     task: Arc<Task>,
     seen: Option<u64>,
 }
 
-/// What happened, as far as it matters.
+/// What happened, as far as it matters for the rules.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     saves: BTreeMap<Id, Vec<Save>>,
     observed: BTreeMap<Id, BTreeSet<(u64, String)>>,
     /// The ledger of the remote services.
     pub effects: Effects,
-    /// The highest token of a supervisor's lease that an order was written under.
+    /// The highest token of a supervisor's lease that wrote an order.
     tokens: BTreeMap<Id, u64>,
-    /// Orders that were written under an older token after a newer one: version, token, and the newer one.
+    /// Orders that an older token wrote after a newer one: version, token, and the newer token.
     overruled: Vec<(Id, u64, u64, u64)>,
     notices: BTreeMap<Id, Vec<(u64, NoticeKind, ProcessState)>>,
     /// How often the queue refused a notice.
@@ -154,19 +154,19 @@ pub struct History {
 }
 
 impl History {
-    /// An empty history of processes whose clocks are so far apart at most.
+    /// An empty history of processes whose clocks are at most `skew` apart.
     #[must_use]
     pub fn new(skew: SignedDuration) -> Self {
         Self { skew, ..Self::default() }
     }
 
-    /// The store took this save, whose writer had read version `seen`; `None` for the first one.
+    /// The store applied this save, whose writer had read version `seen`; `None` for the first one.
     pub fn stored(&mut self, task: &Task, seen: Option<u64>) {
         self.written(&task.id, task.version, task.lease_token);
         self.saves.entry(task.id.clone()).or_default().push(Save { task: Arc::new(task.clone()), seen });
     }
 
-    /// The store wrote something of this version under this token of a supervisor's lease: a save, or only its due time.
+    /// The store wrote this version under this token of a supervisor's lease: a save, or only its due time.
     pub fn written(&mut self, id: &Id, version: u64, token: u64) {
         let newest = self.tokens.entry(id.clone()).or_default();
         if token < *newest {
@@ -180,18 +180,18 @@ impl History {
         self.observed.entry(task.id.clone()).or_default().insert((task.version, task.stamp.clone()));
     }
 
-    /// A notice came to its queue.
+    /// A notice reached its queue.
     pub fn notice(&mut self, notice: &Notice) {
         let all = self.notices.entry(notice.order_id.clone()).or_default();
         all.push((notice.seq, notice.kind, notice.state));
     }
 
-    /// A notice was taken by its queue and lost there: the system has done its part, and only the order's state tells more.
+    /// A notice was taken by its queue and lost there: the system did its part, and only the order's state tells more.
     pub fn notice_lost(&mut self, notice: &Notice) {
         self.notice(notice);
     }
 
-    /// An alert was taken by the bus and lost there: the order must be found among those that wait for a person.
+    /// An alert was taken by the bus and lost there: the order must be listed among those that wait for a person.
     pub fn alert_lost(&mut self, alert: &AlertEvent) {
         self.alert(alert);
     }
@@ -201,7 +201,7 @@ impl History {
         *self.refused.entry((notice.order_id.clone(), notice.seq)).or_default() += 1;
     }
 
-    /// An alert came to the bus.
+    /// An alert reached the bus.
     pub fn alert(&mut self, alert: &AlertEvent) {
         self.alerts.entry(alert.order_id.clone()).or_default().insert(alert.version);
     }
@@ -223,7 +223,7 @@ impl History {
         self.saves.get(id)?.iter().map(|save| &save.task).find(|task| task.process_state().is_final())
     }
 
-    /// Everything that is wrong. `workflow` knows the definitions.
+    /// All violations. `workflow` knows the definitions.
     pub fn check(&self, workflow: impl Fn(&Hash) -> Option<Arc<Workflow>>) -> Vec<Violation> {
         let mut found = Vec::new();
         for (id, saves) in &self.saves {
@@ -244,12 +244,12 @@ impl History {
         }
         for (id, version) in self.told() {
             if self.last(id).is_none_or(|last| last.version < version) {
-                let words = format!("somebody was told of version {version}, which was never saved");
+                let words = format!("version {version} was reported in a notice or an alert but never saved");
                 found.push(Violation { rule: Rule::Observed, order: Some(id.clone()), words });
             }
         }
         for (id, version, token, newest) in &self.overruled {
-            let words = format!("version {version} was written under token {token} after {newest}");
+            let words = format!("version {version} was written under token {token} after token {newest}");
             found.push(Violation { rule: Rule::OnlyRises, order: Some(id.clone()), words });
         }
         for (id, _) in self.effects.all.keys() {
@@ -261,7 +261,7 @@ impl History {
         found
     }
 
-    /// Of which versions somebody was told.
+    /// The versions that notices and alerts reported.
     fn told(&self) -> impl Iterator<Item = (&Id, u64)> {
         let notices = self.notices.iter().filter_map(|(id, all)| Some((id, all.iter().map(|(seq, _, _)| *seq).max()?)));
         let alerts = self.alerts.iter().filter_map(|(id, all)| Some((id, *all.last()?)));
@@ -272,7 +272,7 @@ impl History {
         let mut last = None;
         for (n, save) in saves.iter().enumerate() {
             let (version, seen) = (save.task.version, save.seen);
-            // A save is one change or several, each with a version of its own.
+            // A save contains one change or several, each with its own version.
             if seen != last || last.map_or(version != 0, |last| version <= last) {
                 wrong(
                     Rule::OneChain,
@@ -310,7 +310,7 @@ impl History {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }
                 ProcessState::Undone if spec.undo.is_some() && standing > 0 && !left.contains(&n) => {
-                    wrong(Rule::Undone, format!("an effect of `{}` is left", spec.name));
+                    wrong(Rule::Undone, format!("an effect of `{}` remains", spec.name));
                 }
                 ProcessState::Pending
                 | ProcessState::Processing
@@ -322,7 +322,7 @@ impl History {
         }
     }
 
-    /// When the undo begins, and in which order it goes: by the records, and by what the services did.
+    /// When the undo begins and in which order it runs: by the records, and by what the services did.
     fn check_undo(
         &self,
         saves: &[Save],
@@ -330,7 +330,7 @@ impl History {
         left: &BTreeSet<usize>,
         wrong: &mut impl FnMut(Rule, String),
     ) {
-        // The latest time at which a forward call may start, of all that were ever handed out.
+        // The latest time at which any forward call may start.
         let mut latest = None;
         for (n, Save { task, .. }) in saves.iter().enumerate() {
             let is_begun = n > 0 && task.is_undo_begun() && !saves[n - 1].task.is_undo_begun();
@@ -392,7 +392,7 @@ impl History {
         }
         for (seq, kind, _) in told {
             if let Some((_, other, _)) = told.iter().find(|(s, k, _)| s == seq && k != kind) {
-                wrong(Rule::Notice, format!("number {seq} is {kind:?} and {other:?}"));
+                wrong(Rule::Notice, format!("notice {seq} is both {kind:?} and {other:?}"));
                 break;
             }
         }
@@ -407,25 +407,25 @@ impl History {
                 ),
             ),
         }
-        // Every turn to undo is told as well, unless the queue refused that more than once: then the undo goes on without, and
-        // its end tells.
+        // Every turn to undo has a notice too, unless the queue refused it more than once: then the undo continues
+        // without it, and its end has a notice.
         for save in saves {
             let (version, phase) = (save.task.turned_at, save.task.phase);
             let is_turn = save.seen.is_some_and(|seen| version > seen) && phase == Phase::Undoing;
             let is_told = told.iter().any(|(seq, kind, _)| *seq == version && *kind == NoticeKind::Failed);
             let is_refused = self.refused.get(&(task.id.clone(), version)).is_some_and(|times| *times > 1);
             if is_turn && !is_told && !is_refused {
-                wrong(Rule::Notice, format!("it turned to undo at version {version}, and there was no notice of it"));
+                wrong(Rule::Notice, format!("it turned to undo at version {version} without a notice"));
             }
         }
     }
 }
 
-/// The steps that need step `index`, directly or not.
+/// The steps that need step `index`, directly or indirectly.
 fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> {
     let mut needs = vec![false; workflow.steps.len()];
     needs[index] = true;
-    // A step stands after all that it needs, or a few rounds more find it.
+    // Usually a step stands after all that it needs; if not, a few more rounds find it.
     for _ in 0..workflow.steps.len() {
         for (n, step) in workflow.steps.iter().enumerate() {
             needs[n] |= step.after.iter().any(|&before| needs[before]);
@@ -434,15 +434,15 @@ fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> 
     (0..workflow.steps.len()).filter(move |n| *n != index && needs[*n])
 }
 
-/// The latest deadline of the forward attempts of `before` that no reply settled in `after`: where services keep tombstones, an
-/// undo waits for these only.
+/// The latest deadline of the forward attempts of `before` that no reply settled in `after`: if services keep
+/// tombstones, an undo waits only for these.
 fn under_way(before: Option<&Task>, after: &Task) -> Option<Timestamp> {
     let steps = before.into_iter().flat_map(|before| &before.steps).zip(&after.steps);
     let open = steps.filter(|(_, step)| step.settled_at != after.version).map(|(before, _)| before);
     open.filter_map(|step| step.claim()).filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).max()
 }
 
-/// The steps whose undo a person left out: what it was to undo may stand. The saves say so, whatever the person was answered.
+/// The steps whose undo a person skipped, so their effects may remain. The saves decide, not the person's answer.
 fn left_out(saves: &[Save]) -> BTreeSet<usize> {
     let mut left = BTreeSet::new();
     for pair in saves.windows(2) {
@@ -457,7 +457,7 @@ fn left_out(saves: &[Save]) -> BTreeSet<usize> {
     left
 }
 
-/// What may never fall between two versions, and what may never be left.
+/// What may never fall between two versions, and which states are never left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
     if after.updated_at < before.updated_at {
@@ -477,7 +477,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         if counts && old.claim().is_none() {
             wrong(Rule::FailureCount, format!("version {v}: step {n} fails while no agent has it"));
         }
-        // A save can hold several changes, but no answer to a request that is sent only after it: a save between is missing.
+        // A save can contain several changes, but not the answer to a request that is sent after it: a save is missing.
         if new.claimed_at > before.version && new.settled_at > new.claimed_at {
             wrong(
                 Rule::OneChain,
@@ -486,10 +486,10 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         }
         let undoes = matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError);
         if old.state == State::Processed && new.state != State::Processed && !undoes {
-            wrong(Rule::OnlyRises, format!("version {v}: step {n} was Processed and is not any more"));
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Processed"));
         }
         if old.state == State::Undone && new.state != State::Undone {
-            wrong(Rule::OnlyRises, format!("version {v}: step {n} was Undone and is not any more"));
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Undone"));
         }
     }
     let may_follow = match before.phase {
@@ -600,7 +600,7 @@ mod tests {
         assert_eq!(rules(&undone), [Rule::Undone, Rule::Undone, Rule::Undone]);
     }
 
-    // What a person chose to leave may stand, and nothing else.
+    // The effects that a person chose to leave may remain, and no others.
     #[test]
     fn an_effect_whose_undo_a_person_left_out_may_stand() {
         let id = task().id;
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(rules(&by_itself), [Rule::Undone, Rule::Undone]);
     }
 
-    // `left` and `right` run side by side, `join` comes after both; the clocks may be a second apart.
+    // `left` and `right` run concurrently, and `join` follows both; the clocks may be a second apart.
     #[test]
     fn an_undo_too_early_and_an_undo_in_the_wrong_order_are_found() {
         let at = |ms: i64| Timestamp::from_millisecond(ms).expect("a time of the calendar");
@@ -640,7 +640,7 @@ mod tests {
         let history = |begins_at: i64, order: [[State; 3]; 2]| {
             let first = task();
             let claimed = next(&first, 0, [claim(3000), claim(5000), State::Pending { not_before: None }]);
-            // `right` is given more time, and `left` is claimed anew with an earlier deadline.
+            // `right` gets more time, and `left` is claimed again with an earlier deadline.
             let extended = next(&claimed, 100, [claim(3100), claim(9000), State::Pending { not_before: None }]);
             let again = next(&extended, 200, [claim(3200), State::Processed, claim(4000)]);
             let mut history = History::new(SignedDuration::from_secs(1));

@@ -1,12 +1,12 @@
 //! The simulation: Stepwarden's real handlers and engine under faults, in virtual time, everything drawn from one seed.
 //!
-//! [`run`] plays one seed: orders of a workflow go through submit, scheduler, agents and supervisors, each a process that
-//! can die or stand still at any await, over a store, queues and remote services that do what such things do on a bad day.
-//! Then nothing goes wrong any more, the world has to come to rest, and the [`history`] of the run is checked.
+//! [`run`] plays one seed: orders of a workflow go through submit, scheduler, agents and supervisors. Each is a process
+//! that can die or stand still at any await, over a store, queues and remote services that behave as on a bad day. Then
+//! all faults end, the world must come to rest, and the [`history`] of the run is checked.
 //!
-//! It decides nothing of the product: all decisions are made by the code that runs in production. What is simulated is the
-//! world around it. Store and messenger are in memory; in a share of the runs the store is the real adapter over
-//! embedded endpoints, and in a larger share the messenger is the real one over an endpoint that answers its HTTP requests.
+//! It decides nothing about the product: the code that runs in production makes all decisions, and only the world
+//! around it is simulated. Store and messenger are in memory. In a share of the runs the store is the real adapter over
+//! embedded endpoints, and in a larger share the messenger is, over an endpoint that answers its HTTP requests.
 
 mod calls;
 #[cfg(test)]
@@ -38,16 +38,16 @@ pub use world::{OrderRun, Run, RunOptions};
 use shared::workflow::Workflow;
 use std::sync::Arc;
 
-/// A defect put into the world on purpose, to see that the simulation finds it.
+/// A defect put into the world on purpose, to see the simulation find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The store writes whatever version is there.
+    /// The store writes without checking the version.
     IgnoresVersion,
     /// The store lets an older leader write after a newer one.
     IgnoresToken,
-    /// Every attempt at a step comes with an idempotency key of its own.
+    /// Every attempt at a step has its own idempotency key.
     FreshKeys,
-    /// The remote services forget an undo that came before what it undoes.
+    /// The remote services forget an undo that arrived before its step.
     NoTombstones,
     /// Notices of an end are taken and never arrive.
     DropsFinalNotice,
@@ -55,11 +55,11 @@ pub enum Defect {
     DropsAlerts,
     /// No supervisor sweeps.
     NoSweep,
-    /// No supervisor finds the tasks that have begun.
+    /// No supervisor finds tasks that have begun.
     NoMovedSweep,
     /// Messages are deleted before they are handled.
     DeletesFirst,
-    /// The answers of SQS and EventBridge do not say what was refused; the real messenger reads them.
+    /// The answers of SQS and EventBridge hide what was refused; only the real messenger reads them.
     HidesRefusals,
 }
 
@@ -79,8 +79,8 @@ impl Defect {
     ];
 }
 
-/// One run in so many goes over the real store, and five times as many over the real messenger, unless somebody says otherwise: a
-/// seed does the same wherever it is played.
+/// By default one run in this many uses the real store, and five times as many the real messenger. It does not depend
+/// on the machine, so a seed plays the same everywhere.
 pub const ADAPTER_EVERY: u64 = 20;
 
 /// Which workflows, over which store.
@@ -88,9 +88,9 @@ pub const ADAPTER_EVERY: u64 = 20;
 pub struct Settings {
     /// Each seed takes one of them.
     pub workflows: Vec<Arc<Workflow>>,
-    /// One run in so many goes over the real store, and five times as many over the real messenger; 0: none.
+    /// One run in this many uses the real store, and five times as many the real messenger; 0: none.
     pub real_every: u64,
-    /// The command that plays seeds with these settings, without `--seed`: a report says how a seed is played again.
+    /// The command that plays seeds with these settings, without `--seed`: a report says how to repeat a seed.
     pub command: String,
 }
 

@@ -1,4 +1,4 @@
-//! A process that can die, stand still, and reckon by a wrong clock.
+//! A process that can die, stand still, and have a wrong clock.
 
 use crate::dice::Class;
 use crate::world::World;
@@ -18,13 +18,13 @@ const EPOCH_S: i64 = 1_767_225_600;
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Takes orders.
+    /// Accepts orders.
     Submit,
-    /// Moves tasks on.
+    /// Advances tasks.
     Scheduler,
     /// Calls remote services.
     Agent,
-    /// Looks after what is overdue.
+    /// Recovers what is overdue.
     Supervisor,
     /// Does what people ask.
     Operator,
@@ -62,7 +62,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process that has not begun yet.
+    /// A process that has not started yet.
     #[must_use]
     pub fn new(role: Role, number: usize) -> Self {
         let name = format!("{}-{number}", role.name());
@@ -75,7 +75,7 @@ impl Node {
         format!("{}.{}", self.name, self.life.load(Ordering::Relaxed))
     }
 
-    /// A new life, with a clock of its own.
+    /// Begins a new life, with a new clock error.
     pub fn begin(&self, world: &World) {
         *self.fate.lock().unwrap_or_else(PoisonError::into_inner) = Fate::default();
         self.life.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Node {
         Arc::new(move || time_at(began, offset.load(Ordering::Relaxed)))
     }
 
-    /// The process is about to do something at `site`: the moment for it to die or to stand still soon.
+    /// The process is about to act at `site`, where it may be doomed to die or to stand still soon.
     pub fn touch(&self, world: &World, site: &str) {
         let near = |draw: &mut crate::dice::Draw| Instant::now() + Duration::from_millis(draw.between(0, 25));
         let site = format!("{} {site}", self.name);
@@ -118,21 +118,21 @@ impl Node {
         }
     }
 
-    /// Lives this life until it ends.
+    /// Runs `body` until this life ends.
     pub fn live<'a, F: Future<Output = ()> + Send + 'a>(&'a self, world: &'a World, body: F) -> Mortal<'a, F> {
         Mortal { node: self, world, body: Box::pin(body), timer: None, is_still: false }
     }
 }
 
-/// The time on a clock that is off by so many milliseconds.
+/// The time on a clock that is off by this many milliseconds.
 pub(crate) fn time_at(began: Instant, offset_ms: i64) -> Timestamp {
     let epoch = Timestamp::from_second(EPOCH_S).expect("a time of the calendar");
     let elapsed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
     plus(plus(epoch, elapsed), SignedDuration::from_millis(offset_ms))
 }
 
-/// A life: ends when its body does, or when the process dies; stands still while the process does. Dropping it drops all
-/// futures of the process, at whatever await they are.
+/// A life: ends when its body ends or the process dies, and stands still while the process does. Dropping it drops all
+/// futures of the process, at any await.
 pub struct Mortal<'a, F> {
     node: &'a Node,
     world: &'a World,
@@ -142,7 +142,7 @@ pub struct Mortal<'a, F> {
 }
 
 impl<F: Future<Output = ()>> Mortal<'_, F> {
-    /// Something to wait for: when it has to look again.
+    /// Sets the time at which it must be polled again.
     fn wait_for(&mut self, at: Instant, context: &mut Context<'_>) -> Poll<()> {
         let mut timer = Box::pin(sleep_until(at));
         let polled = timer.as_mut().poll(context);
@@ -150,7 +150,7 @@ impl<F: Future<Output = ()>> Mortal<'_, F> {
         polled
     }
 
-    /// Whether the process is dead, and whether and until when it stands still.
+    /// When the process dies, and from when until when it stands still, if either.
     fn fate(&self) -> (Option<Instant>, Option<(Instant, Instant)>) {
         let fate = self.node.fate.lock().unwrap_or_else(PoisonError::into_inner);
         (fate.dies_at, fate.stands_still)
@@ -187,7 +187,7 @@ impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
             if self.body.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
             }
-            // Its own acts may have brought death or a standstill on.
+            // Its own acts may have caused its death or a standstill.
             let (dies_at, still) = self.fate();
             let next = [dies_at, still.map(|(from, _)| from)].into_iter().flatten().min();
             match next {

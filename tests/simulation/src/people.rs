@@ -1,5 +1,5 @@
-//! Those around the system: clients that submit, people that meddle with orders and mend those that stopped, and whoever
-//! reads notices and alerts.
+//! The people and programs around the system: clients that submit, people who interfere with orders and repair those
+//! that stopped, and readers of notices and alerts.
 
 use crate::dice::{Class, Draw};
 use crate::history::Rule;
@@ -25,12 +25,12 @@ use tokio::time::{sleep, timeout};
 
 /// How long a client waits for an answer: the API's own limit.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
-/// What a message that nobody can read begins with.
+/// Prefix of an unreadable message.
 const POISON: &str = "poison";
-/// Times a person mends one order that stopped.
+/// Times a person repairs one order that stopped.
 pub(crate) const MENDED: usize = 3;
 
-/// A client: submits until it has an answer, always under the same key.
+/// A client: submits until it gets an answer, always under the same key.
 pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
     let _busy = Busy::new(&world);
     sleep(order.at).await;
@@ -65,7 +65,7 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
             Ok(Ok(Ok(id))) => {
                 world.trace(format_args!("client of {label}: accepted"));
                 if world.history().last(&id).is_none() {
-                    world.wrong(Rule::Accepted, Some(id), "it was accepted and is not stored".into());
+                    world.wrong(Rule::Accepted, Some(id), "it was accepted but is not stored".into());
                 }
                 return;
             }
@@ -90,7 +90,7 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
     }
 }
 
-/// An input that every built-in check takes.
+/// An input that every built-in check accepts.
 pub(crate) fn input(plan: &Plan, number: usize) -> Value {
     if plan.workflow.input.as_deref() != Some("order") {
         return json!({ "total_cents": 100 * number });
@@ -113,7 +113,7 @@ pub(crate) fn input(plan: &Plan, number: usize) -> Value {
     })
 }
 
-/// Knocks at the operator function until it answers.
+/// Asks the operator function until it answers.
 async fn operate<T>(world: &World, knock: impl Fn(oneshot::Sender<T>) -> Knock) -> T {
     loop {
         let (answer, answered) = oneshot::channel();
@@ -129,7 +129,7 @@ fn act(what: &What, seen: Option<u64>) -> Act {
     Act { what: what.clone(), by: "somebody".into(), reason: "a test".into(), seen }
 }
 
-/// The names of all acts, for counts.
+/// The names of all acts, for counting.
 pub const ACTS: [&str; 11] = [
     "resubmit",
     "resubmit with another input",
@@ -158,7 +158,7 @@ fn name(what: &What) -> &'static str {
     }
 }
 
-/// Asks for an act until it is known what came of it.
+/// Asks for an act until its outcome is known.
 async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     let label = world.label(id).to_owned();
     loop {
@@ -175,7 +175,7 @@ async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     }
 }
 
-/// When the faults end, in milliseconds: nobody begins to meddle later.
+/// When the faults end, in milliseconds: nobody starts to interfere later.
 fn last_ms(world: &World) -> u64 {
     u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
 }
@@ -198,7 +198,7 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
             Class::Cancel if draw.chance(0.5) => {
                 let cancel = Cancel { task_id: id.clone(), by: "somebody".into(), reason: "a test".into() };
                 let body = serde_json::to_string(&ToScheduler::Cancel(cancel)).expect("plain text");
-                // A cancellation of what is not stored yet would be set aside.
+                // A cancellation of an order that is not stored yet would be set aside.
                 if world.history().last(&id).is_some() {
                     post(&world, queues::SCHEDULER, &format!("cancel {label}"), &body, Duration::ZERO);
                 }
@@ -224,7 +224,7 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     }
 }
 
-/// Something of the task waits for its next attempt.
+/// Whether a step of the task waits for its next attempt.
 fn waits(task: &Task) -> bool {
     let is_wait = |state: &State| match state {
         State::Pending { not_before } | State::UndoPending { not_before } => not_before.is_some(),
@@ -240,7 +240,7 @@ async fn pause_for(world: &World, id: &Id, ms: u64) {
     }
 }
 
-/// Mends one order whenever it is in Error, a few times.
+/// Repairs one order whenever it is in Error, a few times.
 pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUsize>) {
     let (id, label) = (id_of(&order), format!("o{}", order.number));
     let ways = [Class::Resubmit, Class::ResubmitEdited, Class::Skip, Class::MarkDone];
@@ -257,7 +257,7 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
         let _busy = Busy::new(&world);
         let (way, _) = *draw.pick(&ways);
         if let Some(what) = way_out(&world, &task, way, left.load(Ordering::Relaxed)) {
-            // What is done by hand is done about the order as they looked at it; to go on is right whatever it is by now.
+            // Work by hand applies only to the order as the person saw it; to continue is right in any state.
             let is_by_hand = matches!(way, Class::Skip | Class::MarkDone);
             let seen = (is_by_hand || draw.chance(0.5)).then_some(task.version);
             ask(&world, &id, what, seen).await;
@@ -266,7 +266,7 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
     }
 }
 
-/// What a person does about an order in Error: about its first step that failed, or all of them.
+/// What a person does about an order in Error: about its first failed step, or about all of them.
 fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What> {
     let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
     let name = &world.plan.workflow.steps[failed].name;
@@ -337,7 +337,7 @@ pub(crate) async fn pause_agent(world: Arc<World>, agent: String) {
     }
 }
 
-/// A submitter, or whoever has to act: reads a queue and keeps what it says.
+/// A submitter, or a person who must act: reads a queue and records what it says.
 pub(crate) async fn read(world: Arc<World>, queue: String) {
     loop {
         for message in world.queues.receive(&queue).await {
@@ -359,14 +359,14 @@ pub(crate) async fn read(world: Arc<World>, queue: String) {
     }
 }
 
-/// Messages that nobody can read.
+/// Sends unreadable messages.
 pub(crate) async fn poison(world: Arc<World>) {
     let mut all = vec![queues::SUBMISSIONS.to_owned(), queues::SCHEDULER.to_owned(), queues::REPLIES.to_owned()];
     all.extend(world.plan.workflow.agents().iter().map(|agent| queues::of_requests(agent, Priority::Normal, false)));
     for queue in all {
         if let Some(mut draw) = world.fires(Class::Poison, &queue) {
             let delay = Duration::from_millis(draw.between(0, 10_000));
-            // Several at once are set aside together, and alerted of in one request.
+            // Several at once are set aside together, with one request for their alerts.
             for n in 1..=draw.between(1, 4) {
                 let body = format!("{POISON} {n} for {queue}");
                 world.add_poison(&body);

@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far apart clocks may be, in milliseconds: on one machine, and up to what is usual on AWS. Never less because a workflow
-/// is too short for it: such a workflow would not run there.
+/// How far apart clocks may be, in milliseconds: on one machine, and up to the usual skew on AWS. Never reduced for a
+/// workflow with short timeouts: such a workflow would not run there.
 const SKEWS_MS: [i64; 3] = [50, 400, 1000];
-/// Runs over the real messenger for each over the real store: it needs no tables and no thread.
+/// Runs with the real messenger per run with the real store: the messenger needs no tables and no thread.
 const MESSENGERS: u64 = 5;
 /// Most orders of a run.
 pub const MOST_ORDERS: usize = 6;
-/// The longest wait of a breaker between two probes, and its spread.
+/// The longest wait of a breaker between two probes, with jitter.
 const LONGEST_BREAK: Duration = Duration::from_secs(120);
-/// More than anything else may take: redeliveries, retries of clients, restarts.
+/// More than anything else can take: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
 const TEXTS: [(&str, &str); 7] = [
@@ -34,10 +34,10 @@ const TEXTS: [(&str, &str); 7] = [
     ("chain.toml", include_str!("workflows/chain.toml")),
 ];
 
-/// The workflows that are simulated unless a user brings one: between them they use every rule of a workflow file.
+/// The workflows that are simulated by default: together they use every rule of a workflow file.
 ///
 /// # Panics
-/// If one of them is wrong, which a test would show.
+/// If one of them is invalid, which a test would show.
 #[must_use]
 pub fn workflows() -> Vec<Arc<Workflow>> {
     let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
@@ -49,13 +49,13 @@ pub fn workflows() -> Vec<Arc<Workflow>> {
 pub struct OrderPlan {
     /// Its number, from 1.
     pub number: usize,
-    /// When its client submits it first.
+    /// When its client first submits it.
     pub at: Duration,
     /// It is submitted by message.
     pub by_message: bool,
     /// How urgent it is.
     pub priority: Priority,
-    /// Its submitter has a queue for notices.
+    /// Whether its submitter has a queue for notices.
     pub has_queue: bool,
 }
 
@@ -70,29 +70,29 @@ pub struct Plan {
     pub orders: Vec<OrderPlan>,
     /// How often each class of fault happens.
     pub rates: BTreeMap<Class, f64>,
-    /// From then on nothing goes wrong.
+    /// When the faults end.
     pub faults_end: Duration,
     /// How far apart two clocks may be.
     pub skew: SignedDuration,
-    /// Parts of the due index.
+    /// Shards of the due index.
     pub shards: u16,
     /// Groups of shards, each with a lease.
     pub groups: u16,
-    /// Whether each priority has queues of its own.
+    /// Whether each priority has its own queues.
     pub classes: bool,
     /// The payment agent has two pools.
     pub pools: bool,
-    /// Tasks kept in memory by each process.
+    /// Tasks that each process keeps in memory.
     pub cache: usize,
     /// Life of a supervisor's lease.
     pub lease_life: Duration,
     /// How often a supervisor sweeps.
     pub sweep_every: Duration,
-    /// Supervisors give their leases back after a few sweeps and begin anew, as a function does that is started by a clock.
+    /// Supervisors give their leases back after a few sweeps and start again, like a function on a schedule.
     pub patrols: bool,
-    /// How long a message that was received stays away from others.
+    /// The visibility timeout of messages.
     pub visibility: Duration,
-    /// The longest time a step may take.
+    /// The longest timeout of a step.
     pub longest_timeout: Duration,
     /// The store is the real adapter over embedded endpoints.
     pub is_real_store: bool,
@@ -101,8 +101,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What `seed` decides, over one of `workflows`; the store is the real adapter in one run of `real_every` (0: never),
-    /// and the messenger in [`MESSENGERS`] times as many.
+    /// The plan of `seed`, over one of `workflows`. The store is the real adapter in one run of `real_every` (0:
+    /// never), and the messenger in [`MESSENGERS`] times as many.
     #[must_use]
     pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
@@ -123,8 +123,8 @@ impl Plan {
             has_queue: draw.chance(0.75),
         });
         let orders = orders.collect();
-        // Some seeds are nearly quiet and some are wild; most classes are absent from most runs, so that the rare meets
-        // the rare now and then without the frequent in its way.
+        // Some seeds are nearly quiet and some are wild. Most runs lack most classes, so that rare faults sometimes
+        // meet without frequent ones in their way.
         let (share, scale) = (*draw.pick(&[0.15, 0.3, 0.5, 0.8]), *draw.pick(&[0.3, 1.0, 1.0, 2.5]));
         let rates = Class::ALL.iter().filter_map(|&class| {
             let mut own = Draw::of(seed, class.name());
@@ -164,13 +164,13 @@ impl Plan {
         std_of(self.skew)
     }
 
-    /// By then, counted from the end of the faults, everything must have come to rest: each step through the rest of its
-    /// ladder and of its undo's, one after another, and all that is between them.
+    /// How long after the end of the faults everything must have come to rest: each step through the rest of its ladder
+    /// and of its undo's, one after another, with all that is between them.
     #[must_use]
     pub fn rest_within(&self) -> Duration {
         let margin = self.skew_std() + self.sweep_every * 2 + self.lease_life * 2;
         let ladder = |timeout: SignedDuration, retry: &Ladder| {
-            // Once nothing goes wrong any more an attempt under way may still fail, and a wait that has begun ends.
+            // After the end of the faults an attempt in progress may still fail, and a wait that has begun still ends.
             let longest = retry.backoff.iter().copied().chain(retry.long.map(|l| l.every)).max().unwrap_or_default();
             (std_of(timeout) + std_of(longest) + margin) * 2
         };
@@ -181,8 +181,8 @@ impl Plan {
         });
         let grace = std_of(grace(&self.workflow));
         let age = self.faults_end.min(std_of(MAX_DELAY));
-        // A supervisor looks at what only waits for a scheduler after as long again as it has waited already; at what waits
-        // for a paused agent, once a minute.
+        // A supervisor waits as long again as a task has already waited for a scheduler; a task that waits for a paused
+        // agent it checks once a minute.
         std_of(MAX_WITHHELD) + steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         assert!(all.iter().any(|w| w.steps.iter().any(|s| s.retry.long.is_some())));
     }
 
-    // A skew that shrinks to fit hides that no agent of AWS would ever start a step.
+    // A skew that shrinks to fit would hide that no agent on AWS would ever start a step.
     #[test]
     fn the_skew_is_drawn_whatever_the_timeouts_are() {
         let mut short = Workflow::clone(&workflows()[0]);

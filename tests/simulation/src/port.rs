@@ -1,7 +1,7 @@
 //! The ports of one process, with a network and its faults between it and the rest of the world.
 //!
-//! Every call goes out on a task of its own, so it arrives even if the process has died since, and its answer comes back
-//! later, or never. Before each call the process may be told to die or to stand still.
+//! Every call runs in its own task, so it arrives even if the process has died since, and its answer returns later or
+//! never. Before each call the process may be doomed to die or to stand still.
 
 use crate::Defect;
 use crate::dice::Class;
@@ -30,11 +30,11 @@ use std::time::Duration;
 use stepwarden_aws::messenger::{self, Outgoing};
 use tokio::sync::oneshot;
 
-/// Entries in one request: SQS's most.
+/// Most entries in one request of SQS.
 const BATCH: usize = 10;
-/// What stands for the event bus: a queue of whoever has to act.
+/// The queue that stands for the event bus.
 pub(crate) const BUS: &str = "bus";
-/// Longest way there or back without a fault, in milliseconds.
+/// Longest trip there or back without a fault, in milliseconds.
 const WAY_MS: u64 = 8;
 
 /// The state store, the lease store and the messenger as one process has them.
@@ -42,7 +42,7 @@ const WAY_MS: u64 = 8;
 pub struct Faulty {
     world: Arc<World>,
     node: Arc<Node>,
-    /// The real messenger, where the run has it.
+    /// The real messenger, if the run uses it.
     sender: Option<Sender>,
 }
 
@@ -52,7 +52,7 @@ enum Fate {
     Good,
     /// It never arrives.
     Before,
-    /// Its answer is lost; if `is_repeated`, the SDK tries the same once more.
+    /// Its answer is lost; if `is_repeated`, the SDK retries once.
     Lost {
         is_repeated: bool,
     },
@@ -66,7 +66,8 @@ impl Faulty {
         Self { world: Arc::clone(world), node: Arc::clone(node), sender }
     }
 
-    /// One call of the store. No fault is drawn that could do nothing to it. `act` may be done twice, as it is when the SDK repeats a call whose answer was lost.
+    /// One call of the store. Only faults that can affect it are drawn. `act` may run twice, as when the SDK repeats a
+    /// call whose answer was lost.
     async fn ask<T: Send + 'static>(
         &self,
         site: String,
@@ -83,13 +84,13 @@ impl Faulty {
         let fate = if world.fires(Class::StoreError, &site).is_some() {
             Fate::Before
         } else if let Some(mut draw) = world.fires(Class::StoreThrottle, &site) {
-            // Under the real adapter the SDK rides out one of them.
+            // Under the real adapter, the SDK's retry absorbs one of them.
             trouble = draw.chance(0.5).then_some(Trouble::Throttle);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
         } else if is_write && let Some(mut draw) = world.fires(Class::StoreLost, &site) {
             let is_repeated = draw.chance(0.6);
             trouble = is_repeated.then_some(Trouble::LostAfter);
-            // Under the real adapter the SDK itself repeats it.
+            // Under the real adapter, the SDK itself retries.
             if is_repeated && world.plan.is_real_store { Fate::Good } else { Fate::Lost { is_repeated } }
         } else if may_conflict(&site)
             && let Some(mut draw) = world.fires(Class::TransactionConflict, &site)
@@ -126,8 +127,8 @@ impl Faulty {
         answered.await.unwrap_or_else(|_| Err(unavailable(&site, "the run is over")))
     }
 
-    /// What each of many is told that were asked for together, at the site of the first: the request may fail as a whole, or
-    /// DynamoDB may leave some of them over, whose partition is at its limit.
+    /// The answers to one request about many records, at the site of the first: the request may fail as a whole, or
+    /// DynamoDB may leave some out because their partition is at its limit.
     fn each<T>(&self, sites: &[String], answers: Result<Vec<Result<T, Error>>, Error>) -> Vec<Result<T, Error>> {
         let answers = match answers {
             Ok(answers) => answers,
@@ -141,7 +142,7 @@ impl Faulty {
     }
 }
 
-/// Transactions are made on submission only, so only what can meet one of them conflicts.
+/// Only submission uses transactions, so only what can collide with one conflicts.
 fn may_conflict(site: &str) -> bool {
     site.starts_with("create") || site.starts_with("save") && site.ends_with("v1")
 }
@@ -187,7 +188,7 @@ impl StateStore for Faulty {
         let (world, task) = (Arc::clone(&self.world), task.clone());
         self.ask(site.clone(), true, move |store, at_ms| {
             let saved = store.save(&task, seen, at_ms)?;
-            // Under the real adapter a repeated call answers with the record it wrote itself the first time.
+            // Under the real adapter, a repeated call finds the record that it wrote itself the first time.
             let is_ours = match &saved {
                 Saved::Applied => true,
                 Saved::Conflict(Some(current)) => {
@@ -321,7 +322,7 @@ impl LeaseStore for Faulty {
     }
 }
 
-/// A message on its way; the effect it belongs to is number `owner` of its request.
+/// A message on its way; it belongs to effect number `owner` of its request.
 #[derive(Clone)]
 pub(crate) struct Parcel {
     pub(crate) owner: usize,
@@ -330,7 +331,7 @@ pub(crate) struct Parcel {
     pub(crate) delay: Duration,
     /// Its message group.
     pub(crate) group: Option<String>,
-    /// The notice that it is.
+    /// The notice in it, if it is one.
     notice: Option<Box<Notice>>,
 }
 
@@ -375,7 +376,7 @@ impl Messenger for Faulty {
 }
 
 impl Faulty {
-    /// What an effect is called in traces and as a place of faults.
+    /// The name of an effect in traces, and as a place of faults.
     fn label(&self, effect: &Effect) -> String {
         let world = &self.world;
         match effect {
@@ -470,14 +471,14 @@ pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     }
 }
 
-/// The alert that a message of the bus is.
+/// The alert in a message of the bus.
 pub(crate) fn alert_in(body: &str) -> Option<AlertEvent> {
     let event: Value = serde_json::from_str(body).ok()?;
     let is_alert = event["detail-type"] == messenger::ORDER_ALERT;
     serde_json::from_str(event["detail"].as_str().filter(|_| is_alert)?).ok()
 }
 
-/// Whom a queue leads to: what happens to messages on their way is another class for each.
+/// Where a queue leads: each kind has its own classes of faults.
 #[derive(Clone, Copy)]
 pub(crate) enum Route {
     /// One of our own processes.
@@ -530,7 +531,7 @@ impl Route {
     }
 }
 
-/// Puts a message into a queue, with all that happens to messages; whether it was lost there.
+/// Puts a message into a queue, with all faults of messages; returns whether it was lost there.
 pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: Duration) -> bool {
     let route = Route::of(queue);
     if world.fires(route.lost(), label).is_some() {
@@ -563,7 +564,7 @@ pub(crate) fn direction(direction: Direction) -> &'static str {
     }
 }
 
-/// How long a way takes without a fault, in milliseconds.
+/// How long a trip takes without a fault, in milliseconds.
 pub(crate) fn way_ms(draw: &mut crate::dice::Draw) -> u64 {
     draw.between(1, WAY_MS)
 }

@@ -1,5 +1,5 @@
-//! Queues as SQS has them: at least once, in no order, with a visibility timeout, delays, and a dead-letter queue after so
-//! many receives. They do as they are told; what goes wrong is decided in [`crate::port`].
+//! Queues like SQS's: at-least-once delivery in no order, a visibility timeout, delays, and a dead-letter queue after a
+//! number of receives. They only do as they are told; [`crate::port`] decides what goes wrong.
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use serde_json::json;
@@ -10,17 +10,17 @@ use stepwarden_aws::schema::MAX_RECEIVES;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Messages in a batch: SQS's most.
+/// Most messages in a batch of SQS.
 const BATCH: usize = 10;
-/// Longest wait of one look at an empty queue.
+/// Longest wait of one receive at an empty queue.
 const LONG_POLL: Duration = Duration::from_secs(20);
 
-/// A message as a consumer has it.
+/// A message as a consumer receives it.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Its id in the queue; a message delivered twice has one id.
     pub id: u64,
-    /// Which copy, and which of its receives: what is deleted.
+    /// Which copy, and which receive of it; deletes name this.
     pub receipt: (u64, u32),
     /// The message.
     pub body: String,
@@ -72,7 +72,7 @@ impl Queues {
         Self { names, state: Mutex::default(), began, visibility }
     }
 
-    /// Whether there is such a queue.
+    /// Whether there is a queue called `name`.
     #[must_use]
     pub fn exists(&self, name: &str) -> bool {
         self.names.contains(name)
@@ -87,7 +87,7 @@ impl Queues {
         act(queues.get_mut(name).expect("it is there now"), next)
     }
 
-    /// Takes a message, to be visible in one copy after each of these delays; without any it is never delivered.
+    /// Takes a message, with a copy that becomes visible after each of these delays; without any it is never delivered.
     pub fn send(&self, name: &str, body: &str, label: &str, delays: &[Duration]) {
         let now = Instant::now();
         self.with(name, |queue, next| {
@@ -110,7 +110,7 @@ impl Queues {
         });
     }
 
-    /// Up to ten messages, as soon as there are any. They are away from others for the visibility timeout.
+    /// Up to ten messages, once there are any. They stay invisible for the visibility timeout.
     pub async fn receive(&self, name: &str) -> Vec<Message> {
         loop {
             let arrival = self.with(name, |queue, _| Arc::clone(&queue.arrival));
@@ -126,7 +126,7 @@ impl Queues {
         }
     }
 
-    /// What is visible now, and when there is more.
+    /// What is visible now, and when more will be.
     fn take(&self, name: &str) -> (Vec<Message>, Option<Instant>) {
         let now = Instant::now();
         let visibility = self.visibility;
@@ -162,7 +162,7 @@ impl Queues {
         self.with(name, |queue, _| queue.messages.retain(|m| (m.copy, m.receives) != receipt));
     }
 
-    /// Puts dead letters back, as an operator does once the trouble is over; how many there were.
+    /// Moves dead letters back, as an operator does once the trouble is over; returns their number.
     pub fn redrive(&self) -> usize {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
@@ -179,7 +179,7 @@ impl Queues {
         count
     }
 
-    /// Messages that still wait or are under way, and dead ones.
+    /// Number of messages that wait or are in progress, and of dead letters.
     #[must_use]
     pub fn left(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ impl Queues {
         (queues().map(|q| q.messages.len()).sum(), queues().map(|q| q.dead.len()).sum())
     }
 
-    /// What the dead letters are.
+    /// The labels of the dead letters.
     #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,10 +195,10 @@ impl Queues {
         all.collect()
     }
 
-    /// The batch as Lambda hands it over.
+    /// The batch as Lambda receives it.
     #[must_use]
     pub fn event(&self, name: &str, messages: &[Message]) -> SqsEvent {
-        // Any time of the queue's own clock will do: only differences are looked at.
+        // Any epoch will do: only differences matter.
         let ms = |at: Instant| (at - self.began).as_millis().to_string();
         let records: Vec<_> = messages
             .iter()
@@ -223,7 +223,7 @@ impl Queues {
     }
 }
 
-/// Waits for so long in virtual time.
+/// Waits this long in virtual time.
 pub(crate) async fn wait_ms(ms: u64) {
     sleep_until(Instant::now() + Duration::from_millis(ms)).await;
 }

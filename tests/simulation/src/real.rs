@@ -1,7 +1,7 @@
-//! The real adapter over embedded endpoints, on a thread of its own, called as if it answered at once.
+//! The real adapter over embedded endpoints, on its own thread, called as if it answered at once.
 //!
-//! The caller's thread waits, and with it the caller's virtual time stands still; this thread has a paused clock of its own,
-//! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
+//! The caller's thread waits, and with it the caller's virtual time. This thread has its own paused clock, so the SDK's
+//! waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use futures::future::BoxFuture;
 use leader::{Lease, LeaseStore};
@@ -32,16 +32,16 @@ pub struct RealStore {
 /// What the adapter met at its endpoint, and how often.
 type Met = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
-/// What the endpoint does to the next call, under the SDK and its retries.
+/// What the endpoint does to the next call, below the SDK and its retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Done, and the connection breaks before the answer: the SDK tries again.
+    /// Done, and the connection breaks before the answer: the SDK retries.
     LostAfter = 1,
-    /// A transaction is under way on the item.
+    /// Another transaction holds the item.
     TransactionConflict = 2,
-    /// Not done; slow down.
+    /// Not done: throttled.
     Throttle = 3,
-    /// The due index answers as if all had been written just now.
+    /// The due index finds nothing, as if everything had just been written.
     StaleIndex = 4,
 }
 
@@ -71,7 +71,7 @@ impl Trouble {
 }
 
 impl RealStore {
-    /// An empty store with tables of its own.
+    /// An empty store with its own tables.
     ///
     /// # Panics
     /// If the endpoints in memory cannot be opened, which only a broken build does.
@@ -105,12 +105,12 @@ impl RealStore {
         Self { jobs, trouble, met }
     }
 
-    /// Does this to the next call.
+    /// Disturbs the next call.
     pub fn disturb(&self, trouble: Trouble) {
         self.trouble.store(trouble as u8, Ordering::SeqCst);
     }
 
-    /// Nothing more goes wrong with the call before, which may have asked the endpoint for nothing.
+    /// Clears a disturbance that the last call may not have met.
     pub fn calm(&self) {
         self.trouble.store(0, Ordering::SeqCst);
     }
@@ -221,7 +221,7 @@ impl RealStore {
     }
 }
 
-/// The configuration of one run: names only, nothing that exists outside of it.
+/// The configuration of one run: only names, nothing that exists outside it.
 #[must_use]
 pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Config {
     Config {
@@ -237,7 +237,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         shards,
         order_buckets: 1,
         clock_skew: SignedDuration::ZERO,
-        // Longer than the wall clock, by which these endpoints delete, may be ahead of a run's.
+        // Zero keeps everything: these endpoints delete by the wall clock, which may be ahead of a run's.
         retention: SignedDuration::ZERO,
         cache: 1000,
         overload_age: shared::overload::USUAL,

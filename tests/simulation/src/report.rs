@@ -1,4 +1,4 @@
-//! Many seeds at once, and what they came to.
+//! Many seeds at once, and their results.
 
 use crate::dice::{Allowed, Class};
 use crate::endpoint::Mishap;
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Failing seeds listed in a report at most; all are counted.
+/// Most failing seeds listed in a report; all are counted.
 const LISTED: usize = 20;
 /// Runs with and runs without a fault that are needed to say what it costs.
 const ENOUGH: usize = 10;
-/// Runs without faults that say how long an order takes when all is well.
+/// Runs without faults that measure how long an order normally takes.
 const CALM_RUNS: u64 = 5;
 
 /// A seed that broke a rule.
@@ -34,7 +34,7 @@ pub struct Failure {
     pub violations: Vec<Violation>,
 }
 
-/// Times of recovery, in milliseconds of virtual time beyond what an order takes when all is well.
+/// Recovery times, in milliseconds of virtual time beyond what an order normally takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Recovery {
     /// Half of the orders took no longer.
@@ -54,44 +54,44 @@ pub struct Harm {
     pub times: u64,
     /// In how many runs.
     pub runs: usize,
-    /// How much longer an order took in runs with it than in runs without, on average; `None` where one of the two is rare.
+    /// How much longer an order took in runs with it than without, on average; `None` if there are too few of either.
     pub added_ms: Option<i64>,
 }
 
-/// What many seeds came to.
+/// The results of many seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The first seed.
     pub first: u64,
     /// Seeds played.
     pub runs: usize,
-    /// Of these, over the real store.
+    /// How many of these used the real store.
     pub real_runs: usize,
-    /// Of these, over the real messenger.
+    /// How many of these used the real messenger.
     pub messenger_runs: usize,
     /// Seeds that broke a rule.
     pub failed: usize,
-    /// The first [`LISTED`] of them.
+    /// The first ones, at most [`LISTED`].
     pub failures: Vec<Failure>,
     /// Orders by where they ended; `lost` if one was never stored.
     pub orders: BTreeMap<&'static str, usize>,
     /// How long recovery took.
     pub recovery: Recovery,
-    /// By workflow: how long an order takes when all is well, in milliseconds.
+    /// By workflow: how long an order takes without faults, in milliseconds.
     pub calm_ms: BTreeMap<String, u64>,
-    /// All classes, those that cost most time first.
+    /// All classes, the costliest first.
     pub harm: Vec<Harm>,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
     /// What the real adapters met at their endpoints, and how often.
     pub met: BTreeMap<&'static str, u64>,
-    /// Dead letters put back once the faults had ended.
+    /// Dead letters moved back after the end of the faults.
     pub redriven: usize,
     /// Virtual time played, in seconds.
     pub virtual_s: u64,
     /// Real time it took, in milliseconds.
     pub took_ms: u64,
-    /// The first failing seed with as few faults as break the same rule.
+    /// The first failing seed, with as few faults as break the same rule.
     #[serde(skip)]
     pub smallest: Option<Small>,
 }
@@ -103,7 +103,7 @@ impl Report {
         self.failed == 0
     }
 
-    /// The class that cost most time, and how much, where that can be told.
+    /// The class that cost most time, and how much, if that is known.
     #[must_use]
     pub fn worst(&self) -> Option<(Class, i64)> {
         let harm = self.harm.first()?;
@@ -117,7 +117,7 @@ impl Report {
     }
 }
 
-/// Plays seeds `from..from + count` on so many threads, and tells `progress` how many are done.
+/// Plays seeds `from..from + count` on `threads` threads, and reports to `progress` how many are done.
 #[must_use]
 pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, progress: impl Fn(u64) + Sync) -> Report {
     let begin = Instant::now();
@@ -152,7 +152,7 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// By workflow: how long an order takes when nothing goes wrong.
+/// By workflow: how long an order takes without faults.
 fn calm(settings: &Settings) -> BTreeMap<String, u64> {
     let one = |workflow| {
         let settings = Settings { workflows: vec![workflow], real_every: 0, command: String::new() };
@@ -242,7 +242,7 @@ pub fn broken(report: &Report) -> BTreeMap<Rule, usize> {
     rules
 }
 
-/// Milliseconds as seconds, for people.
+/// Milliseconds shown as seconds.
 struct Seconds(u64);
 
 impl fmt::Display for Seconds {
@@ -257,7 +257,7 @@ impl fmt::Display for Report {
         let rate = self.runs as u64 * 60_000 / self.took_ms.max(1);
         writeln!(
             f,
-            "{} seeds from {} ({} over the DynamoDB adapter, {} over that of SQS), {total} orders, {} h of virtual time, {} a minute",
+            "{} seeds from {} ({} with the DynamoDB adapter, {} with the SQS adapter), {total} orders, {} h of virtual time, {} seeds per minute",
             self.runs,
             self.first,
             self.real_runs,
@@ -271,14 +271,14 @@ impl fmt::Display for Report {
         let Recovery { p50_ms, p99_ms, max_ms } = self.recovery;
         writeln!(
             f,
-            "recovery, beyond the time an order takes without faults: p50 {}, p99 {}, max {}",
+            "recovery time, beyond that of an order without faults: p50 {}, p99 {}, max {}",
             Seconds(p50_ms),
             Seconds(p99_ms),
             Seconds(max_ms)
         )?;
         if let Some((class, added)) = self.worst() {
             let added = Seconds(added.unsigned_abs());
-            writeln!(f, "what hurt most: {class}, {added} more for an order in runs with it than in runs without")?;
+            writeln!(f, "costliest fault: {class}; orders took {added} longer in runs with it than without")?;
         }
         writeln!(f, "faults and acts")?;
         for harm in &self.harm {
@@ -286,15 +286,15 @@ impl fmt::Display for Report {
             writeln!(f, "  {:<22} {:>8} times in {:>6} runs  {added:>9}", harm.class.name(), harm.times, harm.runs)?;
         }
         let acts: Vec<String> = self.acts.iter().map(|(name, times)| format!("{name} {times}")).collect();
-        writeln!(f, "what people did that changed something: {}", acts.join(", "))?;
+        writeln!(f, "acts that changed something: {}", acts.join(", "))?;
         if self.messenger_runs > 0 {
             let met: Vec<String> = self.met.iter().map(|(name, times)| format!("{name} {times}")).collect();
-            writeln!(f, "what the adapters met: {}", met.join(", "))?;
+            writeln!(f, "faults that the adapters met: {}", met.join(", "))?;
         }
         if self.is_clean() {
             return write!(
                 f,
-                "ok: every order ended processed, undone, or in Error with somebody told; no rule was broken"
+                "ok: every order was processed, undone, or stopped in Error with an alert; no rule was broken"
             );
         }
         writeln!(f, "FAILED: {} seeds broke a rule", self.failed)?;
@@ -312,13 +312,13 @@ impl fmt::Display for Report {
 impl fmt::Display for Small {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, count, tried) = (self.run.seed, self.run.fired.len(), self.tried);
-        writeln!(f, "seed {seed} with the {count} faults that are needed ({tried} runs to find them):")?;
+        writeln!(f, "seed {seed} with only the {count} faults needed to fail (found in {tried} runs):")?;
         for line in &self.run.trace {
             writeln!(f, "  {line}")?;
         }
         for violation in &self.run.violations {
             writeln!(f, "  => {violation}")?;
         }
-        write!(f, "the whole run again: {} --seed {seed}", self.command)
+        write!(f, "to repeat the whole run: {} --seed {seed}", self.command)
     }
 }

@@ -1,5 +1,5 @@
-//! The remote services: each key is applied once, an undo that comes first leaves a tombstone, a refusal stays one. What
-//! they did is told to the [`crate::history`].
+//! The remote services: each key is applied once, an undo that comes first leaves a tombstone, and a refusal is final.
+//! They report what they did to the [`crate::history`].
 
 use crate::Defect;
 use crate::history::Effects;
@@ -28,8 +28,8 @@ pub struct Services {
 }
 
 impl Services {
-    /// A person does or undoes a step at the service's own console, under the key that its agent uses; what it is done
-    /// with, or `None` where it has been undone already and must not be done any more.
+    /// A person does or undoes a step at the service's own console, under its agent's key. Returns the output, or
+    /// `None` if it has been undone already and must not be done any more.
     pub fn by_hand(&mut self, id: &Id, step: &str, direction: Direction, effects: &mut Effects) -> Option<Value> {
         let key = format!("{id}:{step}:do");
         match direction {
@@ -61,7 +61,7 @@ impl Services {
         self.undone.insert(forward);
     }
 
-    /// Does what is asked. `refuses`: a key not known yet is refused, for good where it is forward work.
+    /// Does what is requested. `refuses`: refuses an unknown key, for good if it is forward work.
     pub fn act(&mut self, request: &Request, refuses: bool, defect: Option<Defect>, effects: &mut Effects) -> Answer {
         let key = match defect {
             Some(Defect::FreshKeys) => format!("{}/{}", request.idempotency_key, request.attempt),

@@ -1,4 +1,4 @@
-//! Makes a failing run small: the same seed with as few of its faults as still break the same rule (ddmin).
+//! Shrinks a failing run: the same seed with as few faults as still break the same rule (ddmin).
 
 use crate::dice::{Allowed, Fired};
 use crate::history::Rule;
@@ -6,24 +6,24 @@ use crate::{Run, RunOptions, Settings, run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most runs that are tried.
+/// Most runs to try.
 const MOST_RUNS: usize = 600;
 
-/// A failing seed with few faults.
+/// A failing seed with few of its faults.
 #[derive(Clone, Debug)]
 pub struct Small {
     /// The run with only these faults, with its trace.
     pub run: Run,
     /// Runs that were tried.
     pub tried: usize,
-    /// The command that plays the whole run again, but for its seed.
+    /// The command that repeats the whole run, without its seed.
     pub command: String,
 }
 
 struct Search<'a> {
     seed: u64,
     settings: &'a Settings,
-    /// What the run that failed was told, but for the faults.
+    /// The options of the run that failed, except for the faults.
     options: &'a RunOptions,
     rule: Rule,
     tried: usize,
@@ -42,7 +42,7 @@ impl Search<'_> {
     }
 }
 
-/// The smallest set of the faults of `failed` that was found to break the first rule it broke; `None` if it broke none.
+/// The smallest set found of the faults of `failed` that breaks the first rule it broke; `None` if it broke none.
 #[must_use]
 pub fn shrink(failed: &Run, settings: &Settings, options: &RunOptions) -> Option<Small> {
     let rule = failed.violations.first()?.rule;

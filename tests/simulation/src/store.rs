@@ -1,5 +1,5 @@
-//! Where tasks are kept in a run: in this process's memory, or by the real adapter over embedded endpoints. Both answer at
-//! once; what a network does to calls is in [`crate::port`].
+//! Where tasks are kept in a run: in this process's memory, or by the real adapter over embedded endpoints. Both answer
+//! at once; [`crate::port`] simulates the network.
 
 use crate::Defect;
 use crate::real::RealStore;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stepwarden_aws::item;
 
-/// Most rows in a page of the due index: few, so that pages are turned.
+/// Most rows in a page of the due index: few, so that there are several pages.
 const PAGE: usize = 3;
 
 /// A store that answers at once.
@@ -44,7 +44,7 @@ struct State {
     workflows: BTreeMap<Hash, Workflow>,
     leases: BTreeMap<String, Lease>,
     agents: Agents,
-    /// What the due index said of each task, from which time on (milliseconds from the beginning of the run).
+    /// What the due index said about each task, and since when (milliseconds from the beginning of the run).
     index: BTreeMap<Id, Vec<(u64, Row)>>,
 }
 
@@ -92,13 +92,13 @@ fn page(mut all: Vec<(Timestamp, &Id)>, limit: u32, cursor: Option<&str>) -> Due
     DuePage { ids: page.iter().map(|(_, id)| (*id).clone()).collect(), next }
 }
 
-/// One method for each of [`shared::ports::StateStore`] and [`leader::LeaseStore`], with the time of the run in
-/// milliseconds where an index needs it.
+/// One method for each of [`shared::ports::StateStore`] and [`leader::LeaseStore`], with the run's time in milliseconds
+/// where an index needs it.
 impl Store {
     pub(crate) fn create(&self, order: &Order, task: &Task, at_ms: u64) -> Result<Created, Error> {
         match self {
             Self::Memory(memory) => {
-                // What DynamoDB would refuse is refused.
+                // Refuses what DynamoDB would refuse.
                 item::from_order(order, 1)?;
                 item::from_task(task, SignedDuration::ZERO)?;
                 let mut state = memory.state();
@@ -144,7 +144,7 @@ impl Store {
         }
     }
 
-    /// True if it is known to be written.
+    /// True if it is certain to be written.
     pub(crate) fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64, at_ms: u64) -> Result<bool, Error> {
         match self {
             Self::Memory(memory) => {

@@ -11,13 +11,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace; only if it `keeps` its lines can they be printed.
+    /// An empty trace; its lines can only be printed if it `keeps` them.
     #[must_use]
     pub fn new(keeps: bool) -> Self {
         Self { hash: 0xcbf2_9ce4_8422_2325, line: String::new(), lines: keeps.then(Vec::new) }
     }
 
-    /// Adds a line about what happened at this time, in milliseconds from the beginning of the run.
+    /// Adds a line about this time, in milliseconds from the beginning of the run.
     pub fn add(&mut self, at_ms: u64, what: fmt::Arguments<'_>) {
         self.line.clear();
         write!(self.line, "{:>5}.{:03} {what}", at_ms / 1000, at_ms % 1000).expect("a string takes all");

@@ -47,57 +47,57 @@ use tokio::time::{Instant, sleep};
 
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
-/// Whose orders they are.
+/// The tenant of all orders.
 const TENANT: &str = "acme";
 
-/// What a run is told beside its seed.
+/// The options of a run beside its seed.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// Which faults may happen.
     pub allowed: Allowed,
     /// Whether its trace is kept.
     pub keeps_trace: bool,
-    /// A defect of the world, put in on purpose to see it found.
+    /// A defect put into the world on purpose.
     pub defect: Option<Defect>,
     /// What decides: the core, or the core with a defect.
     pub core: Core,
 }
 
-/// How one order went.
+/// The result of one order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderRun {
     /// Its number, from 1.
     pub number: usize,
     /// Where it ended; `None` if it was never stored.
     pub state: Option<ProcessState>,
-    /// From being stored to its first end, in milliseconds of virtual time; `None` where a person held it up.
+    /// From being stored to its first end, in milliseconds of virtual time; `None` if a person held it up.
     pub took_ms: Option<u64>,
 }
 
-/// How one run went.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Its seed.
     pub seed: u64,
     /// Its workflow.
     pub workflow: String,
-    /// It went over the real store.
+    /// Whether it used the real store.
     pub is_real_store: bool,
-    /// It went over the real messenger.
+    /// Whether it used the real messenger.
     pub is_real_messenger: bool,
-    /// The rules it broke; none if all is well.
+    /// The rules it broke.
     pub violations: Vec<Violation>,
     /// The faults that happened, in order.
     pub fired: Vec<Fired>,
     /// The orders.
     pub orders: Vec<OrderRun>,
-    /// Over everything that happened.
+    /// Hash over everything that happened.
     pub hash: u64,
     /// What happened, if it was kept.
     pub trace: Vec<String>,
     /// How long it took, in milliseconds of virtual time.
     pub virtual_ms: u64,
-    /// Dead letters that were put back after the faults had ended.
+    /// Dead letters that were moved back after the end of the faults.
     pub redriven: usize,
     /// What people did that changed something, and how often.
     pub acts: BTreeMap<&'static str, u64>,
@@ -135,7 +135,7 @@ pub struct World {
     busy: AtomicUsize,
 }
 
-/// What comes to a process from outside of the queues.
+/// What reaches a process other than from queues.
 pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
@@ -206,7 +206,7 @@ impl World {
         lock(&self.trace).add(self.now_ms(), what);
     }
 
-    /// Whether this goes wrong here and now.
+    /// Whether this fault happens here and now.
     pub fn fires(&self, class: Class, site: &str) -> Option<Draw> {
         let fired = self.dice.fires(class, site, self.now_ms());
         if fired.is_some() {
@@ -215,14 +215,14 @@ impl World {
         fired
     }
 
-    /// How long the way of a call takes, there and back, in milliseconds.
+    /// How long a call's trip takes, there and back, in milliseconds.
     #[must_use]
     pub fn ways(&self, node: &str, site: &str) -> (u64, u64) {
         let mut draw = self.dice.draw(&format!("{node} {site}"));
         (way_ms(&mut draw), way_ms(&mut draw))
     }
 
-    /// What an order is called in traces.
+    /// The name of an order in traces.
     #[must_use]
     pub fn label<'a>(&'a self, id: &'a Id) -> &'a str {
         self.labels.get(id).map_or(id.0.as_str(), String::as_str)
@@ -250,19 +250,19 @@ impl World {
         format!("{:?} [{}] due {due}", task.phase, steps.join(", "))
     }
 
-    /// A remote service is asked.
+    /// Calls a remote service.
     pub fn serve(&self, request: &Request, refuses: bool) -> Answer {
         lock(&self.services).act(request, refuses, self.defect, &mut self.history().effects)
     }
 
-    /// The service of this agent is down.
+    /// Whether the service of this agent is down.
     #[must_use]
     pub fn is_out(&self, agent: &str) -> bool {
         let now = self.now_ms();
         lock(&self.outages).get(agent).is_some_and(|(from, until)| (*from..*until).contains(&now))
     }
 
-    /// The undo called so fails at this time.
+    /// Whether the undo called `what` fails now.
     #[must_use]
     pub fn does_undo_fail(&self, what: &str) -> bool {
         let now = self.now_ms();
@@ -276,13 +276,13 @@ impl World {
         now < until
     }
 
-    /// An agent is given this input.
+    /// Checks the input that an agent got.
     pub fn check_input(&self, request: &Request) {
         let history = self.history();
         let Some(task) = history.last(&request.task_id) else { return };
         let index = self.plan.workflow.position(&request.step).expect("a step of this workflow");
         let step = &task.steps[index];
-        // What came before the attempt under way was sent with what held then.
+        // Earlier attempts were sent with the input of their time.
         if task.holds(index, request.attempt).is_none() {
             return;
         }
@@ -302,22 +302,22 @@ impl World {
         lock(&self.services).by_hand(id, step, direction, &mut self.history().effects)
     }
 
-    /// An act of a person changed something.
+    /// Counts an act of a person that changed something.
     pub(crate) fn count_act(&self, name: &'static str) {
         *lock(&self.acts).entry(name).or_default() += 1;
     }
 
-    /// The messenger met something.
+    /// Counts what the messenger met.
     pub(crate) fn count_met(&self, mishap: Mishap) {
         *lock(&self.met).entry(mishap.name()).or_default() += 1;
     }
 
-    /// This body is one that nobody can read.
+    /// Registers an unreadable body.
     pub(crate) fn add_poison(&self, body: &str) {
         lock(&self.poison).insert(body.to_owned());
     }
 
-    /// Every order that stopped is found by whoever looks for those that wait for a person, and no other one is.
+    /// Every order that stopped must be listed among those that wait for a person, and no other.
     fn check_attention(&self) {
         let (mut found, mut cursor) = (BTreeSet::new(), None);
         loop {
@@ -326,7 +326,13 @@ impl World {
                     found.extend(page.ids);
                     cursor = page.next;
                 }
-                Err(error) => return self.wrong(Rule::Alert, None, format!("what waits for a person: {error}")),
+                Err(error) => {
+                    return self.wrong(
+                        Rule::Alert,
+                        None,
+                        format!("the list of orders that wait for a person failed: {error}"),
+                    );
+                }
             }
             if cursor.is_none() {
                 break;
@@ -340,7 +346,7 @@ impl World {
             self.wrong(
                 Rule::Alert,
                 Some(id.clone()),
-                "it stopped and is not among what waits for a person, or the other way round".into(),
+                "it stopped and is not listed as waiting for a person, or the reverse".into(),
             );
         }
     }
@@ -352,7 +358,7 @@ impl World {
         }
     }
 
-    /// The rules that were broken so far, but for those of the history.
+    /// The rules broken so far, except for those of the history.
     #[cfg(test)]
     pub(crate) fn violations(&self) -> Vec<Violation> {
         lock(&self.violations).clone()
@@ -362,7 +368,7 @@ impl World {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
-    /// An engine of this process in its present life.
+    /// An engine of this process in its current life.
     fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
         let observed = Arc::clone(self);
         let config = engine::Config {
@@ -379,7 +385,7 @@ impl World {
         Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
     }
 
-    /// A door that others knock at, for one life of a process.
+    /// The door of a process, for one of its lives.
     fn door(&self, node: &Node) -> mpsc::UnboundedReceiver<Knock> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.doors).insert(node.name.clone(), sender);
@@ -387,14 +393,14 @@ impl World {
     }
 
     pub(crate) fn knock(&self, node: &str, knock: Knock) {
-        // Nobody there: whoever knocks sees that nobody answers.
+        // If nobody is there, the caller gets no answer.
         if let Some(door) = lock(&self.doors).get(node) {
             let _ = door.send(knock);
         }
     }
 }
 
-/// The queues of a system: those that functions consume, and those that others read.
+/// All queues of a system: those that functions consume, and those that others read.
 fn queue_names(config: &Config) -> BTreeSet<String> {
     let consumed = schema::consumed(config).into_iter().map(|queue| queue.name);
     let notices = config.reply_queues.names().map(queues::notices);
@@ -410,7 +416,7 @@ pub(crate) fn key_of(order: &OrderPlan) -> String {
     format!("key-{}", order.number)
 }
 
-/// Something that keeps the run from its end until it is dropped.
+/// Keeps the run from ending until it is dropped.
 pub(crate) struct Busy<'a>(&'a World);
 
 impl<'a> Busy<'a> {
@@ -426,7 +432,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A process through all its lives.
+/// Runs a process through all its lives.
 async fn live(world: Arc<World>, node: Arc<Node>) {
     loop {
         node.begin(&world);
@@ -444,7 +450,7 @@ async fn live(world: Arc<World>, node: Arc<Node>) {
     }
 }
 
-/// What an event source mapping does: one batch after another.
+/// Does what an event source mapping does: one batch after another.
 async fn pump<'a>(
     world: &'a World,
     node: &'a Node,
@@ -591,7 +597,7 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
     }
 }
 
-/// Why a run is not at rest yet: an order, and what about it.
+/// Why a run is not at rest yet: an order, and its state.
 fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Option<Id>, String)> {
     for (order, resubmissions) in orders {
         let id = id_of(order);
@@ -623,7 +629,7 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
     let world = runtime.block_on(async { Arc::new(World::new(plan, options)) });
     let (orders, redriven) = runtime.block_on(play(&world));
     let virtual_ms = runtime.block_on(async { world.now_ms() });
-    // All tasks end here, and with them all that hold the world.
+    // All tasks end here, and everything that holds the world with them.
     drop(runtime);
     let world = Arc::into_inner(world).expect("nothing else holds it");
     let history = world.history.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -667,7 +673,7 @@ fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
     OrderRun { number: order.number, state: history.last(&id).map(|task| task.process_state()), took_ms }
 }
 
-/// The run itself: the orders that took part, and how many dead letters were put back.
+/// The run itself: the orders that took part, and how many dead letters were moved back.
 async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     let plan = &world.plan;
     let last = u64::try_from(plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
@@ -720,12 +726,12 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
             world.wrong(Rule::Ends, order, format!("no rest within {:?}: {why}", plan.rest_within()));
             break;
         }
-        // An operator puts dead letters back once the trouble is over.
+        // An operator moves dead letters back once the trouble is over.
         if look % 60 == 0 {
             redriven += world.queues.redrive();
         }
     }
-    // What is still on its way to a remote service may come after the end.
+    // A call may still reach a remote service after the end.
     sleep(plan.longest_timeout * (MOST_LATE + 1) + Duration::from_secs(15)).await;
     world.check_attention();
     world.trace(format_args!("-- the end"));
