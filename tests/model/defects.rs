@@ -1,6 +1,6 @@
-//! Seeded defects: the core with one thing wrong in what goes in or what comes out.
+//! Seeded defects: the core with one thing wrong in its input or its output.
 //!
-//! The first eleven are the wordings of the protocol that looked right and were not.
+//! The first eleven are wordings of the protocol that looked right and were not.
 
 use jiff::{SignedDuration, Timestamp};
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
@@ -52,27 +52,27 @@ pub enum Defect {
     SiblingStartsAfterFailure,
     NoticeHasTodaysNumber,
     LastNoticeHasAnOldNumber,
-    /// The undo waits for the CompleteBy that was handed out last, not for the latest.
+    /// The undo waits for the CompleteBy of the last claim, not for the latest CompleteBy.
     ForwardByIsTheLast,
-    /// More time for a late attempt, and the undo waits as if there were none.
+    /// A late attempt gets more time, and the undo does not wait for it.
     ExtensionLeavesForwardBy,
-    /// An undo waits for the steps that come right after its own, and not for those after them.
+    /// An undo waits for the direct dependents of its step, and not for theirs.
     UndoWaitsForDirectDependents,
-    /// Whoever resumes a paused order does not send the notice of its turn again.
+    /// Resuming a paused order does not re-send the notice of its turn.
     ResumeSendsNoNotice,
     /// An expired attempt ends the wait for an undo without the notice of the turn, which its queue may have refused.
     ExpirySendsNoNotice,
-    /// The last reply ends that wait, likewise.
+    /// The last reply ends that wait in the same way.
     ReplySendsNoNotice,
-    /// A Wake that knows nothing of the turn to undo begins the undo.
+    /// A Wake that does not know of the turn to undo begins the undo.
     OlderWakeBeginsTheUndo,
     /// The engine sends a Wake although the notice beside it failed.
     WakeOvertakesNotice,
-    /// The engine takes for sent what was sent after something that failed.
+    /// The engine clears what was sent after a send that failed.
     ClearsAfterAFailure,
-    /// What was seen before any save counts after it.
+    /// After any save, what was seen before still counts as seen.
     EverySaveIsAsSeen,
-    /// An order has moved on because its alert was cleared.
+    /// Clearing an alert counts as a change of the order.
     BookkeepingIsAChange,
 }
 
@@ -151,7 +151,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             turn.workflow = &bent;
         }
         (Defect::UndoWaitsForDirectDependents, _) if task.phase == Phase::Undoing => {
-            // What needs a step without an undo seems to need nothing.
+            // Dependencies on a step without an undo are ignored.
             let has_undo: Vec<bool> = bent.steps.iter().map(|step| step.undo.is_some()).collect();
             bent.steps.iter_mut().for_each(|step| step.after.retain(|&before| has_undo[before]));
             turn.workflow = &bent;
@@ -178,7 +178,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         && waits_to_undo(&task)
         && let (Event::Wake { hops, .. }, Decision::Keep { effects: told, .. }) = (&event, &decision)
     {
-        // As one that knows of it, and with the notice that its own version asks for.
+        // Like a Wake that knows of it, but with the notice that its own version asks for.
         let knowing = Event::Wake { seen: task.version, hops: *hops };
         let told: Vec<_> = told.iter().filter(|effect| matches!(effect, Effect::Notice(_))).cloned().collect();
         decision = match shared::scheduler::schedule(&task, &knowing, &turn) {
@@ -208,7 +208,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             task.due = None;
         }
         (Decision::Save { effects, .. }, Defect::LastNoticeHasAnOldNumber, Event::Reply(_)) => {
-            // That of the first claim, of which no notice tells.
+            // The number of the first claim, which no notice has.
             for effect in effects {
                 if let Effect::Notice(notice) = effect
                     && notice.kind == NoticeKind::Completed

@@ -1,4 +1,4 @@
-//! Exhaustive search of the core: every order of messages, losses, doublings, crashes between sends, expiries, two
+//! Exhaustive search of the core: every order of messages, losses, duplicates, crashes between sends, expiries, two
 //! leaders, undo, cancel and resubmission, within bounds.
 //!
 //! `cargo test -p stepwarden-model` runs the quick bounds, `MODEL=full` the large ones. // J5
@@ -37,7 +37,7 @@ const QUICK: Bounds = Bounds {
     folds: false,
 };
 
-/// Checks all properties; answers the number of states.
+/// Checks all properties; returns the number of states.
 fn check(name: &str, bounds: Bounds) -> usize {
     let begin = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -71,10 +71,10 @@ fn trace(path: stateright::Path<world::State, world::Action>) -> String {
     text
 }
 
-/// Two steps side by side and nothing after them.
+/// Two concurrent steps and nothing after them.
 const TWO: Bounds = Bounds { with_c: false, b_has_undo: true, ..QUICK };
 
-/// Name, bounds, and the number of states it has to have: another number is another protocol.
+/// Name, bounds, and the expected number of states: another number is another protocol.
 fn quick() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("failure, undo and crash", QUICK, 68_452),
@@ -103,13 +103,13 @@ const RESUBMIT: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashe
 const UNAVAILABLE: Bounds = Bounds { max: 2, unavailable: 1, failed: 0, crashes: 0, b_has_undo: false, ..TWO };
 const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..TWO };
 const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
-/// The undo begins while requests may still be delivered again, to services that keep tombstones.
+/// The undo begins while requests to services with tombstones may still be redelivered.
 const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
-/// An attempt runs out, or its reply comes, between the cancel and its Wake.
+/// An attempt expires, or its reply arrives, between the cancel and its Wake.
 const UNTOLD_TURN: Bounds = Bounds { tombstones: true, ..CANCEL_AND_CRASH };
 /// The first claims outlive a later one.
 const SLOWEST: Bounds = Bounds { timeouts: (3, 1), crashes: 0, ..QUICK };
-/// One after the other, with nothing to undo in the middle.
+/// A chain of steps, without an undo in the middle.
 const CHAIN: Bounds = Bounds { chain: true, cancels: 1, failed: 0, crashes: 0, ..QUICK };
 const LATE: Bounds = Bounds { late: true, crashes: 0, b_has_undo: false, ..TWO };
 const PAUSE: Bounds = Bounds { pauses: 1, alone: true, ..TWO };
@@ -117,7 +117,7 @@ const BY_HAND: Bounds = Bounds { acts: 1, crashes: 0, b_has_undo: false, ..TWO }
 const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
 const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
 
-/// Those of `MODEL=full`.
+/// The additional bounds of `MODEL=full`.
 fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("undo retried, two leaders", UNDO_RETRY, 5_764),
@@ -140,7 +140,7 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
     ]
 }
 
-/// Whether the large bounds are asked for.
+/// Whether the large bounds are requested.
 fn is_full() -> bool {
     match std::env::var_os("MODEL") {
         None => false,
@@ -149,8 +149,9 @@ fn is_full() -> bool {
     }
 }
 
-// J5, A6, and I1 to I6 and I8 of the protocol: in every order of events within the bounds. A task begins here as it was
-// submitted: that one key is one order, I7, is proved of every store by `many_submissions` in tests/contract/src/store.rs.
+// J5, A6, and I1 to I6 and I8 of the protocol: in every order of events within the bounds. A task begins here as
+// submitted. That one key makes one order, I7, is proved of every store by `many_submissions` in
+// tests/contract/src/store.rs.
 #[test]
 fn no_order_of_events_breaks_the_protocol() {
     let all = if is_full() { full() } else { quick() };
@@ -164,10 +165,10 @@ fn no_order_of_events_breaks_the_protocol() {
     assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
 }
 
-/// One step, and silence where it is not answered: two such tasks have the square of its states.
+/// One step, which may stay unanswered: two such tasks have the square of its states.
 const ALONE: Bounds = Bounds { alone: true, failed: 0, crashes: 0, ..TWO };
 
-// Two tasks under one clock: each keeps every rule whatever happens to the other, and what is sent for one says so.
+// Two tasks under one clock: each keeps every rule whatever happens to the other, and what is sent for one names it.
 #[test]
 fn two_tasks_do_not_meet() {
     let (bounds, golden) = if is_full() { (Bounds { leaders: 2, ..ALONE }, 596_384) } else { (ALONE, 188_581) };
@@ -178,12 +179,12 @@ fn two_tasks_do_not_meet() {
     println!("two tasks: {states} states, depth {}, {:.1} s", checker.max_depth(), begin.elapsed().as_secs_f64());
     checker.assert_properties();
     assert_eq!(states, golden, "the protocol has changed; if that is meant, write this number here");
-    // The check can fail: where messages do not say whose they are, one task takes the other's.
+    // The check can fail: if messages do not name their task, one task takes the other's.
     let mixed = Pair::new(bounds, true).checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     assert!(mixed.discovery("each of two tasks keeps every rule").is_some());
 }
 
-/// Where a defect shows first.
+/// The bounds in which a defect shows first.
 fn bounds_for(defect: Defect) -> Bounds {
     match defect {
         Defect::ClaimNeedsUnlockedTask => UNAVAILABLE,
@@ -229,8 +230,8 @@ const UNTOLD: Bounds = Bounds { then: "error", failed: 0, ..TWO };
 /// No seeded defect needs more events than this to show.
 const MAX_TRACE: usize = 20;
 
-/// What `defect` breaks within `depth` events, if anything. Asked depth by depth it is a shortest trace: the checker
-/// itself keeps the last discovery of a block, not the first.
+/// What `defect` breaks within `depth` events, if anything. Increasing the depth step by step gives a shortest trace:
+/// the checker itself keeps the last discovery of a block, not the first.
 fn caught(defect: Defect, depth: usize) -> Option<(&'static str, stateright::Path<world::State, world::Action>)> {
     let checker = World::new(bounds_for(defect), Some(defect))
         .checker()
@@ -243,7 +244,7 @@ fn caught(defect: Defect, depth: usize) -> Option<(&'static str, stateright::Pat
     found.into_iter().find(|(p, _)| model.property(p).expectation == Expectation::Always)
 }
 
-// The judge is judged: each wording that looked right and was not, and each further defect, is caught.
+// The checks are checked: each wording that looked right and was not, and each further defect, is caught.
 #[test]
 fn every_seeded_defect_is_caught() {
     let mut uncaught = Vec::new();

@@ -6,13 +6,13 @@ use stateright::{Expectation, Model, Property};
 /// Two tasks of one world.
 pub struct Pair {
     pub world: World,
-    /// A defect: what is sent for one task is taken for the other as well.
+    /// A defect: what is sent for one task also counts for the other.
     pub mixes: bool,
     /// What holds for each of them.
     rules: Vec<Property<World>>,
 }
 
-/// Which task it happens to.
+/// Which task an event happens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     First(Action),

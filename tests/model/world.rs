@@ -1,9 +1,10 @@
 //! The world around one task: messages, agents with their remote service, supervisors, a person, and time.
 //!
 //! The core under test is the real one. The network is a set that only grows: whatever was sent can arrive at any later
-//! time, in any order, any number of times, or never. A crash, or queues that refuse,
-//! lose any of the sends of one save, as far as the engine's rules allow: a Wake never goes before the notice beside it, and an
-//! owed message counts as sent only if nothing before it failed. The trigger stays. Time is relative: a tick moves every recorded time one second into the past, and what is long past stays at [`PAST`].
+//! time, in any order, any number of times, or never. A crash, or queues that refuse, lose any of the sends of one
+//! save, within the engine's rules: a Wake never overtakes the notice beside it, and an owed message counts as sent
+//! only if nothing before it failed. The trigger stays. Time is relative: a tick moves every recorded time one second
+//! into the past, and what is long past stays at [`PAST`].
 
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
@@ -23,9 +24,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
-/// Times further back than this many seconds are all the same.
+/// Times further back than this many seconds are equal.
 const PAST: i64 = 4;
-/// Most rounds of a supervisor until a task has to be at its end.
+/// Most rounds of a supervisor in which a task must reach its end.
 const MAX_DRAIN: usize = 60;
 
 /// Now, always.
@@ -68,7 +69,7 @@ pub enum Answer {
     Deferred,
 }
 
-/// A send that a crash lost, and that somebody has to make good.
+/// A send that was lost in a crash and must be made up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owed {
     Request { step: usize, attempt: u32 },
@@ -80,15 +81,15 @@ pub enum Owed {
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A scheduler handles it; the sends whose bit is set in `lost` die with the process.
+    /// A scheduler handles a message; the sends whose bit is set in `lost` die with the process.
     Schedule { msg: Msg, lost: u8 },
-    /// A scheduler handles two messages as one save, and the sends of both that are lost die with it.
+    /// A scheduler handles two messages as one save; the lost sends of both die with the process.
     ScheduleBoth { first: Msg, second: Msg, lost: u8 },
-    /// A scheduler that lost the race for the save acts as if it had won (only with the defect that does so).
+    /// A scheduler that lost the race for the save acts as if it had won (only with the defect that does this).
     LoseTheRace { msg: Msg },
-    /// An agent does it and answers so.
+    /// An agent does a request and answers like this.
     Agent { msg: Msg, answer: Answer },
-    /// A supervisor with this token looks at the task.
+    /// A supervisor with this token checks the task.
     Supervise { token: u64, lost: u8 },
     /// An operator resubmits.
     Resubmit { lost: u8 },
@@ -103,7 +104,7 @@ pub enum Action {
 pub enum Hand {
     Pause,
     Resume,
-    /// Leaves out a step that failed or waits, or its undo.
+    /// Skips a step that failed or waits, or its undo.
     Skip(usize),
     /// Does such a step, or its undo, by hand.
     MarkDone(usize),
@@ -111,7 +112,7 @@ pub enum Hand {
     Undo,
 }
 
-/// What may happen how often, and the policy.
+/// How often each event may happen, and the policy.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub crashes: u8,
@@ -133,18 +134,18 @@ pub struct Bounds {
     /// Whether step b can be undone.
     pub b_has_undo: bool,
     pub with_c: bool,
-    /// Step a and nothing else.
+    /// Only step a.
     pub alone: bool,
-    /// The workflow says that services keep tombstones, and the remote service does.
+    /// The workflow declares tombstones, and the remote service keeps them.
     pub tombstones: bool,
-    /// The steps one after the other, in place of a and b side by side.
+    /// Steps in a chain, instead of a and b concurrently.
     pub chain: bool,
-    /// A late attempt is given two seconds more, once.
+    /// A late attempt gets two seconds more, once.
     pub late: bool,
     pub pauses: u8,
-    /// Steps that a person skips or marks done, and undos that one asks for.
+    /// Steps that a person skips or marks done, and undos that a person asks for.
     pub acts: u8,
-    /// Whether a batch may hold two messages about the task.
+    /// Whether a batch may contain two messages about the task.
     pub folds: bool,
 }
 
@@ -154,16 +155,16 @@ pub struct State {
     /// The record before the last save; kept only for the defect that needs it.
     pub before: Option<Arc<Task>>,
     pub net: BTreeSet<Msg>,
-    /// What the remote service has done and not undone, by step.
+    /// What the remote service has applied and not undone, by step.
     pub applied: Vec<bool>,
-    /// What it has undone and remembers, by step; empty where it keeps no tombstones.
+    /// What it has undone and remembers, by step; empty if it keeps no tombstones.
     pub undone: Vec<bool>,
-    /// Lost in a crash: by which trigger (`None`: a supervisor), and what.
+    /// Sends lost in a crash, with their trigger (`None`: a supervisor).
     pub owed: BTreeSet<(Option<Msg>, Owed)>,
     pub alerts_out: BTreeSet<u64>,
-    /// Every notice that was sent, lost on its way or not, by its number.
+    /// Every notice that was sent, whether or not it was lost on its way, by number.
     pub notices: BTreeMap<u64, NoticeKind>,
-    /// Highest token of a supervisor that wrote.
+    /// Highest token of a supervisor that wrote the task.
     pub token: u64,
     pub crashes: u8,
     pub failed: u8,
@@ -173,9 +174,9 @@ pub struct State {
     pub resubmits: u8,
     pub pauses: u8,
     pub acts: u8,
-    /// The notice of the turn that the task took last went out.
+    /// Whether the notice of the task's last turn was sent.
     pub told: bool,
-    /// Steps whose undo a person left out, as bits.
+    /// Steps whose undo a person skipped, as bits.
     pub left: u8,
     /// The first rule a transition broke.
     pub broken: Option<&'static str>,
@@ -185,7 +186,7 @@ pub struct World {
     pub workflow: Workflow,
     pub bounds: Bounds,
     pub defect: Option<Defect>,
-    /// Hashes of the records whose drain is known to end well.
+    /// Hashes of the records that are known to drain well.
     drained: Mutex<HashSet<u64>>,
 }
 
@@ -270,10 +271,10 @@ impl World {
         let is_wake = |effect: &Effect| matches!(effect, Effect::Wake(..));
         let is_turn = |effect: &Effect| matches!(effect, Effect::Notice(n) if n.kind != NoticeKind::StepCompleted);
         let is_lost = |bit: usize| lost & (1 << bit) != 0;
-        // The engine's rule: a Wake goes out once all that belongs before it has.
+        // The engine's rule: a Wake goes out once everything that belongs before it has.
         let waits = self.defect != Some(Defect::WakeOvertakesNotice) && effects.iter().any(is_turn);
         let holds_back = waits && effects.iter().enumerate().any(|(bit, effect)| !is_wake(effect) && is_lost(bit));
-        // And the other one: what follows a message that went out follows only while nothing before it failed.
+        // Its other rule: an owed message is followed up only while nothing before it failed.
         let mut has_failed = false;
         for (bit, effect) in effects.iter().enumerate() {
             if !is_for(effect, &state.task.id) {
@@ -285,7 +286,7 @@ impl World {
             let owed = self.owed(effect);
             if is_lost(bit) || holds_back && is_wake(effect) {
                 has_failed |= !is_wake(effect);
-                // Only a step's own notice may be lost for good. What went out before is owed no more.
+                // Only a step's own notice may be lost for good. What was sent before is no longer owed.
                 let owed = owed.filter(|owed| !state.told || *owed != Owed::Notice { seq: state.task.turned_at });
                 state.owed.extend(owed.map(|owed| (trigger, owed)));
                 continue;
@@ -362,7 +363,7 @@ impl World {
         state.task = Arc::new(next);
     }
 
-    /// What no save may do, whoever made it.
+    /// What no save may do, whichever process made it.
     fn broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
         let fits = match (old.phase, new.phase) {
             (Phase::Forward, Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Error | Phase::Undone) => true,
@@ -412,7 +413,7 @@ impl World {
         None
     }
 
-    /// Once the undo begins, the notice of the turn to it is sent by nobody any more.
+    /// Once the undo begins, nothing sends the notice of the turn to it.
     fn check_turn(&self, next: &mut State, before: &Task, effects: &[Effect]) {
         let turn = Owed::Notice { seq: before.turned_at };
         let begins = before.phase == Phase::Undoing && !before.is_undo_begun() && next.task.is_undo_begun();
@@ -422,7 +423,7 @@ impl World {
         }
     }
 
-    /// The steps that need step `index`, directly or not.
+    /// The steps that need step `index`, directly or indirectly.
     fn dependents(&self, index: usize) -> Vec<usize> {
         let mut found = vec![index];
         for (n, step) in self.workflow.steps.iter().enumerate() {
@@ -444,7 +445,7 @@ impl World {
         hands
     }
 
-    /// What becomes of a person's act on `task`; `None` if it is refused, or was so before.
+    /// The result of a person's act on `task`; `None` if it is refused or was already so.
     fn act(&self, task: &Task, hand: Hand, time: Timestamp) -> Option<(Box<Task>, Vec<Effect>)> {
         let name = |step: usize| Some(self.workflow.steps[step].name.clone());
         let what = match hand {
@@ -513,8 +514,8 @@ impl World {
         Some(next)
     }
 
-    /// Two decisions, the second on what the first leaves, as one save: what two saves with nobody between them come to. The
-    /// sends come after both.
+    /// Two decisions, the second based on the result of the first, as one save that equals two saves without other
+    /// writers. The sends follow both.
     fn handle_both(&self, state: &State, first: Msg, second: Msg, lost: u8) -> Option<State> {
         let mut next = state.clone();
         next.crashes -= u8::from(lost != 0);
@@ -635,7 +636,7 @@ impl World {
         }
     }
 
-    /// Drops what can have no effect any more.
+    /// Drops what can no longer have any effect.
     fn prune(&self, state: &mut State) {
         let task = Arc::clone(&state.task);
         state.net.retain(|m| match *m {
@@ -644,7 +645,7 @@ impl World {
             Msg::AlertSent { version } => version <= task.version,
             Msg::NoticeSent { version } => version == task.turned_at,
         });
-        // An alert that is older than the last turn and the last save cannot be sent any more.
+        // An alert older than the last turn and the last save can no longer be sent.
         state.alerts_out.retain(|v| *v == task.turned_at || task.alert.as_ref().is_some_and(|a| a.version == *v));
         if task.process_state().is_final() {
             state.net.retain(|m| !matches!(m, Msg::Wake { seen } if *seen > 0));
@@ -658,7 +659,7 @@ impl World {
             Owed::Request { step, attempt } => task.holds(step, attempt).is_some_and(|(_, by)| now() < by),
             Owed::Notice { seq } => task.turned_at == seq,
             Owed::Alert { version } => task.alert.as_ref().is_some_and(|a| a.version == version),
-            // Whoever resumes it sends one.
+            // A resumption sends one.
             Owed::Wake if task.paused_at.is_some() => false,
             Owed::Wake => match trigger {
                 // The Wake was for the step that this reply gave back, or for the undo that it led to.
@@ -679,13 +680,13 @@ impl World {
                 Some(Msg::Cancel) => task.phase == Phase::Undoing && !task.is_undo_begun(),
                 Some(Msg::Wake { .. }) => task.next_claim(&self.workflow, now(), SKEW).is_some(),
                 Some(Msg::Request { .. } | Msg::AlertSent { .. } | Msg::NoticeSent { .. }) => false,
-                // Left to the sweep, which every state is drained by.
+                // Left to the sweep, which drains every state.
                 None => false,
             },
         }
     }
 
-    /// Everything that a crash lost is sent when its trigger is delivered again, or by the next sweep.
+    /// Everything lost in a crash is sent when its trigger is redelivered, or by the next sweep.
     pub fn is_made_good(&self, state: &State) -> bool {
         state.owed.iter().all(|(trigger, owed)| match trigger {
             Some(msg) => match self.decide(&state.task, *msg) {
@@ -700,7 +701,7 @@ impl World {
                 }
                 None => false,
             },
-            // Nobody looks at a paused task until a person resumes it.
+            // Nothing checks a paused task until a person resumes it.
             None if state.task.paused_at.is_some() => {
                 let resumed = self.act(&state.task, Hand::Resume, now());
                 resumed.is_some_and(|(_, effects)| effects.iter().any(|e| self.owed(e) == Some(*owed)))
@@ -718,7 +719,7 @@ impl World {
         })
     }
 
-    /// With all messages lost, the sweep alone brings the task to its end; `serves`: agents answer what it causes.
+    /// With all messages lost, the sweep alone brings the task to its end; `serves`: agents answer its requests.
     fn drains(&self, state: &State, serves: bool) -> bool {
         let mut task = (*state.task).clone();
         let mut applied = state.applied.clone();
@@ -726,7 +727,7 @@ impl World {
         let mut rounds = 0;
         loop {
             if task.paused_at.is_some() {
-                // Until a person resumes it nothing more happens.
+                // Nothing more happens until a person resumes it.
                 let Some((next, _)) = self.act(&task, Hand::Resume, time) else { return false };
                 task = *next;
             }
@@ -749,7 +750,7 @@ impl World {
                     task.due = due;
                     effects
                 }
-                // Due, and nothing is done about it: it would be found again and again for ever.
+                // Due, but nothing is done about it: sweeps would find it for ever.
                 Verdict::Leave(Kept::NothingReady) if due > time => Vec::new(),
                 Verdict::Leave(_) => return false,
             };
@@ -789,7 +790,7 @@ impl World {
         }
     }
 
-    /// What the remote service holds fits how the task ended.
+    /// Whether the remote service's effects fit the task's end.
     fn is_consistent(&self, task: &Task, applied: &[bool], left: u8, serves: bool) -> bool {
         let mut steps = applied.iter().zip(&task.steps).zip(&self.workflow.steps).enumerate();
         match task.phase {
@@ -815,7 +816,7 @@ impl World {
     }
 }
 
-/// I6: a notice that is sent again has its first number, and a new one has a number above all before it.
+/// I6: a re-sent notice keeps its number, and a new one has a number above all before it.
 fn check_number(state: &mut State, notice: &Notice) {
     // Number 0, and only before the first claim.
     if notice.kind == NoticeKind::Received {
@@ -846,21 +847,21 @@ fn resubmit() -> Event {
     Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None })
 }
 
-/// Moves all times of `task` `by` into the past, and takes out what no decision looks at.
+/// Moves all times of `task` into the past by `by`, and removes what no decision reads.
 fn normalise(task: &mut Task, by: SignedDuration) {
     let earliest = now() - SignedDuration::from_secs(PAST);
     let shift = |t: &mut Timestamp| *t = (*t - by).max(earliest);
     task.log.clear();
-    // Every save is judged by it as it is made.
+    // Every save is checked for it when it is made.
     task.books = None;
     task.reason = None;
     task.created_at = earliest;
     shift(&mut task.updated_at);
     task.due.iter_mut().for_each(shift);
-    // Where in the due index it is, is no matter of the protocol.
+    // The place in the due index does not matter to the protocol.
     task.shard = 0;
     task.forward_by.iter_mut().for_each(shift);
-    // Since when it is paused, and when a person acted last, is looked at by no decision.
+    // No decision reads since when it is paused, or when a person last acted.
     task.paused_at = task.paused_at.map(|_| earliest);
     task.acted_at = 0;
     if let Some(alert) = &mut task.alert {
@@ -885,7 +886,7 @@ fn normalise(task: &mut Task, by: SignedDuration) {
 }
 
 impl World {
-    /// A task called `id` as it was submitted.
+    /// A task called `id`, as submitted.
     pub fn begin(&self, id: &str) -> State {
         let submission = Submission {
             id: Id(id.into()),
@@ -953,7 +954,7 @@ impl Model for World {
                 continue;
             }
             let Some(decision) = self.decide(&state.task, msg) else { continue };
-            // To lose again what is sent again is a crash more, and tells nothing new.
+            // Losing a re-send once more is another crash, and shows nothing new.
             let again = matches!(decision, Decision::Keep { .. });
             let masks = if again { 1 } else { masks(count(&decision)) };
             actions.extend((0..masks).map(|lost| Action::Schedule { msg, lost }));
@@ -962,7 +963,7 @@ impl Model for World {
             }
             if self.bounds.folds && !again {
                 let others = state.net.iter().filter(|other| matches!(other, Msg::Reply { .. } | Msg::Wake { .. }));
-                // Lost: nothing, the first three sends one way or another, or all of them.
+                // Lost: nothing, any combination of the first three sends, or all of them.
                 let lost = (0..if state.crashes > 0 { 8 } else { 1 }).chain((state.crashes > 0).then_some(u8::MAX));
                 actions.extend(others.filter(|other| **other != msg).flat_map(|&second| {
                     lost.clone().map(move |lost| Action::ScheduleBoth { first: msg, second, lost })
@@ -1085,7 +1086,7 @@ impl Model for World {
             Property::always(
                 "due is never later than a deadline, and an ended task is out of the index",
                 |_: &World, s: &State| {
-                    // While it is paused its deadlines wait for the person who resumes it.
+                    // A pause suspends the deadlines until a person resumes the task.
                     let deadline = s.task.complete_by().map(|by| by + SKEW).filter(|_| s.task.paused_at.is_none());
                     let owes = s.task.alert.is_some() || s.task.notice_owed;
                     match (s.task.due, deadline) {

@@ -1,6 +1,6 @@
-//! The check of a run: what the services hold against what the orders ended as.
+//! The check of a run: the effects that the services hold against how the orders ended.
 //!
-//! It reads the effects, not the keys' own notes: two effects are two whatever key they came with.
+//! It counts effects, not what their keys note: two effects are two, whatever keys they came with.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum Expected {
     Applied(Vec<Service>),
     /// No standing effect at an undoable service.
     Undone,
-    /// Whatever; but nothing applied twice.
+    /// Anything, as long as nothing was applied twice.
     Any,
 }
 
@@ -28,7 +28,7 @@ pub enum Expected {
 pub enum Kind {
     /// An expected effect was never applied, or was taken back.
     Missing,
-    /// One service applied an effect twice or more, whatever was undone since.
+    /// One service applied an effect more than once, whatever was undone since.
     Doubled,
     /// An effect stands though the order was undone.
     LeftAfterUndo,
@@ -49,7 +49,7 @@ pub struct Violation {
     pub words: String,
 }
 
-/// Violations listed in a report at most; all are counted.
+/// Most violations listed in a report; all are counted.
 const LISTED_MAX: usize = 1_000;
 
 /// What a check found.
@@ -59,7 +59,7 @@ pub struct Report {
     pub orders: u64,
     /// Effects read.
     pub effects: u64,
-    /// Everything wrong, counted.
+    /// Number of violations.
     pub violation_count: u64,
     /// The first 1,000 of them.
     pub violations: Vec<Violation>,
@@ -98,7 +98,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Applications and those still standing, by [`Service::ALL`].
+/// Effects applied and effects still standing, in the order of [`Service::ALL`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     applied: [u32; 4],
@@ -106,11 +106,11 @@ struct Tally {
     is_expected: bool,
 }
 
-/// Every order the services know, with its effects.
+/// Every order in the ledger, with its effects.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies(HashMap<String, Tally>);
 
-/// Rows read in one turn, so that calls get theirs in between.
+/// Rows read at a time, so that calls get their turn in between.
 pub(crate) const READ_MAX: usize = 5_000;
 
 impl Tallies {
@@ -122,7 +122,7 @@ impl Tallies {
         }
     }
 
-    /// Compares. Orders are reported as they come, unknown ones last, by name.
+    /// Compares effects with expectations. Orders are reported as they come; unknown ones come last, by name.
     pub(crate) fn compare(mut self, expected: impl Iterator<Item = (String, Expected)>) -> Report {
         let mut report = Report::default();
         for tally in self.0.values() {
@@ -189,7 +189,7 @@ mod tests {
     use crate::Remotes;
     use serde_json::json;
 
-    // The services cannot do this; another hand writes the row into their ledger.
+    // The services cannot do this, so the test writes the row into their ledger itself.
     #[test]
     fn a_double_effect_with_one_key_is_found() {
         let remotes = Remotes::open(None).unwrap();

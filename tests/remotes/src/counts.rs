@@ -1,4 +1,4 @@
-//! What was asked of each service since it was opened, and which faults it showed. In memory only.
+//! What each service was asked since it was opened, and which faults it showed. In memory only.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub enum Fault {
     LostAnswer,
     /// `after_deadline`.
     AfterDeadline,
-    /// `permanent`: each answer "declined", repeated ones too.
+    /// `permanent`: each answer "declined", including repeated ones.
     Permanent,
     /// `undo_fails`: each answer "undo failed".
     UndoFails,
@@ -47,11 +47,11 @@ pub struct ServiceCounts {
     pub undone: u64,
     /// Tombstones written where nothing had been applied.
     pub tombstones: u64,
-    /// Calls whose key had its answer already, forward and undo.
+    /// Calls whose key already had its answer, forward and undo.
     pub replays: u64,
     /// Forward calls refused because their key was undone.
     pub refused_undone: u64,
-    /// Calls refused because their key came with another body before.
+    /// Calls refused because their key was sent before with another body.
     pub refused_reused: u64,
     /// Faults shown, by kind.
     pub faults: BTreeMap<Fault, u64>,

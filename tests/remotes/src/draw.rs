@@ -1,6 +1,6 @@
-//! Which fault meets a call: a pure choice from seed, service, direction, key and call number.
+//! Which fault meets a call: a pure function of seed, service, direction, key and call number.
 //!
-//! Nothing else enters, so a run with the same seed meets the same faults however its calls interleave.
+//! Nothing else matters, so runs with the same seed meet the same faults however their calls interleave.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub(crate) enum Direction {
     Undo,
 }
 
-/// What happens to one call on its way, whatever the service decides about its key.
+/// What happens to one call on its way, whatever the service decides about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disruption {
     /// 503, nothing carried out.
@@ -55,7 +55,7 @@ impl Disruption {
 /// One transient failure in four is a 429.
 const THROTTLED_SHARE: f64 = 0.25;
 
-/// The disruption of call number `number` (from 1) with its key, if it meets one.
+/// The disruption of call number `number` (from 1) with this key, if any.
 pub(crate) fn disruption(call: &Call, number: u64) -> Option<Disruption> {
     let faults = call.settings();
     let transient = match call.direction() {
@@ -81,7 +81,7 @@ pub(crate) fn disruption(call: &Call, number: u64) -> Option<Disruption> {
     None
 }
 
-/// Whether the key itself is one that fails for good. The call number does not enter: the choice is the key's.
+/// Whether this key fails for good. The choice belongs to the key, whatever the call number.
 pub(crate) fn key_fails(call: &Call) -> bool {
     let rate = match call.direction() {
         Direction::Apply => call.settings().permanent,
@@ -104,7 +104,7 @@ fn unit(call: &Call, purpose: &[u8], number: u64) -> f64 {
     (mix(state ^ mix(number)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A number from the text alone, for answers that should look different per order.
+/// A number derived from the text alone, for answers that differ by order.
 pub(crate) fn text_number(text: &str) -> u64 {
     mix(absorb(0, text.as_bytes()))
 }

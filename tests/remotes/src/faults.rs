@@ -1,6 +1,6 @@
-//! The faults a service is told to show: their shape, and what settings are refused.
+//! The faults a service is configured to show, and which settings are refused.
 //!
-//! Settings live in memory: a restarted process starts without faults unless its owner sets them again.
+//! Settings live in memory: a restarted process has no faults until its owner sets them again.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Service;
 
-/// The longest delay that can be asked for, and the longest a call hangs. Past it a client has certainly given up.
+/// The longest delay that can be configured, and the longest time a call hangs. By then every client has given up.
 pub const DELAY_MAX_MS: u64 = 120_000;
 
 /// The settings of all services.
@@ -30,7 +30,7 @@ pub struct Faults {
 pub struct ServiceFaults {
     /// Forward calls answered 503, a quarter of them 429 with `Retry-After: 1`. Nothing is applied.
     pub transient: f64,
-    /// Calls that are carried out only after `slow_ms`, also when the client has given up by then.
+    /// Calls carried out only after `slow_ms`, even if the client has given up by then.
     pub slow: f64,
     /// The delay of a slow call, milliseconds, at most [`DELAY_MAX_MS`].
     pub slow_ms: u64,
@@ -43,9 +43,9 @@ pub struct ServiceFaults {
     pub after_deadline: f64,
     /// Idempotency keys (not calls) that are declined with 422. A declined key stays declined.
     pub permanent: f64,
-    /// Undo keys (not calls) that fail with 422, for as long as these settings and the seed stay.
+    /// Undo keys (not calls) that fail with 422, as long as these settings and the seed stay.
     pub undo_fails: f64,
-    /// As `transient`, for undo calls.
+    /// Like `transient`, for undo calls.
     pub undo_transient: f64,
     /// Every call is answered 503, and is not counted as a call with its key.
     pub outage: bool,
@@ -79,12 +79,12 @@ impl Faults {
         Self::default()
     }
 
-    /// The settings of one service, no faults when it is not listed.
+    /// The settings of one service; no faults if it is not listed.
     pub fn of(&self, service: Service) -> ServiceFaults {
         self.services.get(&service).cloned().unwrap_or_default()
     }
 
-    /// Errors when a service's settings are refused, see [`ServiceFaults::validate`].
+    /// Errors if a service's settings are refused; see [`ServiceFaults::validate`].
     pub fn validate(&self) -> Result<(), BadFaults> {
         self.services.iter().try_for_each(|(&service, faults)| faults.validate(service))
     }
@@ -98,12 +98,12 @@ impl Faults {
     }
 }
 
-/// Sums of decimal fractions such as 0.7 + 0.2 + 0.1 may pass 1 by a rounding error, which is no mistake.
+/// Sums of decimal fractions such as 0.7 + 0.2 + 0.1 may exceed 1 by a rounding error.
 const ROUNDING: f64 = 1e-9;
 
 impl ServiceFaults {
-    /// Errors when a rate is outside 0 to 1, when the rates that can meet one call add up to more than 1,
-    /// or when `slow_ms` passes [`DELAY_MAX_MS`].
+    /// Errors if a rate is outside 0 to 1, if the rates that can meet one call add up to more than 1, or if `slow_ms`
+    /// exceeds [`DELAY_MAX_MS`].
     pub fn validate(&self, service: Service) -> Result<(), BadFaults> {
         for (name, rate) in self.rates() {
             if !(0.0..=1.0).contains(&rate) {

@@ -1,8 +1,8 @@
-//! The ledger: a file that only grows, with a line for each change, which holds the whole of every row it changes.
+//! The ledger: an append-only file with a line per change, which contains the complete rows that it changes.
 //!
-//! A line is in the system's hands before its call is answered, so what was answered survives a kill; after a
-//! power failure it may be missing. Beside it a mark says how long the file was, so that a file that is deleted,
-//! emptied or cut is noticed, and each line has a checksum. In memory there is only where each row's last line is.
+//! A line is passed to the operating system before its call is answered, so what was answered survives a kill; after a
+//! power failure it may be missing. A mark beside the file records its length, which reveals a file that was deleted,
+//! emptied or cut, and each line has a checksum. Memory holds only the place of each row's last line.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,10 +31,10 @@ pub enum OpenError {
     Prepare {
         /// The directory, or the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is not what it was.
+    /// The file is damaged.
     #[error("`{path}` is damaged: {reason}")]
     Damaged {
         /// The file.
@@ -44,16 +44,16 @@ pub enum OpenError {
     },
 }
 
-/// All rows, in the order in which their keys first came.
+/// All rows, in the order in which their keys first arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Where the lines are; none: in `held`.
+    /// The file; without one, the lines are in `held`.
     kept: Option<Kept>,
     held: Vec<u8>,
     end: u64,
     /// The last line of each row.
     lines: Vec<Place>,
-    /// Where in `lines`, by a number of the row's name.
+    /// Positions in `lines`, by a number derived from the row's name.
     places: HashMap<u64, usize>,
     effects: u64,
 }
@@ -84,7 +84,7 @@ impl Ledger {
         })?;
         let file = folder::open(&path).map_err(prepare)?;
         file.try_lock().map_err(|_| prepare(io::Error::other("another process uses it")))?;
-        // What the last process was killed over was never answered.
+        // The last process was killed while writing this, so it was never answered.
         file.set_len(end).map_err(prepare)?;
         if end == 0 {
             file.write_all_at(HEAD.as_bytes(), 0).and_then(|()| file.sync_data()).map_err(prepare)?;
@@ -115,7 +115,7 @@ impl Ledger {
         self.effects
     }
 
-    /// Up to `limit` wanted rows with their numbers, which begin with 1, from behind number `after`.
+    /// Up to `limit` matching rows with their numbers, starting after number `after`; numbers begin with 1.
     pub(crate) fn rows(
         &self,
         is_wanted: impl Fn(&Row) -> bool,
@@ -159,7 +159,7 @@ impl Ledger {
         match &self.kept {
             Some(kept) => {
                 if let Err(error) = kept.file.write_all_at(text.as_bytes(), self.end) {
-                    // On a full disk a part of it may be there.
+                    // On a full disk a part of it may be written.
                     kept.file.set_len(self.end)?;
                     return Err(error);
                 }
@@ -170,7 +170,7 @@ impl Ledger {
         self.write_mark(marks::boot())
     }
 
-    /// With the start of the system that the file has to outlive; zeros: any.
+    /// Writes the length together with the system start that the file must outlive; zeros: any.
     fn write_mark(&self, boot: [u8; 7]) -> io::Result<()> {
         let Some(Kept { mark, .. }) = &self.kept else { return Ok(()) };
         let boot = boot.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -187,7 +187,7 @@ impl Drop for Ledger {
     }
 }
 
-/// Looks for damage in the file in `dir`, and changes nothing.
+/// Checks the file in `dir` for damage, and changes nothing.
 ///
 /// # Errors
 /// [`Unsound`].
@@ -195,7 +195,7 @@ pub fn examine(dir: &Path) -> Result<(), Unsound> {
     read(dir, |_, _| {}).map(drop)
 }
 
-/// Reads what there is, line by line. Where the whole lines end.
+/// Reads the file line by line; returns where the complete lines end.
 fn read(dir: &Path, mut each: impl FnMut(Place, &[Row])) -> Result<u64, Unsound> {
     let unusable = |error: io::Error| Unsound::Unusable(error.to_string());
     let damaged = |why: &str| Err(Unsound::Damaged(why.to_owned()));
@@ -228,8 +228,8 @@ fn read(dir: &Path, mut each: impl FnMut(Place, &[Row])) -> Result<u64, Unsound>
     }
 }
 
-/// Goes on with what is left of a damaged file in `dir`: what there is of it is copied aside, and the lines that
-/// cannot be read are left out. What was done, if anything. Errors when the file cannot be copied or changed.
+/// Continues with what is left of a damaged file in `dir`: copies the file aside, and drops lines that cannot be read.
+/// Returns what was done, if anything. Errors if the file cannot be copied or changed.
 pub fn accept_loss(dir: &Path) -> io::Result<Option<String>> {
     let why = match examine(dir) {
         Ok(()) => return Ok(None),
@@ -265,7 +265,7 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// When the system started that the file has to outlive (zeros: any), and how long the file was.
+/// The system start that the file must outlive (zeros: any), and the recorded length of the file.
 fn read_mark(mark: &[u8]) -> Option<([u8; 7], u64)> {
     if mark.is_empty() {
         return Some(([0; 7], 0));
@@ -291,7 +291,7 @@ fn name_of(row: &Row) -> u64 {
     name_number(row.service, row.direction, &row.key)
 }
 
-/// In memory this stands for the name: of ten million keys two have the same with a chance of one in 300,000.
+/// Stands for the name in memory: of ten million keys, two collide with a probability of one in 300,000.
 fn name_number(service: Service, direction: Direction, key: &str) -> u64 {
     text_number(&format!("{service} {direction:?} {key}"))
 }

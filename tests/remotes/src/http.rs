@@ -28,17 +28,17 @@ use crate::faults::{BadFaults, Faults, ServiceFaults};
 use crate::service::{Service, UnknownService};
 use crate::{Counts, Entry, Remotes};
 
-/// Bytes of a request body at most.
+/// Most bytes of a request body.
 pub const BODY_MAX: usize = 512 * 1024;
 
-/// Characters of an `Idempotency-Key` at most.
+/// Most characters of an `Idempotency-Key`.
 pub const KEY_MAX: usize = 200;
 
-/// Keys in a page of the ledger unless asked otherwise, and at most: about 300 KB of JSON.
+/// Keys in a page of the ledger by default, and at most: about 300 KB of JSON.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
-/// How long calls under way may take to end once a shutdown began.
+/// How long running calls may take to end after a shutdown began.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// What every handler needs.
@@ -51,7 +51,7 @@ struct Shared {
 type Read = Result<Bytes, BytesRejection>;
 
 impl Shared {
-    /// Waits; false when a shutdown began before the time was over.
+    /// Waits; false if a shutdown began before the time was over.
     async fn pause(&self, time: Duration) -> bool {
         let mut closing = self.closing.clone();
         tokio::select! {
@@ -85,8 +85,8 @@ fn refuse(refusal: Refusal) -> Response<Body> {
     Problem::new(refusal.status(), code, refusal.detail()).into_response()
 }
 
-/// A page in a browser may send a form, or text without a type, to any address, and ask nobody. JSON it may not, unless this
-/// listener allowed it, which it never does.
+/// A page in a browser may send a form, or text without a type, to any address without permission. JSON needs the
+/// permission of this listener, which never grants it.
 async fn only_json(request: Request, next: Next) -> Response<Body> {
     let media_type =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -113,7 +113,7 @@ fn router(shared: Shared) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn(only_json))
-        // The listener counts.
+        // The listener enforces the limit.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
 }
@@ -122,7 +122,7 @@ async fn counts(State(shared): State<Shared>) -> Json<Counts> {
     Json(shared.remotes.counts())
 }
 
-/// All as text: an empty parameter is one left out.
+/// All are text: an empty parameter counts as absent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Wanted {
@@ -160,7 +160,7 @@ async fn order_ledger(State(shared): State<Shared>, Path(order_id): Path<String>
     Ok(Json(json!({"entries": shared.remotes.order_ledger(&order_id)?})))
 }
 
-/// [`Remotes::check`] for whoever runs the system elsewhere: order ids with what each should have left.
+/// [`Remotes::check`] for systems that run elsewhere: order ids with what each should have left.
 async fn check(State(shared): State<Shared>, body: Read) -> Result<Json<Report>, Problem> {
     let example = r#"{"ord_1": {"applied": ["inventory"]}, "ord_2": "undone", "ord_3": "any"}"#;
     let expected: BTreeMap<String, Expected> = parse(&body?, example)?;
@@ -189,7 +189,7 @@ async fn replace_service_faults(
     Ok(Json(faults))
 }
 
-/// The messages of serde name the unknown field or service and list the known ones.
+/// serde's messages name the unknown field or service and list the known ones.
 fn parse<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|err| Problem::bad_request(format!("{err}; write for example {example}")))
 }
@@ -216,9 +216,9 @@ async fn no_method() -> Problem {
 #[derive(Debug)]
 struct Problem {
     status: StatusCode,
-    /// What a program chooses by.
+    /// The code for programs.
     code: &'static str,
-    /// What a person reads: what is wrong and what to write instead.
+    /// The text for people: what is wrong and what to write instead.
     detail: String,
 }
 
@@ -251,7 +251,7 @@ impl IntoResponse for Problem {
 
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Self {
-        // The listener, which knows why, answers in its place.
+        // The listener knows the reason, and answers instead.
         Self::new(rejection.status(), "unreadable_body", rejection.body_text())
     }
 }

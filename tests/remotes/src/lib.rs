@@ -1,9 +1,8 @@
 //! The sample remote services of the reference order workflow: `inventory`, `fraud`, `payment`, `shipping`.
 //!
-//! They stand for third parties. Over HTTP they apply and undo effects, remember idempotency keys and undo
-//! tombstones, and show the faults they are told to. In the process they can be asked whether the effects
-//! they hold are the ones a run should have left. They decide nothing about orders: who calls what, when and
-//! how often is the caller's.
+//! They stand for third parties. Over HTTP they apply and undo effects, remember idempotency keys and undo tombstones,
+//! and show the faults they are configured for. Within the process they can check whether their effects are the ones
+//! that a run should have left. They decide nothing about orders: that is up to the caller.
 //!
 //! | Route | Does |
 //! |---|---|
@@ -41,7 +40,7 @@ pub use http::{BODY_MAX, KEY_MAX};
 pub use rules::Entry;
 pub use service::{Service, UnknownService};
 
-/// The four services behind one listener. A clone is the same services.
+/// The four services behind one listener. Clones share them.
 #[derive(Clone)]
 pub struct Remotes(Arc<Inner>);
 
@@ -52,15 +51,15 @@ struct Inner {
 }
 
 impl Remotes {
-    /// Opens the services, in `dir/remotes.log` or in memory. What was answered before the process was killed
-    /// is still known. Errors when the directory or the file cannot be used.
+    /// Opens the services, in `dir/remotes.log` or in memory. They still know what was answered before the process was
+    /// killed. Errors if the directory or the file cannot be used.
     pub fn open(dir: Option<&Path>) -> Result<Self, OpenError> {
         let ledger = Mutex::new(file::Ledger::open(dir)?);
         Ok(Self(Arc::new(Inner { ledger, faults: RwLock::default(), counters: counts::Counters::default() })))
     }
 
-    /// Serves HTTP until `shutdown` completes; then answers what is under way, cuts the calls that hang, and
-    /// returns within about a second. Errors when the listener fails.
+    /// Serves HTTP until `shutdown` completes; then answers running calls, cuts the calls that hang, and returns within
+    /// about a second. Errors if the listener fails.
     pub async fn serve(
         &self,
         listener: TcpListener,
@@ -81,24 +80,24 @@ impl Remotes {
         })
     }
 
-    /// The settings in force, every service listed.
+    /// The current settings, with every service listed.
     pub fn faults(&self) -> Faults {
         self.current_faults().complete()
     }
 
-    /// What was asked of each service and which faults it showed, since it was opened.
+    /// What each service was asked and which faults it showed, since it was opened.
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
     }
 
-    /// The entries of an order, none when it is unknown. Reads all there is.
+    /// The entries of an order, none if it is unknown. Reads the whole ledger.
     pub fn order_ledger(&self, order_id: &str) -> io::Result<Vec<Entry>> {
         let rows = self.ledger().rows(|row| row.is_forward() && row.order_id == order_id, 0, usize::MAX)?;
         Ok(rows.into_iter().flat_map(|(_, row)| row.entries()).collect())
     }
 
-    /// Compares the effects with what the orders should have left. Orders in the ledger that `expected` does
-    /// not name are violations. Means something only while no call is under way. Blocks until all is read.
+    /// Compares the effects with what the orders should have left. Orders in the ledger that `expected` does not name
+    /// are violations. Meaningful only while no call is running. Blocks until everything is read.
     pub fn check(&self, expected: impl IntoIterator<Item = (String, Expected)>) -> io::Result<Report> {
         let mut tallies = check::Tallies::default();
         let mut after = 0;

@@ -1,7 +1,7 @@
-//! What a key means, and what a service decides about a call with it.
+//! The meaning of a key, and what a service decides about a call with it.
 //!
-//! Forward: what the key already means goes first, then the fault `permanent`, then the effect. Back: take the
-//! effect back if there is one, and bar the forward key for ever either way.
+//! Forward: what the key already means takes precedence, then the fault `permanent`, then the effect. Undo: takes the
+//! effect back if there is one, and bars the forward key for ever either way.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::draw::{self, Direction, Disruption, text_number};
 use crate::faults::{Faults, ServiceFaults};
 use crate::file::Ledger;
 
-/// What is known of one idempotency key, forward or undo.
+/// What is known about one idempotency key, forward or undo.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) service: Service,
     pub(crate) direction: Direction,
     pub(crate) key: String,
     pub(crate) order_id: String,
-    /// A number of the body of the call that was decided.
+    /// A number derived from the body of the call that was decided.
     body: u64,
     done: Option<Done>,
-    /// One for each application. Nothing looks before it adds one: a double effect must show, not fail.
+    /// One per application. Nothing checks before adding one: a double effect must show, not fail.
     pub(crate) effects: Vec<Effect>,
     tombstone: bool,
     calls: u64,
@@ -47,8 +47,8 @@ pub(crate) struct Effect {
     pub(crate) undone_at: Option<Timestamp>,
 }
 
-/// One effect of a key; or the key alone when it has none (`applied_at` null): declined, undone before it was
-/// applied, or met by faults only. A key applied twice would have two entries.
+/// One effect of a key; or the key alone if it has none (`applied_at` null), because it was declined, undone before it
+/// was applied, or met by faults only. A key applied twice would have two entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// The service.
@@ -67,7 +67,7 @@ pub struct Entry {
     pub declined: bool,
     /// Forward calls with the key, faulty ones included, except during an outage.
     pub calls: u64,
-    /// Forward calls that were given the answer of an earlier one.
+    /// Forward calls that got the answer of an earlier one.
     pub replays: u64,
     /// The service's reference for the effect, `inv-000123`.
     pub reference: Option<String>,
@@ -105,20 +105,20 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) service: Service,
-    /// The `Idempotency-Key` it came with.
+    /// Its `Idempotency-Key`.
     pub(crate) key: String,
     pub(crate) order_id: String,
     pub(crate) action: Action,
-    /// The settings when it came in.
+    /// The settings when it arrived.
     pub(crate) faults: Arc<Faults>,
 }
 
-/// What is asked.
+/// The operation.
 #[derive(Debug)]
 pub(crate) enum Action {
     Apply {
         input: Value,
-        /// The answer but for its reference.
+        /// The answer without its reference.
         details: Value,
     },
     Undo {
@@ -127,7 +127,7 @@ pub(crate) enum Action {
     },
 }
 
-/// What the service says to a call.
+/// A service's decision about a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
     /// The effect was applied; the answer.
@@ -136,7 +136,7 @@ pub(crate) enum Decision {
     Undone,
     /// There was nothing to take back; the key is barred from now on.
     Tombstoned,
-    /// The key had this answer already.
+    /// The key already had this answer.
     Replayed(Value),
     /// The key fails for good.
     Declined { replayed: bool },
@@ -144,7 +144,7 @@ pub(crate) enum Decision {
     UndoFailed,
     /// The key was undone, and is never applied.
     WasUndone,
-    /// The key came with another body before.
+    /// The key was sent before with another body.
     Reused,
 }
 
@@ -153,8 +153,7 @@ impl Call {
         self.faults.of(self.service)
     }
 
-    /// Counts the call with its key, draws what happens to it on its way, and decides it unless it is never, or
-    /// only later, carried out.
+    /// Counts the call with its key, draws what happens on its way, and decides it unless it comes later or never.
     pub(crate) fn begin(&self, ledger: &mut Ledger) -> io::Result<(Option<Disruption>, Option<Decision>)> {
         let mut row = self.row(ledger)?;
         row.calls += 1;
@@ -196,7 +195,7 @@ impl Call {
 
     fn apply(&self, row: &mut Row, input: &Value, details: &Value, number: u64) -> Decision {
         let body = body_number(&[json!(self.order_id), input.clone()]);
-        // An undone key is refused whatever its body: the caller's undo has been promised.
+        // An undone key is refused whatever its body: its undo was promised to the caller.
         if row.tombstone {
             return Decision::WasUndone;
         }
@@ -212,7 +211,7 @@ impl Call {
             }
             None => {}
         }
-        // A call that failed before may have named another order; the one decided counts.
+        // A call that failed before may have named another order; the call that is decided counts.
         (row.order_id, row.body) = (self.order_id.clone(), body);
         if draw::key_fails(self) {
             row.done = Some(Done::Declined);
@@ -225,7 +224,7 @@ impl Call {
         Decision::Applied(answer)
     }
 
-    /// With the forward key's row, if it changed.
+    /// Returns the forward key's row too, if it changed.
     fn undo(&self, row: &mut Row, mut forward: Row, undoes: &str) -> (Decision, Option<Row>) {
         // The output is not compared: an undo may know it only on a later attempt.
         let body = body_number(&[json!(self.order_id), json!(undoes)]);
@@ -237,7 +236,7 @@ impl Call {
             _ => {}
         }
         forward.tombstone = true;
-        // One effect, the earliest: were a key ever applied twice, the second stays for the check to find.
+        // One effect, the earliest: if a key were ever applied twice, the check must find the second.
         let standing = forward.effects.iter_mut().find(|effect| effect.undone_at.is_none());
         let taken = standing.filter(|_| self.service.is_undoable());
         let decision = if taken.is_some() { Decision::Undone } else { Decision::Tombstoned };
@@ -262,14 +261,14 @@ pub(crate) fn undo_answer(undone: bool) -> Value {
     json!({"undone": undone})
 }
 
-/// The answer of each service but for its `reference`, which is known once the effect is recorded.
+/// The answer of each service without its `reference`, which is known once the effect is recorded.
 ///
 /// - `inventory`: `lines`, the number of `input.lines` or `input.items`, 0 without either
 /// - `fraud`: `approved`, always true (a refusal is the fault `permanent`), and `score`, 0 to 99, the order's own
 /// - `payment`: `amount_cents`, from `input.total_cents`
 /// - `shipping`: `tracking`, the order's own
 ///
-/// Errors, saying what to write, when a payment's `total_cents` is not a whole number of 0 or more.
+/// Errors, saying what to write, if a payment's `total_cents` is not a whole number of 0 or more.
 pub(crate) fn details(service: Service, order_id: &str, input: &Value) -> Result<Value, &'static str> {
     Ok(match service {
         Service::Inventory => {
@@ -296,14 +295,14 @@ fn reference(service: Service, number: u64) -> String {
     format!("{prefix}-{number:06}")
 }
 
-/// A number of what a call says, so that a key used again for something else is noticed. The order of object
-/// members does not enter, so a client may keep its input in any map.
+/// A number derived from a call's contents, which reveals a key that is reused for something else. The order of object
+/// members does not matter, so a client may keep its input in any map.
 fn body_number(parts: &[Value]) -> u64 {
     fn sorted(value: &Value) -> Value {
         match value {
             Value::Array(items) => items.iter().map(sorted).collect(),
             Value::Object(members) => {
-                // serde_json keeps insertion order when any crate of the build asks it to.
+                // serde_json keeps insertion order if any crate of the build asks for it.
                 let mut members: Vec<_> = members.iter().map(|(name, of)| (name.clone(), sorted(of))).collect();
                 members.sort_by(|(one, _), (other, _)| one.cmp(other));
                 Value::Object(members.into_iter().collect())

@@ -1,4 +1,4 @@
-//! The four services, and which of them leave something behind that an undo can take back.
+//! The four services, and which of them have effects that an undo can take back.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ impl Service {
         }
     }
 
-    /// Whether an undo takes an effect back, or has nothing to take back.
+    /// Whether an undo has something to take back.
     pub fn is_undoable(self) -> bool {
         Self::UNDOABLE.contains(&self)
     }

@@ -1,4 +1,4 @@
-//! `apply` and `undo` over HTTP: read the call, have it decided, and answer it in the way its fault asks.
+//! `apply` and `undo` over HTTP: reads the call, has it decided, and answers it as its fault demands.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::faults::DELAY_MAX_MS;
 use crate::rules::{self, Action, Call, Decision};
 use crate::service::{Service, UnknownService};
 
-/// Bytes of an order id at most.
+/// Most bytes of an order id.
 const ORDER_ID_MAX: usize = 200;
 
-/// An answer after the deadline comes this much after it: more than clocks and timers round.
+/// How much later than the deadline a late answer comes: more than the rounding of clocks and timers.
 const LATE_BY: Duration = Duration::from_millis(50);
 
 #[derive(Deserialize)]
@@ -65,7 +65,7 @@ pub(super) async fn undo(
     carry(shared, cut, head, order_id, Action::Undo { undoes }).await
 }
 
-/// What path and headers say.
+/// The contents of path and headers.
 struct Head {
     service: Service,
     key: String,
@@ -90,7 +90,7 @@ impl Head {
 }
 
 fn check_key(what: &str, key: &str) -> Result<(), Problem> {
-    // A header that is no visible ASCII reads as empty.
+    // A header that is not visible ASCII reads as empty.
     if (1..=KEY_MAX).contains(&key.chars().count()) {
         return Ok(());
     }
@@ -139,7 +139,7 @@ async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: A
         }
         (Some(Disruption::AfterDeadline), Some(decision)) => {
             let wait = head.complete_by.map_or(slow, until_late);
-            // A shutdown must not make it an answer in time.
+            // A shutdown must not turn it into an answer in time.
             if shared.pause(wait).await { Ok(answer_to(decision)) } else { Ok(cut_off(&cut)) }
         }
         (_, Some(decision)) => Ok(answer_to(decision)),
@@ -147,7 +147,7 @@ async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: A
     }
 }
 
-/// A slow call is a call that arrives late: it is carried out also when its client is gone by then.
+/// A slow call is one that arrives late: it is carried out even if its client is gone by then.
 async fn finish_slowly(shared: &Shared, cut: &Cut, call: Call, slow: Duration) -> Result<Response, Problem> {
     let late = shared.clone();
     let carried_out = tokio::spawn(async move {
