@@ -71,7 +71,6 @@ impl<'a> Change<'a> {
         history::push(&mut self.task.log, Entry(at, kind, step, attempt, text));
     }
 
-    /// Records what a person did.
     pub(crate) fn note_act(&mut self, kind: Kind, step: Option<usize>, by: &str, reason: &str) {
         self.task.acted_at = self.task.version;
         self.task.acted_on = if self.same_since + 1 < self.task.version { self.same_since } else { 0 };
@@ -171,7 +170,6 @@ impl<'a> Change<'a> {
         self.requests.extend(request(&self.task, index, self.turn.workflow));
     }
 
-    /// The agent did the step, or its undo.
     pub(crate) fn complete(&mut self, index: usize, direction: Direction, output: serde_json::Value) {
         let step = &mut self.task.steps[index];
         step.settled_at = self.task.version;
@@ -475,13 +473,11 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
-    /// The alert is sent, so it is no longer owed.
     pub(crate) fn alert_sent(&mut self) {
         self.task.alert = None;
         self.log(Kind::AlertSent, None, None);
     }
 
-    /// The strict final notice is sent, so it is no longer owed.
     pub(crate) fn notice_sent(&mut self) {
         self.task.notice_owed = false;
     }
@@ -614,7 +610,6 @@ fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
     Effect::Notice(notice)
 }
 
-/// The notice that the order is stored.
 pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
     notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
 }

@@ -61,9 +61,7 @@ pub struct Save<'a> {
     pub before: Option<(&'a Task, &'a Workflow)>,
 }
 
-/// See [`schedule`].
 type Schedule = dyn Fn(&Task, &Event, &Turn<'_>) -> Decision + Send + Sync;
-/// See [`supervise`].
 type Supervise = dyn Fn(&Task, u64, &Turn<'_>) -> Verdict + Send + Sync;
 
 /// How decisions are made: by the core, unless a test replaces it to show that a defect of the core is found.
@@ -367,7 +365,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         join_all(sent.map(|((id, why), _)| self.store.set_aside(id, why, due, true))).await;
     }
 
-    /// Decides and saves; the events of each task together.
     async fn decide_all(&self, events: &[(Id, Event)]) -> Vec<Result<Decided, Error>> {
         let mut groups: Vec<(&Id, Vec<usize>)> = Vec::new();
         let mut group_of = HashMap::new();

@@ -119,7 +119,6 @@ impl Kind {
     }
 }
 
-/// The text of an entry about an act of a person.
 pub(crate) fn act_text(by: &str, reason: &str) -> String {
     shorten(&format!("{by}: {reason}"), MAX_TEXT)
 }

@@ -157,7 +157,6 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
 const LATER: &str = "is a version after that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
 
-/// Which field of a step is wrong, and why.
 fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<(&'static str, &'static str)> {
     let is_forward = matches!(task.phase, Phase::Forward | Phase::Error | Phase::Processed);
     let owes_undo = step.owes_undo();

@@ -117,7 +117,6 @@ const BY_HAND: Bounds = Bounds { acts: 1, crashes: 0, b_has_undo: false, ..TWO }
 const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
 const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
 
-/// The additional bounds of `MODEL=full`.
 fn full() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("undo retried, two leaders", UNDO_RETRY, 5_764),
@@ -140,7 +139,6 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
     ]
 }
 
-/// Whether the large bounds are requested.
 fn is_full() -> bool {
     match std::env::var_os("MODEL") {
         None => false,

@@ -116,7 +116,6 @@ pub enum Hand {
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub crashes: u8,
-    /// Permanent errors.
     pub failed: u8,
     pub unavailable: u8,
     pub deferred: u8,

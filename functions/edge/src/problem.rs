@@ -37,10 +37,10 @@ pub struct Problem {
 }
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $status:literal, $title:literal;)*) => {
+    ($($name:ident = $code:literal, $status:literal, $title:literal;)*) => {
         /// Every code with its status and title.
         pub const CODES: &[(&str, u16, &str)] = &[$(($code, $status, $title)),*];
-        $($(#[$doc])*
+        $(#[doc = concat!($title, ".")]
         pub fn $name(field: impl Into<Option<&'static str>>, detail: impl Into<String>) -> Problem {
             Problem {
                 kind: concat!("/problems/", $code),
@@ -57,55 +57,30 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The body is not JSON.
     invalid_json = "invalid_json", 400, "The body is not valid JSON";
-    /// A field is missing, unknown, or of the wrong type.
     invalid_field = "invalid_field", 400, "A field is invalid";
-    /// The input breaks a rule of its workflow.
     invalid_input = "invalid_input", 422, "The input breaks a rule of its workflow";
-    /// There is no `Idempotency-Key`.
     missing_idempotency_key = "missing_idempotency_key", 400, "The Idempotency-Key is missing";
-    /// The `Idempotency-Key` has a form that cannot be used.
     invalid_idempotency_key = "invalid_idempotency_key", 400, "The Idempotency-Key cannot be used";
-    /// The same key was sent before with another submission.
     idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order";
-    /// The key belongs to an order whose record has been removed.
     idempotency_key_spent = "idempotency_key_spent", 409, "The Idempotency-Key belongs to an order that is no longer kept";
-    /// No such workflow.
     unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
-    /// No such reply queue.
     unknown_reply_queue = "unknown_reply_queue", 422, "There is no such reply queue";
-    /// The request has no token, or an unknown one.
     unauthorized = "unauthorized", 401, "A token is needed";
-    /// The token lacks the scope that the route requires.
     forbidden = "forbidden", 403, "The token does not allow this";
-    /// The request was meant for another host.
     misdirected = "misdirected", 421, "The request is for another host";
-    /// The tenant submits faster than allowed.
     rate_limited = "rate_limited", 429, "Too many requests";
-    /// The body is larger than allowed.
     too_large = "too_large", 413, "The body is too large";
-    /// The body is not declared as JSON.
     unsupported_media_type = "unsupported_media_type", 415, "The body is not declared as JSON";
-    /// No such order.
     no_such_order = "no_such_order", 404, "There is no such order";
-    /// The order's record is damaged.
     unreadable = "unreadable", 500, "The order's record cannot be read";
-    /// The operator looked at an older version of the order.
     order_moved = "order_moved", 409, "The order has changed";
-    /// The act does not fit the order's state.
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
-    /// No such agent.
     no_such_agent = "no_such_agent", 404, "There is no such agent";
-    /// No such queue.
     no_such_queue = "no_such_queue", 404, "There is no such queue";
-    /// Too much work is already waiting.
     overloaded = "overloaded", 429, "Too much work is waiting";
-    /// No such route.
     no_such_route = "no_such_route", 404, "There is no such route";
-    /// The route does not support this method.
     method_not_allowed = "method_not_allowed", 405, "The route does not support this method";
-    /// A dependency is unavailable; the same request may be sent again.
     unavailable = "unavailable", 503, "Try again";
 }
 

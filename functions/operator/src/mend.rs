@@ -143,7 +143,6 @@ impl Operator {
         Ok((order_id, raw.ok_or_else(none)?))
     }
 
-    /// The task that results from the mended text and the stored record.
     fn proposed(&self, raw: &Raw, record: &Value) -> Result<Task, Problem> {
         // This read names the place of a fault in the text; the columns are not part of it.
         read_field::<Task>("record", record)?;

@@ -22,7 +22,6 @@ use stepwarden_aws::list::{Filter, MAX_PAGE};
 const MAX_COUNTED: u32 = 500;
 /// Open orders read, of all parts together.
 const LOOKED_AT: usize = 100;
-/// Most reasons in a group.
 const MAX_REASONS: usize = 20;
 
 /// The state of the system.

@@ -103,7 +103,6 @@ pub struct Line {
 
 /// Longest text, in characters.
 const MAX_WORDS: usize = 500;
-/// Most lines of an order.
 const MAX_LINES: usize = 1000;
 /// Largest quantity and largest amount in cents: far above any order, far below an overflow of their sum.
 const MAX_NUMBER: i64 = 1_000_000_000_000;

@@ -126,7 +126,6 @@ impl Outage {
     }
 }
 
-/// The error and its causes.
 pub(crate) fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -4,7 +4,6 @@ use shared::retry::{Calls, Ladder, Then};
 use shared::time::SignedDuration;
 use shared::workflow::{Step, Workflow};
 
-/// Name of the only step.
 pub(crate) const STEP: &str = "run";
 /// Time left after a handler's deadline to record the result.
 pub(crate) const TO_SETTLE: SignedDuration = SignedDuration::from_secs(10);
@@ -26,7 +25,6 @@ pub enum When {
 }
 
 impl Default for When {
-    /// 1, 5, 10, 30 and 60 minutes, then stop.
     fn default() -> Self {
         Self::Intervals([1, 5, 10, 30, 60].map(SignedDuration::from_mins).to_vec())
     }
@@ -70,7 +68,6 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// Five minutes per attempt, and the default waits.
     fn default() -> Self {
         Self { deadline: SignedDuration::from_mins(5), when: When::default() }
     }

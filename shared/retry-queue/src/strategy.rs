@@ -74,7 +74,6 @@ pub trait InHand: Send + Sync {
     fn put_back(&self, id: &Id);
 }
 
-/// The default: a set in memory.
 #[derive(Debug, Default)]
 pub(crate) struct InMemory(Mutex<HashSet<Id>>);
 

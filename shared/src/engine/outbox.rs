@@ -108,7 +108,6 @@ fn needs_input(effect: &Effect) -> bool {
     matches!(effect, Effect::Request(request) if request.input.is_null())
 }
 
-/// Adds the order's input to the requests that need it.
 fn add_inputs(
     handled: &Handled,
     effects: &mut [Effect],

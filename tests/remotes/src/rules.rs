@@ -105,7 +105,6 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) service: Service,
-    /// Its `Idempotency-Key`.
     pub(crate) key: String,
     pub(crate) order_id: String,
     pub(crate) action: Action,
@@ -113,7 +112,6 @@ pub(crate) struct Call {
     pub(crate) faults: Arc<Faults>,
 }
 
-/// The operation.
 #[derive(Debug)]
 pub(crate) enum Action {
     Apply {
@@ -122,7 +120,6 @@ pub(crate) enum Action {
         details: Value,
     },
     Undo {
-        /// The forward key.
         undoes: String,
     },
 }

@@ -93,7 +93,6 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// The messenger of `node`.
     pub(crate) fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
         let endpoint = Endpoint { world: Arc::clone(world), node: Arc::clone(node) };
         let mut clients = Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(endpoint.clone())));
@@ -206,14 +205,12 @@ enum Fate {
     },
 }
 
-/// A request to SQS or EventBridge.
 struct Sending {
     is_event: bool,
     queue: String,
     entries: Vec<Entry>,
 }
 
-/// A message or an event.
 struct Entry {
     id: String,
     body: String,

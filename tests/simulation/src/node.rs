@@ -15,23 +15,16 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// When the clocks of a run begin: 2026-01-01T00:00:00Z.
 const EPOCH_S: i64 = 1_767_225_600;
 
-/// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Accepts orders.
     Submit,
-    /// Advances tasks.
     Scheduler,
-    /// Calls remote services.
     Agent,
-    /// Recovers what is overdue.
     Supervisor,
-    /// Does what people ask.
     Operator,
 }
 
 impl Role {
-    /// Its name in traces.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +45,6 @@ struct Fate {
 
 /// A process, over all its lives.
 pub struct Node {
-    /// What it does.
     pub role: Role,
     /// Its name, the same in all its lives.
     pub name: String,
@@ -62,7 +54,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process that has not started yet.
     #[must_use]
     pub fn new(role: Role, number: usize) -> Self {
         let name = format!("{}-{number}", role.name());
@@ -89,7 +80,6 @@ impl Node {
         world.trace(format_args!("{} begins, its clock is off by {offset} ms", self.instance()));
     }
 
-    /// The clock of this process.
     #[must_use]
     pub fn clock(&self, world: &World) -> Clock {
         let (began, offset) = (world.began, Arc::clone(&self.offset_ms));

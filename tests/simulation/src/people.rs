@@ -319,7 +319,6 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     }
 }
 
-/// Pauses an agent for a while.
 pub(crate) async fn pause_agent(world: Arc<World>, agent: String) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::PauseAgent, &agent) else { return };
@@ -359,7 +358,6 @@ pub(crate) async fn read(world: Arc<World>, queue: String) {
     }
 }
 
-/// Sends unreadable messages.
 pub(crate) async fn poison(world: Arc<World>) {
     let mut all = vec![queues::SUBMISSIONS.to_owned(), queues::SCHEDULER.to_owned(), queues::REPLIES.to_owned()];
     all.extend(world.plan.workflow.agents().iter().map(|agent| queues::of_requests(agent, Priority::Normal, false)));

@@ -59,7 +59,6 @@ enum Fate {
 }
 
 impl Faulty {
-    /// The ports of `node`.
     #[must_use]
     pub fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
         let sender = world.plan.is_real_messenger.then(|| Sender::new(world, node));
@@ -291,7 +290,6 @@ impl AttentionIndex for Faulty {
 }
 
 impl Faulty {
-    /// Pauses an agent, or resumes it.
     pub(crate) async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
         let (name, pause, world) = (name.to_owned(), pause.cloned(), Arc::clone(&self.world));
         self.ask(format!("set-agent {name}"), true, move |store, _| {
@@ -329,7 +327,6 @@ pub(crate) struct Parcel {
     pub(crate) label: String,
     pub(crate) body: String,
     pub(crate) delay: Duration,
-    /// Its message group.
     pub(crate) group: Option<String>,
     /// The notice in it, if it is one.
     notice: Option<Box<Notice>>,
@@ -451,7 +448,6 @@ pub(crate) fn refuse(world: &World, parcel: &Parcel) {
     }
 }
 
-/// A message reaches its queue.
 pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     let is_end = |notice: &Notice| matches!(notice.kind, NoticeKind::Completed | NoticeKind::Undone);
     let is_dropped = match world.defect {

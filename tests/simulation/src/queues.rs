@@ -22,9 +22,7 @@ pub struct Message {
     pub id: u64,
     /// Which copy, and which receive of it; deletes name this.
     pub receipt: (u64, u32),
-    /// The message.
     pub body: String,
-    /// What it is, for the trace.
     pub label: String,
     sent: Instant,
     first_received: Instant,
@@ -42,7 +40,6 @@ struct Stored {
     first_received: Option<Instant>,
 }
 
-/// One queue.
 #[derive(Debug, Default)]
 struct Queue {
     messages: Vec<Stored>,
@@ -56,7 +53,6 @@ struct State {
     next: u64,
 }
 
-/// All queues of a run.
 #[derive(Debug)]
 pub struct Queues {
     names: BTreeSet<String>,
@@ -66,13 +62,11 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Empty queues of these names.
     #[must_use]
     pub fn new(names: BTreeSet<String>, began: Instant, visibility: Duration) -> Self {
         Self { names, state: Mutex::default(), began, visibility }
     }
 
-    /// Whether there is a queue called `name`.
     #[must_use]
     pub fn exists(&self, name: &str) -> bool {
         self.names.contains(name)
@@ -187,7 +181,6 @@ impl Queues {
         (queues().map(|q| q.messages.len()).sum(), queues().map(|q| q.dead.len()).sum())
     }
 
-    /// The labels of the dead letters.
     #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +216,6 @@ impl Queues {
     }
 }
 
-/// Waits this long in virtual time.
 pub(crate) async fn wait_ms(ms: u64) {
     sleep_until(Instant::now() + Duration::from_millis(ms)).await;
 }

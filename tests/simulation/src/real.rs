@@ -22,7 +22,6 @@ use stepwarden_embedded::{Endpoints, Fault, Options};
 
 type Job = Box<dyn FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, ()> + Send>;
 
-/// The store of one run.
 pub struct RealStore {
     jobs: mpsc::Sender<Job>,
     trouble: Arc<AtomicU8>,

@@ -9,7 +9,6 @@ use shared::order::Id;
 use shared::step::Direction;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a service answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// Done, now or before.
@@ -18,7 +17,6 @@ pub enum Answer {
     Refused(String),
 }
 
-/// All services of a run.
 #[derive(Debug, Default)]
 pub struct Services {
     applied: BTreeMap<String, Value>,

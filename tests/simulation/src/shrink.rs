@@ -6,7 +6,6 @@ use crate::{Run, RunOptions, Settings, run};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most runs to try.
 const MOST_RUNS: usize = 600;
 
 /// A failing seed with few of its faults.

@@ -19,15 +19,11 @@ use stepwarden_aws::item;
 /// Most rows in a page of the due index: few, so that there are several pages.
 const PAGE: usize = 3;
 
-/// A store that answers at once.
 pub enum Store {
-    /// In memory, with the same conditions.
     Memory(Memory),
-    /// The adapter for DynamoDB.
     Real(RealStore),
 }
 
-/// The store in memory.
 #[derive(Default)]
 pub struct Memory {
     state: Mutex<State>,
@@ -64,7 +60,6 @@ impl State {
 }
 
 impl Memory {
-    /// An empty store.
     #[must_use]
     pub fn new(defect: Option<Defect>) -> Self {
         Self { state: Mutex::default(), defect }
@@ -239,7 +234,6 @@ impl Store {
         }
     }
 
-    /// Pauses an agent, or resumes it.
     pub(crate) fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
         match self {
             Self::Memory(memory) => {

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write};
 
-/// The trace of one run.
 #[derive(Debug)]
 pub struct Trace {
     hash: u64,
@@ -27,13 +26,11 @@ impl Trace {
         }
     }
 
-    /// The hash over all lines.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The lines, if they were kept.
     #[must_use]
     pub fn into_lines(self) -> Vec<String> {
         self.lines.unwrap_or_default()

@@ -47,7 +47,6 @@ use tokio::time::{Instant, sleep};
 
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
-/// The tenant of all orders.
 const TENANT: &str = "acme";
 
 /// The options of a run beside its seed.
@@ -107,17 +106,11 @@ pub struct Run {
 
 /// Everything in a run that outlives a process.
 pub struct World {
-    /// When it began.
     pub began: Instant,
-    /// What its seed decided.
     pub plan: Plan,
-    /// Names of queues.
     pub config: Config,
-    /// The queues.
     pub queues: Queues,
-    /// The store.
     pub store: Store,
-    /// A defect put in on purpose.
     pub defect: Option<Defect>,
     core: Core,
     dice: Dice,
@@ -188,7 +181,6 @@ impl World {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The true time.
     #[must_use]
     pub fn time(&self) -> Timestamp {
         time_at(self.began, 0)
@@ -201,12 +193,10 @@ impl World {
         format!("{}.{:03}", ms / 1000, (ms % 1000).abs())
     }
 
-    /// Adds a line to the trace.
     pub fn trace(&self, what: fmt::Arguments<'_>) {
         lock(&self.trace).add(self.now_ms(), what);
     }
 
-    /// Whether this fault happens here and now.
     pub fn fires(&self, class: Class, site: &str) -> Option<Draw> {
         let fired = self.dice.fires(class, site, self.now_ms());
         if fired.is_some() {
@@ -222,18 +212,15 @@ impl World {
         (way_ms(&mut draw), way_ms(&mut draw))
     }
 
-    /// The name of an order in traces.
     #[must_use]
     pub fn label<'a>(&'a self, id: &'a Id) -> &'a str {
         self.labels.get(id).map_or(id.0.as_str(), String::as_str)
     }
 
-    /// The history so far.
     pub fn history(&self) -> MutexGuard<'_, History> {
         lock(&self.history)
     }
 
-    /// A task in one line.
     #[must_use]
     pub fn sketch(&self, task: &Task) -> String {
         let steps = task.steps.iter().zip(&self.plan.workflow.steps).map(|(step, spec)| {
@@ -250,7 +237,6 @@ impl World {
         format!("{:?} [{}] due {due}", task.phase, steps.join(", "))
     }
 
-    /// Calls a remote service.
     pub fn serve(&self, request: &Request, refuses: bool) -> Answer {
         lock(&self.services).act(request, refuses, self.defect, &mut self.history().effects)
     }
@@ -276,7 +262,6 @@ impl World {
         now < until
     }
 
-    /// Checks the input that an agent got.
     pub fn check_input(&self, request: &Request) {
         let history = self.history();
         let Some(task) = history.last(&request.task_id) else { return };
@@ -296,7 +281,6 @@ impl World {
         }
     }
 
-    /// A person does, or undoes, a step at its remote service.
     pub fn by_hand(&self, id: &Id, step: &str, direction: Direction) -> Option<Value> {
         self.trace(format_args!("somebody does {step} of {} by hand: {direction:?}", self.label(id)));
         lock(&self.services).by_hand(id, step, direction, &mut self.history().effects)
@@ -351,7 +335,6 @@ impl World {
         }
     }
 
-    /// A message was set aside.
     pub fn set_aside(&self, body: &str, reason: &str) {
         if !lock(&self.poison).contains(body) {
             self.wrong(Rule::NoneAside, None, format!("a message was set aside: {reason}: {body}"));
@@ -368,7 +351,6 @@ impl World {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
-    /// An engine of this process in its current life.
     fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
         let observed = Arc::clone(self);
         let config = engine::Config {
@@ -621,7 +603,6 @@ fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Op
     }
 }
 
-/// Runs one seed.
 pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
     fastrand::seed(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
