@@ -23,7 +23,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// The text as stored; empty if there is none.
+    /// The text as stored; empty if the record has no text.
     #[must_use]
     pub fn text(&self) -> &str {
         self.item.get(TEXT).and_then(|value| value.as_s().ok()).map_or("", String::as_str)
