@@ -305,7 +305,7 @@ impl<'a> Change<'a> {
         &self.turn.workflow.steps[index].name
     }
 
-    /// A forward step failed for good: undo the task, or stop it and alert an operator.
+    /// A forward step failed permanently: undo the task, or stop it and alert an operator.
     fn give_up(&mut self, index: usize, then: Then, error: &str) {
         let reason = format!("`{}` failed: {error}", self.step_name(index));
         match then {

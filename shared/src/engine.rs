@@ -244,7 +244,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Writes a new order and its task, in one transaction.
     ///
     /// # Errors
-    /// The store's. The order may or may not be stored; submit it again under the same key to find out.
+    /// The store failed. The order may or may not be stored; submit it again under the same key to find out.
     pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let mut task = task.clone();
         task.stamp = self.stamp();
@@ -268,8 +268,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Applies operators' acts concurrently. One outcome per act, in order.
     ///
     /// # Errors
-    /// The store's, or a queue's. The act may or may not be recorded; repeat it to find out. What was not sent is owed,
-    /// and the sweep sends it.
+    /// The store or a queue failed. The act may or may not be recorded; repeat it to find out. What was not sent is
+    /// owed, and the sweep sends it.
     pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
         let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();
         self.handle(events).await.into_iter().map(|answer| answer.map(outcome)).collect()
@@ -278,7 +278,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
     ///
     /// # Errors
-    /// The store's, if the workflow cannot be read.
+    /// The workflow cannot be read.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
@@ -291,7 +291,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// What [`mend::mend`] makes of `task`, ready to replace an unreadable record. Nothing is saved or sent.
     ///
     /// # Errors
-    /// The store's, if the workflow cannot be read.
+    /// The workflow cannot be read.
     pub async fn mended(
         &self,
         task: &Task,

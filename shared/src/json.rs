@@ -104,7 +104,7 @@ pub fn is_deep(value: &Value) -> bool {
 /// deeper than serde_json reads.
 ///
 /// # Errors
-/// The parser's.
+/// The text does not parse as a `T`.
 pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
     serde_json::from_str(text).or_else(|error| {
         if !is_limit(&error) || depth(text.as_bytes()) > MAX_OWN_DEPTH {

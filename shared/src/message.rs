@@ -228,7 +228,7 @@ pub enum NoticeKind {
     StepCompleted,
     /// All steps are done.
     Completed,
-    /// A step failed for good, or somebody cancelled: the undo follows.
+    /// A step failed permanently, or somebody cancelled: the undo follows.
     Failed,
     /// Everything is undone.
     Undone,

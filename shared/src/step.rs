@@ -36,7 +36,7 @@ pub enum State {
     },
     /// Done; the output is recorded.
     Processed,
-    /// Failed for good: a permanent error, or the threshold of failures.
+    /// Failed permanently: a permanent error, or the threshold of failures.
     Failed,
     /// Skipped by an operator; counts as done for the steps after it. If it was tried, its outcome is unknown, and an
     /// undo of the task covers it.
@@ -58,7 +58,7 @@ pub enum State {
     },
     /// Undone, or it had nothing to undo.
     Undone,
-    /// Its undo failed for good; a person is alerted.
+    /// Its undo failed permanently; a person is alerted.
     UndoFailed,
 }
 

@@ -22,7 +22,7 @@ pub enum Phase {
     Undone,
     /// It stopped and waits for an operator.
     Error,
-    /// An undo failed for good; it stopped and waits for an operator.
+    /// An undo failed permanently; it stopped and waits for an operator.
     UndoError,
 }
 
@@ -258,7 +258,7 @@ pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
 /// Longest wait between two tries to send what is owed. The wait grows with the time it has been owed, so that rows
-/// whose queue is gone for good cost little and hold up nothing. Alerts wait this long once the bus is back.
+/// whose queue is permanently gone cost little and hold up nothing. Alerts wait this long once the bus is back.
 pub const MAX_OWED_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Longest record of a task, in bytes of JSON: DynamoDB's limit for an item is 400 KiB, and the columns take some of it.

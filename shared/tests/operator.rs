@@ -48,7 +48,7 @@ fn all_kinds() -> Vec<What> {
     ]
 }
 
-/// `a` has failed for good, `b` is done, and the alert is out.
+/// `a` has failed permanently, `b` is done, and the alert is out.
 fn stopped() -> Bench {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
     bench.done("b").failed("a").on(&Event::AlertSent { version: 3 });
@@ -56,7 +56,7 @@ fn stopped() -> Bench {
     bench
 }
 
-/// The undo of `a` has failed for good.
+/// The undo of `a` has failed permanently.
 fn undo_failed() -> Bench {
     let mut bench = Bench::claimed(ONE);
     bench.failed("a").at(11_000).wake(2).failed("a").on(&Event::AlertSent { version: 4 });

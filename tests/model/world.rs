@@ -285,7 +285,7 @@ impl World {
             let owed = self.owed(effect);
             if is_lost(bit) || holds_back && is_wake(effect) {
                 has_failed |= !is_wake(effect);
-                // Only a step's own notice may be lost for good. What was sent before is no longer owed.
+                // Only a step's own notice may be lost permanently. What was sent before is no longer owed.
                 let owed = owed.filter(|owed| !state.told || *owed != Owed::Notice { seq: state.task.turned_at });
                 state.owed.extend(owed.map(|owed| (trigger, owed)));
                 continue;

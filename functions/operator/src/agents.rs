@@ -122,7 +122,7 @@ impl Operator {
     /// All agents. If SQS does not report a queue, the others are still shown.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn agents(&self) -> Result<Vec<Agent>, Problem> {
         let Agents { mut paused, mut strained, .. } =
             self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?;
@@ -159,7 +159,7 @@ impl Operator {
     /// Pauses the agent called `name`, or resumes it. Schedulers follow within [`shared::engine::AGENTS_FOR`].
     ///
     /// # Errors
-    /// There is no such agent, or the store's.
+    /// There is no such agent, or the store failed.
     pub async fn set_agent(&self, name: &str, paused: bool, by: String, reason: String) -> Result<(), Problem> {
         if !self.config.agents.iter().any(|known| known == name) {
             let detail = format!("`{name}` is not one of {}", self.config.agents.join(", "));

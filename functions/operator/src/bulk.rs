@@ -119,7 +119,7 @@ impl Operator {
     /// Acts, or reports what it would do.
     ///
     /// # Errors
-    /// An invalid field, or the store's before anything was done. Later errors are results.
+    /// An invalid field, or the store failed before anything was done. Later errors are results.
     pub async fn bulk(&self, bulk: &Bulk, subject: Option<&str>) -> Result<Report, Problem> {
         let (by, reason) = act::who_and_why(subject, bulk.by.as_deref(), bulk.reason.as_deref())?;
         let body = Body {

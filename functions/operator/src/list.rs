@@ -225,7 +225,7 @@ impl Operator {
     /// The page that the query asks for.
     ///
     /// # Errors
-    /// An invalid parameter, or the store's.
+    /// An invalid parameter, or the store failed.
     pub async fn list(&self, query: &BTreeMap<String, String>) -> Result<Rows, Problem> {
         let text = |name: &str| query.get(name).cloned();
         let time = |name: &'static str| query.get(name).map(|text| query::time(name, text)).transpose();
@@ -254,7 +254,7 @@ impl Operator {
     /// The tasks with their definitions, and those whose definitions cannot be read.
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub(crate) async fn with_workflows(
         &self,
         tasks: Vec<Task>,

@@ -126,7 +126,7 @@ impl Operator {
     /// The state of the system.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn overview(&self) -> Result<Overview, Problem> {
         self.look().await.map_err(|e| act::unavailable(&e))
     }

@@ -144,7 +144,7 @@ impl Operator {
     /// All leases that were ever taken.
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub async fn leases(&self) -> Result<Vec<LeaseRow>, Problem> {
         let now = self.engine.now();
         let mut rows = Vec::new();

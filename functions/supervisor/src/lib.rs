@@ -170,8 +170,8 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     /// One sweep over all groups this supervisor leads or comes to lead.
     ///
     /// # Errors
-    /// The lease store's or the due index's: then nothing leads that group for now. The other groups are still swept,
-    /// and the next sweep tries again.
+    /// The lease store or the due index failed: nothing leads that group for now. The other groups are still swept, and
+    /// the next sweep tries again.
     pub async fn sweep(&mut self) -> Result<Sweep, Error> {
         let groups = self.holds.len();
         let (mut total, mut problem) = (Sweep::default(), None);
@@ -292,7 +292,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     /// a function that is started at most once a minute, and frozen between invocations.
     ///
     /// # Errors
-    /// The last sweep's. An earlier failure is logged, and the next sweep tries again.
+    /// The last sweep failed. An earlier failure is logged, and the next sweep tries again.
     pub async fn patrol(&mut self, every: Duration, until: Instant) -> Result<Sweep, Error> {
         let mut total = Sweep::default();
         let mut next = Instant::now();
@@ -322,7 +322,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
 /// One sweep over everything that can be led, then the leases are given back: what one invocation does.
 ///
 /// # Errors
-/// The lease store's or the due index's: then nothing leads for now, and the next sweep tries again.
+/// The lease store or the due index failed: nothing leads for now, and the next sweep tries again.
 pub async fn handler<S: StateStore + LeaseStore, M: Messenger>(
     engine: &Engine<S, M>,
     settings: Settings,

@@ -27,7 +27,7 @@ impl Hold {
     /// another contender leads.
     ///
     /// # Errors
-    /// The store's, if no lease is alive: then there is no leader here. A fault does not end a lease that is alive.
+    /// The store failed and no lease is alive, so there is no leader here. A lease that is alive survives the fault.
     pub async fn lead<S: LeaseStore>(&mut self, store: &S) -> Result<Option<Lease>, Error> {
         if let Some(held) = self.held.take() {
             let begun = Instant::now();
@@ -87,7 +87,7 @@ impl Hold {
     /// Gives the lease back, if it is held.
     ///
     /// # Errors
-    /// The store's; the lease then expires by itself.
+    /// The store failed; the lease then expires by itself.
     pub async fn release<S: LeaseStore>(&mut self, store: &S) -> Result<(), Error> {
         let Some(held) = self.held.take() else { return Ok(()) };
         self.end("released");

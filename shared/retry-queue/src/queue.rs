@@ -209,7 +209,7 @@ impl<S: StateStore> RetryQueue<S> {
     /// Stores one unit of work, to be run at once and retried until it is done.
     ///
     /// # Errors
-    /// The store's. The work may or may not be stored; with a key ([`Entry::key`]) it can safely be stored again.
+    /// The store failed. The work may or may not be stored; with a key ([`Entry::key`]) it can safely be stored again.
     ///
     /// # Panics
     /// If the handler's name is invalid.
@@ -223,7 +223,7 @@ impl<S: StateStore> RetryQueue<S> {
     /// The same with a key, a time or a shard.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     ///
     /// # Panics
     /// If the handler's name is invalid.
@@ -259,7 +259,7 @@ impl<S: StateStore> RetryQueue<S> {
     /// The record of one unit of work, live or in history.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn get(&self, id: &Id) -> Result<Option<Task>, Error> {
         self.engine.store.load(id).await
     }
@@ -268,7 +268,7 @@ impl<S: StateStore> RetryQueue<S> {
     /// changed since `seen` was read.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn resubmit(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
         let what = What::Resubmit { step: None, input: None };
         let event = Event::Act(Act { what, by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) });
@@ -291,7 +291,7 @@ impl<S: StateStore + AttentionIndex> RetryQueue<S> {
     /// Up to `limit` tasks of the history, longest there first, and the cursor of the next page.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn history(&self, limit: u32, cursor: Option<&str>) -> Result<(Vec<Task>, Option<String>), Error> {
         let page = self.engine.store.attention(limit, cursor).await?;
         let mut tasks = Vec::new();

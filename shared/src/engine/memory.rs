@@ -67,7 +67,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// noted, if that is within the limit or was just noted.
     ///
     /// # Errors
-    /// The store's. The next message that waited too long is noted instead.
+    /// The store failed. The next message that waited too long is noted instead.
     pub async fn note_wait(
         &self,
         queue: &str,
@@ -94,7 +94,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// The definition with this hash, from memory if it was read before.
     ///
     /// # Errors
-    /// The store's; [`Error::Corrupt`] if the definition is missing, which cannot happen to a submitted task.
+    /// The store failed; [`Error::Corrupt`] if the definition is missing, which cannot happen to a submitted task.
     pub async fn workflow(&self, hash: &Hash) -> Result<Arc<Workflow>, Error> {
         if let Some(workflow) = lock(&self.workflows).get(hash) {
             return Ok(Arc::clone(workflow));
@@ -111,7 +111,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Stores `workflow`, once per instance.
     ///
     /// # Errors
-    /// The store's.
+    /// The store failed.
     pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
         let hash = workflow.hash();
         if !lock(&self.workflows).contains_key(&hash) {

@@ -81,7 +81,7 @@ pub(crate) fn disruption(call: &Call, number: u64) -> Option<Disruption> {
     None
 }
 
-/// Whether this key fails for good. The choice belongs to the key, whatever the call number.
+/// Whether this key fails permanently. The choice belongs to the key, whatever the call number.
 pub(crate) fn key_fails(call: &Call) -> bool {
     let rate = match call.direction() {
         Direction::Apply => call.settings().permanent,

@@ -63,7 +63,7 @@ pub struct Entry {
     pub undone_at: Option<Timestamp>,
     /// Whether the key is barred from being applied (again).
     pub tombstone: bool,
-    /// Whether the key fails for good.
+    /// Whether the key fails permanently.
     pub declined: bool,
     /// Forward calls with the key, faulty ones included, except during an outage.
     pub calls: u64,
@@ -135,9 +135,9 @@ pub(crate) enum Decision {
     Tombstoned,
     /// The key already had this answer.
     Replayed(Value),
-    /// The key fails for good.
+    /// The key fails permanently.
     Declined { replayed: bool },
-    /// This undo fails for good.
+    /// This undo fails permanently.
     UndoFailed,
     /// The key was undone, and is never applied.
     WasUndone,

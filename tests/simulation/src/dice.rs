@@ -92,7 +92,7 @@ classes! {
     RemoteHang = "remote-hang", 0.03;
     /// A remote service fails, and did nothing.
     RemoteTransient = "remote-transient", 0.1;
-    /// A remote service refuses a step for good.
+    /// A remote service refuses a step permanently.
     RemotePermanent = "remote-permanent", 0.08;
     /// A remote service has done the work and reports a failure.
     RemoteLying = "remote-lying", 0.05;
@@ -104,7 +104,7 @@ classes! {
     RemoteOutage = "remote-outage", 0.15;
     /// The undo of a step fails for a while.
     UndoFails = "undo-fails", 0.25;
-    /// The undo of a step is refused once, apparently for good.
+    /// The undo of a step is refused once, apparently permanently.
     UndoRefused = "undo-refused", 0.1;
     /// Somebody cancels an order.
     Cancel = "cancel", 0.15;

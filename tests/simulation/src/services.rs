@@ -59,7 +59,7 @@ impl Services {
         self.undone.insert(forward);
     }
 
-    /// Does what is requested. `refuses`: refuses an unknown key, for good if it is forward work.
+    /// Does what is requested. `refuses`: refuses an unknown key, permanently if it is forward work.
     pub fn act(&mut self, request: &Request, refuses: bool, defect: Option<Defect>, effects: &mut Effects) -> Answer {
         let key = match defect {
             Some(Defect::FreshKeys) => format!("{}/{}", request.idempotency_key, request.attempt),

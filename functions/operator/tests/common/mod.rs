@@ -140,7 +140,7 @@ impl World {
         self.event(id, Event::Reply(reply)).await;
     }
 
-    /// An order whose step `a` failed for good.
+    /// An order whose step `a` failed permanently.
     pub async fn in_error(&self, key: &str, tenant: &str) -> Id {
         let id = self.submit(key, tenant).await;
         self.wake(&id).await;
