@@ -37,7 +37,7 @@ pub enum Rule {
     Undone,
     /// The submitter gets a notice of the order's end.
     Notice,
-    /// An order that stopped is alerted.
+    /// An order that stopped has an alert.
     Alert,
     /// No undo begins while a forward call may still start, and none precedes the undo of what was built on it. The
     /// remote services would forgive both, because they remember an undo that came first.
