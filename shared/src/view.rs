@@ -8,11 +8,12 @@ use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// The status of an order.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Order")]
 pub struct Status {
     /// The order.
@@ -59,7 +60,7 @@ pub struct Status {
 }
 
 /// The status of one step.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Step")]
 pub struct StepStatus {
     /// Its name.
@@ -70,7 +71,7 @@ pub struct StepStatus {
     pub after: Vec<String>,
     /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// Claims so far, forward and undo.
     pub attempts: u32,
     /// Failed forward attempts since the last resubmission.
@@ -86,7 +87,7 @@ pub struct StepStatus {
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// An open circuit breaker deferred the last attempt. This is not a failure; `last_error` says what opened the breaker.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
     /// When it last changed (UTC, milliseconds), if ever.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +128,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
         after: spec.after.iter().map(|&i| workflow.steps[i].name.clone()).collect(),
-        state: state_name(&step.state),
+        state: state_name(&step.state).into(),
         attempts: step.attempt,
         failures: step.failures,
         undo_failures: step.undo_failures,

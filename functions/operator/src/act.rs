@@ -11,6 +11,7 @@ use shared::operator::Outcome;
 use shared::order::Id;
 use shared::ports::Error;
 use shared::workflow::file::MAX_NAME;
+use std::borrow::Cow;
 use stepwarden_aws::telemetry::Chain;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
@@ -101,14 +102,14 @@ pub const OUTCOMES: [&str; 8] =
     ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unreadable", "unavailable"];
 
 /// The outcome of an act on one order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ActResult")]
 pub struct Answer {
     /// The order.
     pub order_id: Id,
     /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found`, `unreadable` or `unavailable`; `would_apply` in a dry run.
     #[schemars(extend("enum" = OUTCOMES))]
-    pub outcome: &'static str,
+    pub outcome: Cow<'static, str>,
     /// The order's version now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
@@ -118,14 +119,14 @@ pub struct Answer {
 }
 
 /// The answer to an act.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ActDone")]
 pub struct Done {
     /// The order.
     pub order_id: Id,
     /// `applied`, or `repeated` if it was already done.
     #[schemars(extend("enum" = ["applied", "repeated"]))]
-    pub outcome: &'static str,
+    pub outcome: Cow<'static, str>,
     /// The order's version now, also the ETag.
     pub version: u64,
 }
@@ -162,13 +163,13 @@ impl Answer {
                 Some(format!("{error}; the act may have been recorded; check the order before repeating it")),
             ),
         };
-        Self { order_id, outcome, version, why }
+        Self { order_id, outcome: outcome.into(), version, why }
     }
 
     /// Whether the order is as the person wants it.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        matches!(self.outcome, "applied" | "repeated" | "would_apply")
+        matches!(&*self.outcome, "applied" | "repeated" | "would_apply")
     }
 }
 

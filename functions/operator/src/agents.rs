@@ -5,14 +5,14 @@ use crate::{Operator, act};
 use edge::problem::{self, Problem};
 use futures::future::join_all;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shared::control::{Agents, Pause};
 use shared::strain::Strain;
 use shared::time::Timestamp;
 use stepwarden_aws::config::queue;
 
 /// An agent as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agent {
     /// Its name.
     pub name: String,
@@ -36,7 +36,7 @@ pub struct Agent {
 }
 
 /// Who paused an agent, when and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Paused {
     /// Name of the person.
     pub by: String,
@@ -47,7 +47,7 @@ pub struct Paused {
 }
 
 /// A strained agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Strained {
     /// Since when (UTC, milliseconds).
     pub since: Timestamp,
@@ -75,7 +75,7 @@ impl From<Strain> for Strained {
 }
 
 /// All agents.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Agents")]
 pub struct All {
     /// In the order of the configuration.
@@ -83,7 +83,7 @@ pub struct All {
 }
 
 /// The new setting of an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AgentSet")]
 pub struct Set {
     /// The agent.
@@ -95,7 +95,7 @@ pub struct Set {
 }
 
 /// A pool of an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AgentPool")]
 pub struct Pool {
     /// Its name; the agent's name if there is only one pool.
@@ -108,7 +108,7 @@ pub struct Pool {
 }
 
 /// A queue of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AgentQueue")]
 pub struct Queue {
     /// Its name.

@@ -83,7 +83,7 @@ pub struct Bulk {
 }
 
 /// What was done.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "BulkReport")]
 pub struct Report {
     /// Nothing was changed.
@@ -97,7 +97,7 @@ pub struct Report {
     /// One for each order, in the order of the list.
     pub results: Vec<Answer>,
     /// Orders left alone because their records cannot be read. They do not count as failed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
     /// Cursor to continue with, if there may be more.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,9 +192,9 @@ impl Operator {
 
 fn previewed(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Error>) -> Answer {
     let answer = Answer::new(id, outcome);
-    match answer.outcome {
+    match &*answer.outcome {
         // The version it would get is not its version.
-        "applied" => Answer { outcome: "would_apply", version: None, ..answer },
+        "applied" => Answer { outcome: "would_apply".into(), version: None, ..answer },
         _ => answer,
     }
 }

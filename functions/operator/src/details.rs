@@ -4,7 +4,7 @@
 use crate::{Operator, act};
 use edge::problem::{self, Problem};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::decision::{Act, What};
 use shared::message::HistoryEntry;
@@ -14,9 +14,10 @@ use shared::ports::{Error, StateStore};
 use shared::task::Task;
 use shared::view::{self, Status};
 use shared::workflow::Workflow;
+use std::borrow::Cow;
 
 /// An order in full.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Details {
     /// As the submitter sees it.
     pub order: Status,
@@ -31,7 +32,7 @@ pub struct Details {
 }
 
 /// The limits of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
     /// Its name.
     pub step: String,
@@ -50,10 +51,10 @@ pub struct Planned {
 }
 
 /// Whether an act is possible, by a dry run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fitting {
     /// Its name, as in the routes.
-    pub act: &'static str,
+    pub act: Cow<'static, str>,
     /// It would be applied.
     pub fits: bool,
     /// Why it was not done.
@@ -122,7 +123,7 @@ impl Operator {
             Outcome::Repeated(_) => Some("already so".into()),
             Outcome::Applied(_) | Outcome::Moved { .. } | Outcome::NotFound => None,
         };
-        Ok(Fitting { act: name, fits, why, steps })
+        Ok(Fitting { act: name.into(), fits, why, steps })
     }
 }
 

@@ -169,7 +169,8 @@ async fn post_act(
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
-    let answer = |outcome: &'static str, version: u64| done(&Done { order_id: id.clone(), outcome, version });
+    let answer =
+        |outcome: &'static str, version: u64| done(&Done { order_id: id.clone(), outcome: outcome.into(), version });
     match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
         Outcome::Applied(version) => Ok(answer("applied", version)),
         Outcome::Repeated(version) => Ok(answer("repeated", version)),

@@ -29,7 +29,7 @@ const PAGE: usize = 50;
 pub const PARAMETERS: [&str; 9] = ["state", "workflow", "tenant", "reference", "from", "to", "cursor", "limit", "step"];
 
 /// One order in a list.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OrderRow")]
 pub struct Row {
     /// The order.
@@ -62,7 +62,7 @@ pub struct Row {
 }
 
 /// A failing step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trouble {
     /// Its name.
     pub step: String,
@@ -74,18 +74,18 @@ pub struct Trouble {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// An open circuit breaker deferred the last attempt. This is not a failure; `error` says what opened the breaker.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
 }
 
 /// A page of a list.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Orders")]
 pub struct Rows {
     /// Newest first. A page may be empty and still have a next one.
     pub orders: Vec<Row>,
     /// Orders that may belong on the page but whose records cannot be read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
     /// For `cursor`; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub struct Rows {
 }
 
 /// An order that is left out because its record cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unreadable {
     /// The order.
     pub order_id: Id,

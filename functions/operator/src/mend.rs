@@ -25,7 +25,7 @@ pub const MAX_BODY: usize = 512 * 1024;
 pub const MARK: usize = 16;
 
 /// The record of an order as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// The order.
     pub order_id: Id,
@@ -120,7 +120,7 @@ impl Operator {
         for error in self.engine.messenger.send(effects).await.into_iter().filter_map(Result::err) {
             tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order continues with the next sweep");
         }
-        Ok(Done { order_id, outcome: "applied", version: next.version })
+        Ok(Done { order_id, outcome: "applied".into(), version: next.version })
     }
 
     /// The task of a record from which the system can continue, or why it cannot: its text or its definition.
@@ -163,7 +163,7 @@ impl Operator {
 /// The answer to mending a record that can be read.
 fn nothing_to_mend(task: &Task, by: &str, reason: &str) -> Result<Done, Problem> {
     if is_mended(task, by, reason) {
-        return Ok(Done { order_id: task.id.clone(), outcome: "repeated", version: task.version });
+        return Ok(Done { order_id: task.id.clone(), outcome: "repeated".into(), version: task.version });
     }
     let detail = "the record can be read, so there is nothing to mend; look at the order and use another act";
     Err(problem::not_allowed(None, detail))

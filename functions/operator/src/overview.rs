@@ -7,7 +7,7 @@ use crate::{Operator, act};
 use edge::problem::Problem;
 use futures::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shared::control::Agents;
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
@@ -25,7 +25,7 @@ const LOOKED_AT: usize = 100;
 const MAX_REASONS: usize = 20;
 
 /// The state of the system.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overview {
     /// Orders in Error.
     pub waiting: Group,
@@ -39,7 +39,7 @@ pub struct Overview {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Oldest>,
     /// Orders, of those read, whose records cannot be read. No group counts them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
     /// Paused agents.
     pub paused_agents: BTreeMap<String, Paused>,
@@ -51,7 +51,7 @@ pub struct Overview {
 }
 
 /// A circuit breaker that holds orders back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Breaker {
     /// Number of orders held back.
     pub count: usize,
@@ -65,7 +65,7 @@ pub struct Breaker {
 }
 
 /// A number of orders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Count {
     /// The number.
     pub count: usize,
@@ -74,7 +74,7 @@ pub struct Count {
 }
 
 /// A group of orders, and why they are in it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// How many.
     #[serde(flatten)]
@@ -84,7 +84,7 @@ pub struct Group {
 }
 
 /// What some orders have in common.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Cause")]
 pub struct Why {
     /// The workflow.
@@ -109,7 +109,7 @@ pub struct Why {
 }
 
 /// The oldest open order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Oldest {
     /// The order.
     pub order_id: Id,

@@ -23,7 +23,7 @@ pub(crate) const AT_ONCE: usize = 8;
 const MAX_WHY: usize = 300;
 
 /// A queue as an operator sees it. All numbers are SQS's own, which are approximate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Queue")]
 pub struct QueueRow {
     /// Its name, as in `POST /queues/{name}/redrive`.
@@ -38,6 +38,14 @@ pub struct QueueRow {
     /// Why SQS did not report: the queue is missing, may not be read, or SQS is unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+impl QueueRow {
+    /// Messages that a redrive can move back; `None` if the queue has none of its own, or SQS did not report them.
+    #[must_use]
+    pub fn to_redrive(&self) -> Option<u64> {
+        if self.name == queue::SET_ASIDE { self.counts.map(|counts| counts.waiting) } else { self.dead_letters }
+    }
 }
 
 /// The body of a redrive.
@@ -67,7 +75,7 @@ pub struct Redrive {
 }
 
 /// A lease as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeaseRow {
     /// Name of the lease.
     pub name: String,
@@ -81,14 +89,14 @@ pub struct LeaseRow {
 }
 
 /// All queues that something consumes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queues {
     /// In the order of the configuration.
     pub queues: Vec<QueueRow>,
 }
 
 /// All leases.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Leases {
     /// One for each group of shards that ever had a leader.
     pub leases: Vec<LeaseRow>,

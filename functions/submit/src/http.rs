@@ -8,7 +8,7 @@ use edge::auth::{self, tenant};
 use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
 use edge::query;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shared::message::HistoryEntry;
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
@@ -28,7 +28,7 @@ pub const MAX_WAIT_S: usize = 20;
 const LOOK: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// The answer to an accepted order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Accepted {
     /// The order.
     pub order_id: Id,
@@ -37,7 +37,7 @@ pub struct Accepted {
 }
 
 /// What happened to an order: at most its first 20 and its last 180 entries.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// The order.
     pub order_id: Id,

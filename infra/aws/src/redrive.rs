@@ -9,7 +9,7 @@ use crate::schema::consumed;
 use crate::sdk_error::unavailable;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName, QueueAttributeName};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shared::message::SetAside;
 use shared::ports::Error;
 
@@ -35,7 +35,7 @@ pub struct Wish {
 }
 
 /// Messages in a queue, about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Messages that can be received.
     pub waiting: u64,
@@ -46,7 +46,7 @@ pub struct Counts {
 }
 
 /// What was moved.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Moved {
     /// Messages that waited before.
     pub waiting: u64,
@@ -59,7 +59,7 @@ pub struct Moved {
 }
 
 /// A message that was not moved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
     /// Its id.
     pub message_id: String,

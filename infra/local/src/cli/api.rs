@@ -1,19 +1,28 @@
 //! The verbs that speak to a system, over its API.
 
 use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
-use super::show::{self, Cell, age, items, table, text, time, when};
+use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
 use crate::client::{Api, DATA, Error, segment};
 use crate::stdout;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use operator::details::Details;
+use operator::list::{Row, Rows};
+use operator::mend::Record;
+use operator::overview::{Count, Overview};
+use operator::queues::{LeaseRow, Leases, QueueRow, Queues};
+use operator::{act, agents};
 use reqwest::Method;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::json;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use stepwarden_aws::redrive::Moved;
+use submit::http::{Accepted, History};
 
 /// Longest error in a table, in characters; `get` shows all of it.
 const SHORT: usize = 60;
@@ -30,7 +39,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Get(get) => self::get(get).await?,
         Command::History(One { id, at }) => {
             let answer = api(&at)?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
-            print(&at, &answer, show::history)?;
+            print(&at, &answer, |History { history, .. }| show::history(&history))?;
         }
         Command::List(list) => self::list(list).await?,
         Command::Overview(at) => ask(&at, "/overview", overview).await?,
@@ -71,17 +80,18 @@ pub(super) fn api(at: &At) -> Result<Api> {
     Api::new(&at.url(data), at.token.clone(), data)
 }
 
-/// The answer as it came for programs, else what `people` makes of it.
-fn print(at: &At, answer: &Value, people: impl FnOnce(&Value) -> String) -> Result<()> {
-    if at.json {
-        crate::say!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
-        Ok(())
-    } else {
-        stdout::styled(&people(answer))
+/// What `people` makes of the answer; for programs the answer as it came, and so if another version of the system sent it.
+fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) -> String) -> Result<()> {
+    match show::read(answer).filter(|_| !at.json) {
+        Some(known) => stdout::styled(&people(known)),
+        None => {
+            crate::say!("{}", serde_json::to_string_pretty(answer).context("printing the answer")?);
+            Ok(())
+        }
     }
 }
 
-async fn ask(at: &At, path: &str, people: impl FnOnce(&Value) -> String) -> Result<()> {
+async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) -> String) -> Result<()> {
     print(at, &api(at)?.read(path).await?, people)
 }
 
@@ -107,15 +117,14 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     let api = api(&at)?;
     let request = api.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(own)).json(&body);
     let answer = api.ask(request).await?.body;
-    let id = text(&answer, "order_id");
+    if !wait || !at.json {
+        print(&at, &answer, |Accepted { order_id, .. }| format!("{order_id}\n"))?;
+    }
     if !wait {
-        print(&at, &answer, |_| format!("{id}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !at.json {
-        crate::say!("{id}");
-    }
-    watch::run(&api, &id, until.timeout, at.json).await
+    let Accepted { order_id, .. } = show::read(&answer).context("the answer names no order to follow")?;
+    watch::run(&api, &order_id.0, until.timeout, at.json).await
 }
 
 /// The JSON in a file with `what`.
@@ -140,28 +149,27 @@ async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
     if raw {
         return self::raw(&id, &at).await;
     }
-    let now = Timestamp::now();
     let path = format!("/{}/{}", if full { "details" } else { "orders" }, segment(&id)?);
     let answer = api(&at)?.read(&path).await?;
-    print(&at, &answer, |answer| if full { details(answer, now) } else { show::order(answer, now) })
+    if full {
+        return print(&at, &answer, |known| details(&known, &answer["input"]));
+    }
+    print(&at, &answer, |order| show::order(&order, Timestamp::now()))
 }
 
 /// The record on standard output as it is, so that it can be kept in a file; what there is to say of it beside that.
 async fn raw(id: &str, at: &At) -> Result<()> {
     let answer = api(at)?.read(&format!("/details/{}/record", segment(id)?)).await?;
-    if at.json {
-        return print(at, &answer, |_| String::new());
-    }
+    let Some(Record { why, seen, .. }) = show::read(&answer).filter(|_| !at.json) else {
+        return print(at, &answer, |_: Record| String::new());
+    };
     crate::say!("{}", answer["record"].as_str().unwrap_or_default());
-    let beside = match text(&answer, "why") {
-        why if why.is_empty() => "it can be read, so there is nothing to mend".to_owned(),
-        why if why.contains(json::NEWER) => format!("it cannot be read: {why}"),
-        why => {
-            let seen = text(&answer, "seen");
-            format!(
-                "it cannot be read: {why}\nonce it is mended: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
-            )
-        }
+    let beside = match why {
+        None => "it can be read, so there is nothing to mend".to_owned(),
+        Some(why) if why.contains(json::NEWER) => format!("it cannot be read: {why}"),
+        Some(why) => format!(
+            "it cannot be read: {why}\nonce it is mended: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
+        ),
     };
     // `eprintln!` would panic where nobody reads it.
     let _ = writeln!(std::io::stderr(), "{beside}");
@@ -172,23 +180,24 @@ async fn mend(Mend { id, file, seen, by, reason, at }: Mend) -> Result<()> {
     let record = object(&file, "the record")?;
     let body = json!({"by": who(by), "reason": reason, "seen": seen, "record": record});
     let answer = api(&at)?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
-    print(&at, &answer, |answer| {
-        let was = if answer["outcome"] == "repeated" { "accepted before" } else { "accepted" };
-        format!("mend: {was}, version {}; to see what comes of it: stepwarden watch {id}\n", text(answer, "version"))
+    print(&at, &answer, |act::Done { outcome, version, .. }| {
+        let was = if outcome == "repeated" { "accepted before" } else { "accepted" };
+        format!("mend: {was}, version {version}; to see what comes of it: stepwarden watch {id}\n")
     })
 }
 
-fn details(answer: &Value, now: Timestamp) -> String {
-    let mut out = show::order(&answer["order"], now);
-    let _ = write!(out, "\ninput\n  {}\n\npossible acts\n", answer["input"]);
-    for act in items(answer, "acts") {
-        let steps: Vec<&str> = items(act, "steps").filter_map(Value::as_str).collect();
-        let detail = if steps.is_empty() { text(act, "why") } else { format!("--step {}", steps.join(" | ")) };
-        let fits = if act["fits"] == true { "yes" } else { "no" };
-        let _ = writeln!(out, "{}", format!("  {:<10} {fits:<3} {detail}", text(act, "act")).trim_end());
+/// `input` as it came: JSON has escapes of its own.
+fn details(Details { order, history, acts, .. }: &Details, input: &Value) -> String {
+    let mut out = show::order(order, Timestamp::now());
+    let _ = write!(out, "\ninput\n  {input}\n\npossible acts\n");
+    for act in acts {
+        let steps = format!("--step {}", act.steps.join(" | "));
+        let detail = if act.steps.is_empty() { act.why.as_deref().unwrap_or_default() } else { &steps };
+        let fits = if act.fits { "yes" } else { "no" };
+        let _ = writeln!(out, "{}", format!("  {:<10} {fits:<3} {detail}", act.act).trim_end());
     }
     out.push('\n');
-    out + &show::history(answer)
+    out + &show::history(history)
 }
 
 async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
@@ -196,135 +205,128 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
     let request = api.request(Method::GET, "/orders").query(&filter).query(&[("cursor", cursor)]);
     let answer = api.ask(request.query(&[("limit", limit)])).await?.body;
     let now = Timestamp::now();
-    print(&at, &answer, |answer| {
-        let row = |order: &Value| -> [Cell; 7] {
-            let trouble = &order["trouble"][0];
-            let error = format!("{} {}", text(trouble, "step"), shortened(text(trouble, "error")));
-            let [id, workflow, reference] = ["order_id", "workflow", "reference"].map(|name| text(order, name).into());
-            let paused = if order["paused_at"].is_string() { " (paused)" } else { "" };
-            let state = if paused.is_empty() {
-                show::state(text(order, "state"))
-            } else {
-                format!("{}{paused}", text(order, "state")).into()
+    print(&at, &answer, |Rows { orders, unreadable, next }| {
+        let row = |order: &Row| -> [Cell; 7] {
+            let trouble = order.trouble.first();
+            let trouble =
+                trouble.map(|one| format!("{} {}", one.step, shortened(one.error.as_deref().unwrap_or_default())));
+            let state = match order.paused_at {
+                None => show::state(order.state.name().to_owned()),
+                Some(_) => format!("{} (paused)", order.state.name()).into(),
             };
-            let created = format!("{}  {}", time(order, "created_at"), age(order, "created_at", now));
-            [created.into(), id, state, workflow, reference, text(order, "failure_count").into(), error.trim().into()]
+            [
+                format!("{}  {}", time(order.created_at), from_now(order.created_at, now)).into(),
+                order.order_id.0.as_str().into(),
+                state,
+                order.workflow.as_str().into(),
+                order.reference.as_deref().unwrap_or_default().into(),
+                order.failure_count.to_string().into(),
+                trouble.unwrap_or_default().trim().into(),
+            ]
         };
-        let rows: Vec<_> = items(answer, "orders").map(row).collect();
+        let rows: Vec<_> = orders.iter().map(row).collect();
         let mut out = if rows.is_empty() {
             "no orders found\n".to_owned()
         } else {
             table(["created", "order", "state", "workflow", "reference", "failures", "trouble"], &rows)
         };
-        out.push_str(&show::unreadable(answer));
-        if let Some(cursor) = answer["next"].as_str() {
+        out.push_str(&show::unreadable(&unreadable));
+        if let Some(cursor) = next {
             let _ = writeln!(out, "more: --cursor {cursor}");
         }
         out
     })
 }
 
-fn shortened(text: String) -> String {
+fn shortened(text: &str) -> String {
     if text.chars().count() <= SHORT {
-        return text;
+        return text.to_owned();
     }
     text.chars().take(SHORT - 1).chain(['…']).collect()
 }
 
-fn overview(answer: &Value) -> String {
+fn overview(answer: Overview) -> String {
     let now = Timestamp::now();
-    let count =
-        |group: &Value| format!("{}{}", text(group, "count"), if group["more"] == true { " or more" } else { "" });
-    let mut out = format!("open orders  {}\n", count(&answer["open"]));
-    if answer["oldest"].is_object() {
-        let oldest = &answer["oldest"];
-        let _ = writeln!(out, "oldest       {}  {}", text(oldest, "order_id"), when(oldest, "created_at", now));
+    let number = |Count { count, more }: Count| format!("{count}{}", if more { " or more" } else { "" });
+    let mut out = format!("open orders  {}\n", number(answer.open));
+    if let Some(oldest) = answer.oldest {
+        let _ = writeln!(out, "oldest       {}  {}", oldest.order_id, when(oldest.created_at, now));
     }
-    for (title, name) in
-        [("in Error, waiting for a person", "waiting"), ("paused", "paused"), ("being retried", "retrying")]
-    {
-        let group = &answer[name];
-        let _ = writeln!(out, "\n{title}: {}", count(group));
-        for why in items(group, "why") {
-            let undo = if why["undo"] == true { " (its undo)" } else { "" };
-            let step = format!("{} {}{undo}", text(why, "workflow"), text(why, "step"));
-            let _ = writeln!(
-                out,
-                "  {:>5}  {}  {}, since {}, for example {}",
-                text(why, "count"),
-                step.trim(),
-                text(why, "error"),
-                when(why, "since", now),
-                text(why, "order_id")
-            );
+    for (title, group) in [
+        ("in Error, waiting for a person", answer.waiting),
+        ("paused", answer.paused),
+        ("being retried", answer.retrying),
+    ] {
+        let _ = writeln!(out, "\n{title}: {}", number(group.count));
+        for why in group.why {
+            let undo = if why.undo { " (its undo)" } else { "" };
+            let step = format!("{} {}{undo}", why.workflow, why.step.unwrap_or_default());
+            let (step, error, since) = (step.trim(), why.error.unwrap_or_default(), when(why.since, now));
+            let _ = writeln!(out, "  {:>5}  {step}  {error}, since {since}, for example {}", why.count, why.order_id);
         }
     }
-    out.push_str(&show::unreadable(answer));
-    let agents = |name: &str| answer[name].as_object().into_iter().flatten().collect::<Vec<_>>();
-    for (name, pause) in agents("paused_agents") {
-        let since = when(pause, "since", now);
-        let _ =
-            writeln!(out, "\nagent {name}: paused by {}, since {since}: {}", text(pause, "by"), text(pause, "reason"));
+    out.push_str(&show::unreadable(&answer.unreadable));
+    for (name, pause) in answer.paused_agents {
+        let since = when(pause.since, now);
+        let _ = writeln!(out, "\nagent {name}: paused by {}, since {since}: {}", pause.by, pause.reason);
     }
-    for (name, strain) in agents("strained_agents") {
-        let _ = writeln!(out, "\nagent {name}: strained since {}", when(strain, "since", now));
+    for (name, strain) in answer.strained_agents {
+        let _ = writeln!(out, "\nagent {name}: strained since {}", when(strain.since, now));
     }
-    for (name, breaker) in agents("breakers") {
-        let (count, since) = (text(breaker, "count"), when(breaker, "since", now));
-        let _ = writeln!(
-            out,
-            "\nagent {name}: an open breaker has held {count} back since {since}: {}",
-            text(breaker, "error")
-        );
+    for (name, breaker) in answer.breakers {
+        let (count, since, error) = (breaker.count, when(breaker.since, now), breaker.error.unwrap_or_default());
+        let _ = writeln!(out, "\nagent {name}: an open breaker has held {count} back since {since}: {error}");
     }
     out
 }
 
-fn agents(answer: &Value) -> String {
+/// A number that SQS may not have reported.
+fn count(number: Option<u64>) -> String {
+    number.map(|n| n.to_string()).unwrap_or_default()
+}
+
+fn agents(agents::All { agents }: agents::All) -> String {
     let now = Timestamp::now();
     let mut rows: Vec<[Cell; 5]> = Vec::new();
-    for agent in items(answer, "agents") {
-        let mut state = Vec::new();
-        if agent["paused"].is_object() {
-            let paused = &agent["paused"];
-            let (by, since) = (text(paused, "by"), age(paused, "since", now));
-            state.push(format!("paused by {by}, {since}: {}", text(paused, "reason")));
-        }
-        if agent["strained"].is_object() {
-            let strained = &agent["strained"];
-            let (held, of) = (text(strained, "held"), text(strained, "looked_at"));
-            let (since, stretch) = (age(strained, "since", now), text(strained, "stretch"));
-            state.push(format!("strained, {since}: {held} of {of} orders held up, back-off multiplied by {stretch}"));
-        }
-        for (n, pool) in items(agent, "pools").enumerate() {
-            let name = if n == 0 { text(agent, "name") } else { String::new() };
-            let waits: Vec<_> =
-                items(pool, "queues").map(|q| format!("{} {}", text(q, "name"), text(q, "waiting"))).collect();
-            let state = if n == 0 { state.join("; ") } else { String::new() };
-            rows.push([name, text(pool, "name"), text(pool, "dead"), waits.join(", "), state].map(Cell::from));
+    for agent in agents {
+        let paused = agent.paused.map(|paused| {
+            let since = from_now(paused.since, now);
+            format!("paused by {}, {since}: {}", paused.by, paused.reason)
+        });
+        let strained = agent.strained.map(|strained| {
+            let agents::Strained { held, looked_at, stretch, .. } = strained;
+            let since = from_now(strained.since, now);
+            format!("strained, {since}: {held} of {looked_at} orders held up, back-off multiplied by {stretch}")
+        });
+        let mut state = Some([paused, strained].into_iter().flatten().collect::<Vec<_>>().join("; "));
+        let mut name = Some(agent.name);
+        for pool in agent.pools {
+            let waits: Vec<_> = pool.queues.iter().map(|q| format!("{} {}", q.name, count(q.waiting))).collect();
+            let [name, state] = [&mut name, &mut state].map(|once| once.take().unwrap_or_default());
+            rows.push([name, pool.name, count(pool.dead), waits.join(", "), state].map(Cell::from));
         }
     }
     table(["agent", "pool", "dead", "waiting", "state"], &rows)
 }
 
-fn queues(answer: &Value) -> String {
-    let row = |queue: &Value| {
-        ["name", "waiting", "in_flight", "delayed", "dead_letters"].map(|name| Cell::from(text(queue, name)))
+fn queues(Queues { queues }: Queues) -> String {
+    let row = |queue: &QueueRow| {
+        let known = queue.counts;
+        let counts = [known.map(|c| c.waiting), known.map(|c| c.in_flight), known.map(|c| c.delayed)].map(count);
+        let [waiting, in_flight, delayed] = counts;
+        [queue.name.clone(), waiting, in_flight, delayed, count(queue.dead_letters)].map(Cell::from)
     };
-    let rows: Vec<_> = items(answer, "queues").map(row).collect();
+    let rows: Vec<_> = queues.iter().map(row).collect();
     table(["queue", "waiting", "in flight", "delayed", "dead"], &rows)
 }
 
-fn leases(answer: &Value) -> String {
+fn leases(Leases { leases }: Leases) -> String {
     let now = Timestamp::now();
-    let row = |lease: &Value| {
-        let holder = match text(lease, "holder") {
-            nobody if nobody.is_empty() => "nobody".to_owned(),
-            holder => holder,
-        };
-        [text(lease, "name"), holder, text(lease, "token"), when(lease, "expires", now)].map(Cell::from)
+    let row = |lease: LeaseRow| {
+        let holder = lease.holder.unwrap_or_else(|| "nobody".to_owned());
+        [lease.name, holder, lease.token.to_string(), when(lease.expires, now)].map(Cell::from)
     };
-    let rows: Vec<_> = items(answer, "leases").map(row).collect();
+    let rows: Vec<_> = leases.into_iter().map(row).collect();
     if rows.is_empty() {
         return "no supervisor has led yet\n".into();
     }
@@ -334,16 +336,13 @@ fn leases(answer: &Value) -> String {
 /// The queues that messages can be moved back to, each with how many wait for that.
 async fn dead_letters(at: &At) -> Result<()> {
     let answer = api(at)?.read("/queues").await?;
-    let of = |queue: &Value| {
-        let name = queue["name"].as_str()?;
-        let waiting = if name == shared::queues::SET_ASIDE { &queue["waiting"] } else { &queue["dead_letters"] };
-        waiting.as_u64().map(|count| json!({"name": name, "dead_letters": count}))
-    };
-    let all: Vec<Value> = items(&answer, "queues").filter_map(of).collect();
-    print(at, &json!({"queues": all}), |answer| {
-        let dead = items(answer, "queues").filter(|queue| queue["dead_letters"] != 0);
-        let rows: Vec<[Cell; 2]> =
-            dead.map(|queue| ["name", "dead_letters"].map(|name| Cell::from(text(queue, name)))).collect();
+    let known = show::read(&answer).map(|Queues { queues }| {
+        let of = |queue: &QueueRow| Some(json!({"name": queue.name, "dead_letters": queue.to_redrive()?}));
+        json!({"queues": queues.iter().filter_map(of).collect::<Vec<_>>()})
+    });
+    print(at, &known.unwrap_or(answer), |Queues { queues }| {
+        let dead = queues.into_iter().filter(|queue| queue.dead_letters != Some(0));
+        let rows: Vec<_> = dead.map(|queue| [queue.name, count(queue.dead_letters)].map(Cell::from)).collect();
         if rows.is_empty() {
             return "no dead letters and no messages set aside\n".into();
         }
@@ -360,14 +359,14 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
         body["rate_per_s"] = json!(rate);
     }
     let answer = api(&at)?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
-    print(&at, &answer, |answer| {
-        let mut out = match (dry_run, answer["task_started"] == true) {
-            (true, _) => format!("{} wait\n", text(answer, "waiting")),
-            (_, true) => format!("{} waiting; an SQS task is moving them: stepwarden dlq\n", text(answer, "waiting")),
-            _ => format!("{} waiting, {} moved\n", text(answer, "waiting"), text(answer, "moved")),
+    print(&at, &answer, |Moved { waiting, moved, task_started, left }| {
+        let mut out = match (dry_run, task_started) {
+            (true, _) => format!("{waiting} wait\n"),
+            (_, true) => format!("{waiting} waiting; an SQS task is moving them: stepwarden dlq\n"),
+            _ => format!("{waiting} waiting, {moved} moved\n"),
         };
-        for left in items(answer, "left") {
-            let _ = writeln!(out, "  {}  {}", text(left, "message_id"), text(left, "why"));
+        for left in left {
+            let _ = writeln!(out, "  {}  {}", left.message_id, left.why);
         }
         out
     })
@@ -376,7 +375,7 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
 async fn set_agent(verb: &str, AgentAct { agent, by, reason, at }: AgentAct) -> Result<()> {
     let body = json!({"by": who(by), "reason": reason});
     let answer = api(&at)?.post(&format!("/agents/{}/{verb}", segment(&agent)?), &body).await?;
-    print(&at, &answer, |a| format!("{verb}: done, in effect within {} s\n", text(a, "within_s")))
+    print(&at, &answer, |set: agents::Set| format!("{verb}: done, in effect within {} s\n", set.within_s))
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
@@ -387,12 +386,11 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
     let api = api(&at)?;
     let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
-    let said = |a: &Value| {
-        let was = if a["outcome"] == "repeated" { "already accepted" } else { "accepted" };
-        let version = a["version"].as_u64().map(|version| format!(", version {version}")).unwrap_or_default();
+    let said = |act::Done { outcome, version, .. }| {
+        let was = if outcome == "repeated" { "already accepted" } else { "accepted" };
         // What is accepted is kept; what becomes of the order is another matter.
         let more = if wait { String::new() } else { format!("; follow it with: stepwarden watch {id}") };
-        format!("{name}: {was}{version}{more}\n")
+        format!("{name}: {was}, version {version}{more}\n")
     };
     if !wait || !at.json {
         print(&at, &answer, said)?;

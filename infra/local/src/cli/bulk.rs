@@ -2,11 +2,16 @@
 
 use super::api::{api, who};
 use super::args::Bulk;
-use super::show::{self, items, painted, text};
+use super::show::{self, painted};
 use crate::stdout;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use operator::act::Answer;
+use operator::bulk::Report;
+use operator::list::Unreadable;
+use serde::Deserialize;
 use serde_json::{Value, json};
+use shared::order::Id;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -28,55 +33,53 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
     // On standard error, and on terminals only.
     let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}  {msg}").expect("a valid template");
     let bar = ProgressBar::new(wanted.limit).with_style(style);
-    let (mut good, mut failed, mut aborted) = (0, 0, false);
-    let mut results: Vec<Value> = Vec::new();
+    let mut total = Report { dry_run: wanted.dry_run, next: wanted.cursor.clone(), ..Report::default() };
     // By id: a call that ends within a page names those of that page, and so does the next one.
-    let mut unreadable: BTreeMap<String, Value> = BTreeMap::new();
-    let mut cursor = wanted.cursor.clone();
+    let mut unreadable: BTreeMap<Id, Unreadable> = BTreeMap::new();
     loop {
         let mut body = body.clone();
+        let (good, failed) = (total.good as u64, total.failed as u64);
         body["limit"] = json!(chunk.min(wanted.limit - good - failed));
         body["abort_after_failures"] = json!(wanted.abort_after - failed);
-        body["cursor"] = json!(cursor);
+        body["cursor"] = json!(total.next);
         body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-        let report = match api.post("/bulk", &body).await {
-            Ok(report) => report,
+        let answer = match api.post("/bulk", &body).await {
+            Ok(answer) => answer,
             Err(error) => {
                 bar.finish_and_clear();
-                let Some(cursor) = cursor.filter(|_| good + failed > 0) else { bail!(error) };
+                let Some(cursor) = total.next.filter(|_| good + failed > 0) else { bail!(error) };
                 return Err(error).with_context(|| {
                     format!("{good} accepted, {failed} failed so far; continue with --cursor {cursor}")
                 });
             }
         };
-        good += report["good"].as_u64().unwrap_or_default();
-        failed += report["failed"].as_u64().unwrap_or_default();
-        aborted |= report["aborted"] == true;
-        bar.set_position(good + failed);
-        bar.set_message(format!("{failed} failed"));
+        // Programs get the texts as they came.
+        let report = if wanted.at.json { Report::deserialize(&answer).ok() } else { show::read(&answer) };
+        let report: Report = report.with_context(|| format!("another version of the system answers {answer}"))?;
+        let is_standing = report.next == total.next && report.results.is_empty();
+        total.good += report.good;
+        total.failed += report.failed;
+        total.aborted |= report.aborted;
+        total.next = report.next;
+        bar.set_position((total.good + total.failed) as u64);
+        bar.set_message(format!("{} failed", total.failed));
         if !wanted.at.json {
-            bar.suspend(|| items(&report, "results").try_for_each(line))?;
+            bar.suspend(|| report.results.iter().try_for_each(line))?;
         }
-        results.extend(items(&report, "results").cloned());
-        unreadable.extend(items(&report, "unreadable").map(|one| (text(one, "order_id"), one.clone())));
-        let next = report["next"].as_str().map(str::to_owned);
+        total.results.extend(report.results);
+        unreadable.extend(report.unreadable.into_iter().map(|one| (one.order_id.clone(), one)));
         // A call that did nothing and came no further would do so for ever.
-        let stands = next == cursor && items(&report, "results").next().is_none();
-        cursor = next;
-        if cursor.is_none() || aborted || stands || good + failed >= wanted.limit {
+        let is_over = total.next.is_none() || total.aborted || is_standing;
+        if is_over || total.results.len() as u64 >= wanted.limit {
             break;
         }
     }
     bar.finish_and_clear();
-    let unreadable: Vec<Value> = unreadable.into_values().collect();
+    total.unreadable = unreadable.into_values().collect();
+    let Report { good, failed, aborted, .. } = total;
     if wanted.at.json {
-        let mut report = json!({
-            "dry_run": wanted.dry_run, "good": good, "failed": failed, "aborted": aborted, "results": results,
-            "unreadable": unreadable,
-        });
-        if let Some(cursor) = cursor {
-            report["next"] = json!(cursor);
-        }
+        let mut report = serde_json::to_value(&total).context("writing the report")?;
+        report["unreadable"] = json!(total.unreadable);
         crate::say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
     } else {
         let end = if aborted { "; stopped after too many failures" } else { "" };
@@ -85,8 +88,8 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         } else {
             crate::say!("{good} accepted, {failed} failed{end}");
         }
-        stdout::styled(&show::unreadable(&json!({ "unreadable": unreadable })))?;
-        if let Some(cursor) = cursor {
+        stdout::styled(&show::unreadable(&total.unreadable))?;
+        if let Some(cursor) = total.next {
             crate::say!("more: --cursor {cursor}");
         }
     }
@@ -101,8 +104,7 @@ fn filter(wanted: &Bulk) -> Result<Value> {
     Ok(filter)
 }
 
-fn line(result: &Value) -> Result<()> {
-    let outcome = painted(&text(result, "outcome"), 11);
-    let line = format!("{}  {outcome}  {}", text(result, "order_id"), text(result, "why"));
+fn line(Answer { order_id, outcome, why, .. }: &Answer) -> Result<()> {
+    let line = format!("{order_id}  {}  {}", painted(outcome, 11), why.as_deref().unwrap_or_default());
     stdout::styled(&format!("{}\n", line.trim_end()))
 }

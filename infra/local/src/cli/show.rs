@@ -3,7 +3,11 @@
 
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
+use operator::list::Unreadable;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use shared::message::HistoryEntry;
+use shared::view::{Status, StepStatus};
 use shared::visible::visible;
 use std::fmt::Write as _;
 
@@ -66,29 +70,28 @@ pub fn painted(state: &str, width: usize) -> String {
     format!("{style}{state}{style:#}{:1$}", "", width.saturating_sub(state.chars().count()))
 }
 
-/// A field as text; nothing if it is absent. Characters that would act on the terminal are shown as their escapes.
+/// `answer` as the type that the API sends, with each hidden character shown as its escape, so that no text of others acts on the
+/// terminal. `None` if a newer or an older system answers something else.
 #[must_use]
-pub fn text(value: &Value, name: &str) -> String {
-    match &value[name] {
-        Value::Null => String::new(),
-        Value::String(text) => visible(text).into_owned(),
-        other => visible(&other.to_string()).into_owned(),
-    }
+pub fn read<T: DeserializeOwned>(answer: &Value) -> Option<T> {
+    T::deserialize(visible_texts(answer)).ok()
 }
 
-/// The items of a field.
-pub fn items<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
+fn visible_texts(value: &Value) -> Value {
+    match value {
+        Value::String(text) => visible(text).into(),
+        Value::Array(items) => items.iter().map(visible_texts).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (visible(name).into_owned(), visible_texts(value))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
 }
 
 /// The orders that an answer leaves out because their records cannot be read; empty without any.
 #[must_use]
-pub fn unreadable(answer: &Value) -> String {
-    let mut out = String::new();
-    for one in items(answer, "unreadable") {
-        let _ = writeln!(out, "unreadable: {}  {}", text(one, "order_id"), text(one, "why"));
-    }
-    out
+pub fn unreadable(all: &[Unreadable]) -> String {
+    all.iter().map(|one| format!("unreadable: {}  {}\n", one.order_id, one.why)).collect()
 }
 
 /// A length of time in its largest units: «3 s», «5 min», «2 h 10 min», «4 d».
@@ -115,78 +118,65 @@ pub fn from_now(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A field that is a time, to the second: «2026-11-21 09:30:00Z».
+/// A time to the second: «2026-11-21 09:30:00Z».
 #[must_use]
-pub fn time(value: &Value, name: &str) -> String {
-    value[name].as_str().and_then(|text| text.parse().ok()).map_or_else(|| text(value, name), absolute)
-}
-
-fn absolute(at: Timestamp) -> String {
+pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// The same as seen from now; nothing if it is absent.
+/// A time, and the same as seen from now.
 #[must_use]
-pub fn age(value: &Value, name: &str, now: Timestamp) -> String {
-    value[name].as_str().and_then(|text| text.parse().ok()).map_or_else(String::new, |at| from_now(at, now))
-}
-
-/// Both.
-#[must_use]
-pub fn when(value: &Value, name: &str, now: Timestamp) -> String {
-    match (time(value, name), age(value, name, now)) {
-        (time, age) if age.is_empty() => time,
-        (time, age) => format!("{time} ({age})"),
-    }
+pub fn when(at: Timestamp, now: Timestamp) -> String {
+    format!("{} ({})", time(at), from_now(at, now))
 }
 
 /// How an order stands.
 #[must_use]
-pub fn order(order: &Value, now: Timestamp) -> String {
-    let mut out =
-        format!("{}  {}  {}\n", text(order, "order_id"), text(order, "workflow"), painted(&text(order, "state"), 0));
-    for name in ["reason", "reference"] {
-        let value = text(order, name);
-        if !value.is_empty() {
-            let _ = writeln!(out, "  {name:<10} {value}");
+pub fn order(order: &Status, now: Timestamp) -> String {
+    let mut out = format!("{}  {}  {}\n", order.order_id, order.workflow, painted(order.state.name(), 0));
+    let lines = [
+        ("reason", order.reason.clone()),
+        ("reference", order.reference.clone()),
+        ("created", Some(when(order.created_at, now))),
+        ("changed", Some(when(order.updated_at, now))),
+        ("paused", order.paused_at.map(|at| when(at, now))),
+        ("undo", undo_wait(order, now)),
+    ];
+    for (label, text) in lines {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let _ = writeln!(out, "  {label:<10} {text}");
         }
     }
-    for (label, name) in [("created", "created_at"), ("changed", "updated_at"), ("paused", "paused_at")] {
-        let value = when(order, name, now);
-        if !value.is_empty() {
-            let _ = writeln!(out, "  {label:<10} {value}");
-        }
-    }
-    if let Some(wait) = undo_wait(order, now) {
-        let _ = writeln!(out, "  {:<10} {wait}", "undo");
-    }
-    let width = items(order, "steps").map(|step| text(step, "name").chars().count()).max().unwrap_or_default();
-    for step in items(order, "steps") {
-        let _ = writeln!(out, "  {:<width$}  {}", text(step, "name"), self::step(step, now));
+    let width = name_width(order);
+    for step in &order.steps {
+        let _ = writeln!(out, "  {:<width$}  {}", step.name, self::step(step, now));
     }
     out
 }
 
+/// Characters of the longest name of a step.
+#[must_use]
+pub fn name_width(order: &Status) -> usize {
+    order.steps.iter().map(|step| step.name.chars().count()).max().unwrap_or_default()
+}
+
 /// Until when an order's undo waits and why, while it does.
 #[must_use]
-pub fn undo_wait(order: &Value, now: Timestamp) -> Option<String> {
-    let until = when(order, "undo_from", now);
-    let why = "until then an earlier request may still take effect";
-    (!until.is_empty()).then(|| format!("begins {until}: {why}"))
+pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
+    let until = when(order.undo_from?, now);
+    Some(format!("begins {until}: until then an earlier request may still take effect"))
 }
 
 /// How a step stands, without its name.
 #[must_use]
-pub fn step(step: &Value, now: Timestamp) -> String {
-    let mut out = format!("{}  attempts {}", painted(&text(step, "state"), 14), text(step, "attempts"));
-    for (label, name) in [("complete by", "complete_by"), ("next attempt", "next_attempt_at")] {
-        let value = when(step, name, now);
-        if !value.is_empty() {
-            let _ = write!(out, ", {label} {value}");
+pub fn step(step: &StepStatus, now: Timestamp) -> String {
+    let mut out = format!("{}  attempts {}", painted(&step.state, 14), step.attempts);
+    for (label, at) in [("complete by", step.complete_by), ("next attempt", step.next_attempt_at)] {
+        if let Some(at) = at {
+            let _ = write!(out, ", {label} {}", when(at, now));
         }
     }
-    let error = text(step, "last_error");
-    if !error.is_empty() {
+    if let Some(error) = step.last_error.as_ref().filter(|error| !error.is_empty()) {
         let _ = write!(out, ", last error: {error}");
     }
     out
@@ -194,23 +184,21 @@ pub fn step(step: &Value, now: Timestamp) -> String {
 
 /// What happened to an order, each entry with the time since the first one.
 #[must_use]
-pub fn history(answer: &Value) -> String {
-    let at = |entry: &Value| entry["at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let first = items(answer, "history").find_map(at);
-    let row = |entry: &Value| {
-        let since = first.zip(at(entry)).map(|(first, at)| at.duration_since(first).as_secs_f64());
-        let attempt = entry["attempt"].as_u64().map(|n| format!("#{n}")).unwrap_or_default();
-        let time = at(entry).map_or_else(|| text(entry, "at"), |at| at.strftime("%Y-%m-%d %H:%M:%S%.3fZ").to_string());
+pub fn history(entries: &[HistoryEntry]) -> String {
+    let row = |entry: &HistoryEntry| {
+        let HistoryEntry { at, event, step, attempt, detail } = entry;
+        let since = at.duration_since(entries[0].at).as_secs_f64();
         [
-            time.into(),
-            since.map(|s| format!("+{s:.1} s")).unwrap_or_default().into(),
-            text(entry, "event").into(),
-            text(entry, "step").into(),
-            attempt.into(),
-            text(entry, "detail").into(),
+            at.strftime("%Y-%m-%d %H:%M:%S%.3fZ").to_string(),
+            format!("+{since:.1} s"),
+            event.clone(),
+            step.clone().unwrap_or_default(),
+            attempt.map(|n| format!("#{n}")).unwrap_or_default(),
+            detail.clone().unwrap_or_default(),
         ]
+        .map(Cell::from)
     };
-    let rows: Vec<[Cell; 6]> = items(answer, "history").map(row).collect();
+    let rows: Vec<_> = entries.iter().map(row).collect();
     table(["at", "since", "event", "step", "try", "detail"], &rows)
 }
 
@@ -235,14 +223,24 @@ mod tests {
         for (at, words) in table {
             assert_eq!(from_now(at.parse().unwrap(), now), words, "{at}");
         }
-        assert_eq!(when(&json!({"at": null}), "at", now), "");
+    }
+
+    /// An order as the API sends it, with these fields in place of the usual ones.
+    fn answer(changes: Value) -> Value {
+        let mut order = json!({
+            "order_id": "o", "workflow": "w", "workflow_hash": "", "state": "Error", "tenant": "t", "priority": "normal",
+            "version": 1, "created_at": "2026-11-21T12:00:00Z", "updated_at": "2026-11-21T12:00:00Z",
+            "failure_count": 0, "alert_owed": false, "steps": [],
+        });
+        order.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        order
     }
 
     // Text of remote services and submitters must not move the cursor, or set the title of a terminal.
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let order = json!({"order_id": "o", "state": "Error", "reason": "a\u{1b}]0;x\u{7}b\nc\u{202e}d", "steps": []});
-        let shown = super::order(&order, Timestamp::UNIX_EPOCH);
+        let order = answer(json!({"reason": "a\u{1b}]0;x\u{7}b\nc\u{202e}d"}));
+        let shown = super::order(&read(&order).unwrap(), Timestamp::UNIX_EPOCH);
         let plain = anstream::adapter::strip_str(&shown).to_string();
         assert!(plain.contains(r"a\u001b]0;x\u0007b\nc\u202ed"), "{plain:?}");
         assert!(!plain.contains(|c: char| c != '\n' && shared::visible::is_hidden(c)), "{plain:?}");
@@ -252,13 +250,25 @@ mod tests {
     #[test]
     fn an_undo_that_waits_says_until_when_and_why() {
         let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        let order = json!({"order_id": "o", "state": "Undoing", "undo_from": "2026-11-21T12:00:31Z", "steps": []});
+        let mut order = read(&answer(json!({"state": "Undoing", "undo_from": "2026-11-21T12:00:31Z"}))).unwrap();
         let shown = anstream::adapter::strip_str(&super::order(&order, now)).to_string();
         let line =
             "undo       begins 2026-11-21 12:00:31Z (in 31 s): until then an earlier request may still take effect";
         assert!(shown.contains(line), "{shown}");
-        let order = json!({"order_id": "o", "state": "Undoing", "undo_from": null, "steps": []});
+        order.undo_from = None;
         assert!(!super::order(&order, now).contains("begins"));
+    }
+
+    // A newer or an older system may leave fields out, and its steps may be in other states. What cannot be shown so is printed as it came.
+    #[test]
+    fn other_versions_are_shown_as_far_as_they_are_known() {
+        let step = json!({"name": "a", "agent": "x", "after": [], "state": "Postponed", "attempts": 1, "failures": 0,
+            "undo_failures": 0, "more": {}});
+        let order: Status = read(&answer(json!({"steps": [step]}))).unwrap();
+        let shown = anstream::adapter::strip_str(&super::order(&order, order.created_at)).to_string();
+        assert!(shown.contains("a  Postponed       attempts 1\n"), "{shown}");
+        assert_eq!(read::<Status>(&answer(json!({"state": "Postponed"}))), None);
+        assert_eq!(read::<Status>(&json!({"order_id": "o"})), None);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! `watch`, and `submit --wait`: an order as it goes, until it ends.
 
-use super::show::{items, painted, step, text, undo_wait};
+use super::show::{self, name_width, painted, step, undo_wait};
 use crate::client::{Api, Error};
 use crate::stdout;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
+use shared::task::ProcessState;
+use shared::view::Status;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -38,14 +41,17 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
         match api.order(id, known.as_deref(), wait_s).await {
             Ok(Some((order, etag))) => {
                 known = Some(etag);
-                let state = text(&order, "state");
-                bar.set_message(format!("{id} {state}"));
-                bar.suspend(|| if json { print(&order) } else { tell(&order, &mut seen) })?;
-                match state.as_str() {
-                    "Processed" => return Ok(ExitCode::SUCCESS),
-                    "Undone" => return Ok(UNDONE.into()),
-                    "Error" => return Ok(IN_ERROR.into()),
-                    _ => {}
+                let state = ProcessState::deserialize(&order["state"]);
+                bar.set_message(format!("{id} {}", state.as_ref().map_or("", |state| state.name())));
+                bar.suspend(|| match show::read(&order).filter(|_| !json) {
+                    Some(known) => tell(&known, &mut seen),
+                    None => print(&order),
+                })?;
+                match state {
+                    Ok(ProcessState::Processed) => return Ok(ExitCode::SUCCESS),
+                    Ok(ProcessState::Undone) => return Ok(UNDONE.into()),
+                    Ok(ProcessState::Error) => return Ok(IN_ERROR.into()),
+                    Ok(ProcessState::Pending | ProcessState::Processing | ProcessState::Undoing) | Err(_) => {}
                 }
             }
             Ok(None) => {}
@@ -82,46 +88,38 @@ fn print(order: &Value) -> Result<()> {
 }
 
 /// When something happened: the time of day, with the date before it if that was another day.
-fn clock(value: &Value, name: &str, now: Timestamp) -> String {
-    let at: Timestamp = value[name].as_str().and_then(|text| text.parse().ok()).unwrap_or(now);
+fn clock(at: Timestamp, now: Timestamp) -> String {
     let [day, today] = [at, now].map(|time| time.strftime("%Y-%m-%d").to_string());
     let time = at.strftime("%H:%M:%S");
     if day == today { time.to_string() } else { format!("{day} {time}") }
 }
 
 /// Lines for what differs from `seen`, each with the time at which it happened.
-fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
+fn tell(order: &Status, seen: &mut HashMap<String, String>) -> Result<()> {
     let now = Timestamp::now();
-    let mut is_new = |name: String, line: String| {
-        let before = seen.insert(name, line.clone());
-        (before.as_ref() != Some(&line)).then_some(line)
-    };
-    let width = items(order, "steps").map(|s| text(s, "name").chars().count()).max().unwrap_or_default().max(5);
-    for one in items(order, "steps") {
-        let name = text(one, "name");
+    let mut is_new = |name: &str, line: String| seen.insert(name.to_owned(), line.clone()).as_ref() != Some(&line);
+    let width = name_width(order).max(5);
+    for one in &order.steps {
         // What nobody has begun is no news. The times in the line move on by themselves, so they are not compared.
-        let key: String = ["state", "attempts", "last_error", "next_attempt_at"].map(|n| text(one, n)).join(" ");
-        if key.starts_with("Pending 0 ") || is_new(format!("step {name}"), key).is_none() {
+        let key = format!("{} {} {:?} {:?}", one.state, one.attempts, one.last_error, one.next_attempt_at);
+        if key.starts_with("Pending 0 ") || !is_new(&format!("step {}", one.name), key) {
             continue;
         }
-        let at = clock(one, "changed_at", now);
-        stdout::styled(&format!("{at}  {name:<width$}  {}\n", step(one, now)))?;
+        let at = clock(one.changed_at.unwrap_or(now), now);
+        stdout::styled(&format!("{at}  {:<width$}  {}\n", one.name, step(one, now)))?;
     }
-    let state = text(order, "state");
-    let reason = text(order, "reason");
-    let paused = if order["paused_at"].is_string() { " (paused)" } else { "" };
-    // An order that goes on is both by turns; its steps tell.
-    let kind = if state == "Pending" { "Processing" } else { &state };
-    let wait = text(order, "undo_from");
-    if is_new("undo".into(), wait).is_some()
+    let at = clock(order.updated_at, now);
+    if is_new("undo", format!("{:?}", order.undo_from))
         && let Some(wait) = undo_wait(order, now)
     {
-        let at = clock(order, "updated_at", now);
         stdout::styled(&format!("{at}  {:<width$}  {wait}\n", "undo"))?;
     }
-    if is_new("order".into(), format!("{kind}{paused}{reason}")).is_some() {
-        let at = clock(order, "updated_at", now);
-        let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(&state, 0));
+    let reason = order.reason.as_deref().unwrap_or_default();
+    let paused = if order.paused_at.is_some() { " (paused)" } else { "" };
+    // An order that goes on is both by turns; its steps tell.
+    let kind = if order.state == ProcessState::Pending { ProcessState::Processing } else { order.state };
+    if is_new("order", format!("{kind:?}{paused}{reason}")) {
+        let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(order.state.name(), 0));
         stdout::styled(&format!("{}\n", line.trim_end()))?;
     }
     Ok(())
@@ -130,15 +128,13 @@ fn tell(order: &Value, seen: &mut HashMap<String, String>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     // Whoever begins to watch late sees when things happened, not when they looked.
     #[test]
     fn a_line_has_the_time_of_what_happened() {
         let now = "2026-11-21T12:00:00Z".parse().unwrap();
-        let at = |text: Option<&str>| clock(&json!({"at": text}), "at", now);
-        assert_eq!(at(Some("2026-11-21T09:30:07.500Z")), "09:30:07");
-        assert_eq!(at(Some("2026-11-20T23:59:59Z")), "2026-11-20 23:59:59");
-        assert_eq!(at(None), "12:00:00", "an older system does not say");
+        let at = |text: &str| clock(text.parse().unwrap(), now);
+        assert_eq!(at("2026-11-21T09:30:07.500Z"), "09:30:07");
+        assert_eq!(at("2026-11-20T23:59:59Z"), "2026-11-20 23:59:59");
     }
 }

@@ -1,11 +1,16 @@
 //! What the API itself says: whether it answers, what the token may do, and how the system stands.
 
 use super::{Check, clock, fail, ok, warn};
-use crate::cli::show::{items, text};
+use crate::cli::show;
 use crate::client::{Api, Error};
 use jiff::Timestamp;
+use operator::agents::All;
+use operator::overview::Overview;
+use operator::queues::{Leases, QueueRow, Queues};
 use reqwest::{Method, StatusCode};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use shared::visible::visible;
 
 const START: &str = "is `stepwarden up` running? If it is elsewhere, set --url or STEPWARDEN_URL";
 const TOKEN: &str =
@@ -16,7 +21,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
     let mut checks = Vec::new();
     match api.ask(api.request(Method::GET, "/openapi.json")).await {
         Ok(answer) => {
-            let version = text(&answer.body["info"], "version");
+            let version = visible(answer.body["info"]["version"].as_str().unwrap_or_default());
             if !answer.body["openapi"].is_string() {
                 return vec![fail("API", format!("another program answers at {}", api.url), START)];
             }
@@ -62,27 +67,30 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
         (Ok(_), ..) => fail("token", "may neither submit nor operate", "ask for a token with scopes"),
     });
     if let Ok(agents) = operator {
-        checks.extend(paused(&agents));
+        checks.extend(show::read(&agents).into_iter().flat_map(paused));
         checks.extend(system(api).await);
     }
     checks
 }
 
-fn paused(agents: &Value) -> Vec<Check> {
-    let paused = items(agents, "agents").filter(|agent| agent["paused"].is_object());
-    paused
-        .map(|agent| {
-            let (name, by) = (text(agent, "name"), text(&agent["paused"], "by"));
-            let hint = format!("stepwarden resume-agent {name} --reason TEXT, once the reason no longer applies");
-            warn("agent", format!("{name} is paused by {by}: {}", text(&agent["paused"], "reason")), hint)
-        })
-        .collect()
+fn paused(All { agents }: All) -> Vec<Check> {
+    let paused = agents.into_iter().filter_map(|agent| Some((agent.name, agent.paused?)));
+    let check = |(name, pause): (String, operator::agents::Paused)| {
+        let hint = format!("stepwarden resume-agent {name} --reason TEXT, once the reason no longer applies");
+        warn("agent", format!("{name} is paused by {}: {}", pause.by, pause.reason), hint)
+    };
+    paused.map(check).collect()
+}
+
+async fn read<T: DeserializeOwned>(api: &Api, path: &str) -> Result<T, String> {
+    let answer = api.read(path).await.map_err(|error| error.to_string())?;
+    show::read(&answer).ok_or_else(|| format!("another version of the system answers {answer}"))
 }
 
 async fn system(api: &Api) -> Vec<Check> {
     let mut checks = Vec::new();
-    checks.push(match api.read("/leases").await {
-        Ok(leases) => match items(&leases, "leases").find_map(|lease| lease["holder"].as_str()) {
+    checks.push(match read(api, "/leases").await {
+        Ok(Leases { leases }) => match leases.into_iter().find_map(|lease| lease.holder) {
             Some(holder) => ok("supervisor", format!("led by {holder}")),
             None => warn(
                 "supervisor",
@@ -90,42 +98,29 @@ async fn system(api: &Api) -> Vec<Check> {
                 "check again with `stepwarden leader`; if it stays so, see Supervisor silent in docs/runbook.md",
             ),
         },
-        Err(error) => fail("supervisor", error.to_string(), "see the tables below"),
+        Err(error) => fail("supervisor", error, "see the tables below"),
     });
-    checks.push(match api.read("/queues").await {
-        Ok(queues) => {
-            let dead: u64 = items(&queues, "queues")
-                .map(|queue| match queue["name"].as_str() {
-                    Some(shared::queues::SET_ASIDE) => queue["waiting"].as_u64().unwrap_or_default(),
-                    _ => queue["dead_letters"].as_u64().unwrap_or_default(),
-                })
-                .sum();
-            match dead {
-                0 => ok("dead letters", "none"),
-                n => warn("dead letters", format!("{n} wait"), "stepwarden dlq"),
-            }
-        }
-        Err(error) => fail("dead letters", error.to_string(), "see the queues below"),
+    checks.push(match read(api, "/queues").await {
+        Ok(Queues { queues }) => match queues.iter().filter_map(QueueRow::to_redrive).sum() {
+            0_u64 => ok("dead letters", "none"),
+            n => warn("dead letters", format!("{n} wait"), "stepwarden dlq"),
+        },
+        Err(error) => fail("dead letters", error, "see the queues below"),
     });
-    checks.push(match api.read("/overview").await {
-        Ok(overview) if overview["unreadable"].is_array() => {
-            let all: Vec<_> = items(&overview, "unreadable").collect();
+    checks.push(match read(api, "/overview").await {
+        Ok(Overview { unreadable: all, .. }) if !all.is_empty() => {
             // Each with its reason, because that says what to do; `overview` has them all.
-            let named = all.iter().take(3).map(|one| format!("{}: {}", text(one, "order_id"), text(one, "why")));
-            let more = all.len().saturating_sub(3);
+            let named: Vec<_> = all.iter().take(3).map(|one| format!("{}: {}", one.order_id, one.why)).collect();
+            let more = all.len() - named.len();
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-            let what = format!(
-                "{} cannot be read, so they do not move on: {}{more}",
-                all.len(),
-                named.collect::<Vec<_>>().join("; ")
-            );
+            let what = format!("{} cannot be read, so they do not move on: {}{more}", all.len(), named.join("; "));
             fail("orders", what, "stepwarden get ORDER_ID --raw; see Record unreadable in docs/runbook.md")
         }
-        Ok(overview) => match text(&overview["waiting"], "count").as_str() {
-            "0" => ok("orders", format!("{} open, none in Error", text(&overview["open"], "count"))),
+        Ok(Overview { waiting, open, .. }) => match waiting.count.count {
+            0 => ok("orders", format!("{} open, none in Error", open.count)),
             n => warn("orders", format!("{n} in Error wait for a person"), "stepwarden overview"),
         },
-        Err(error) => fail("orders", error.to_string(), "see the tables below"),
+        Err(error) => fail("orders", error, "see the tables below"),
     });
     checks
 }
