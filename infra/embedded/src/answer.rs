@@ -20,6 +20,11 @@ impl Answer {
         Self::ok_bytes(serde_json::to_vec(value).expect("answers have string keys only"))
     }
 
+    /// 200 with `{}`.
+    pub fn empty() -> Self {
+        Self::ok_bytes(b"{}".to_vec())
+    }
+
     /// 200 with JSON already written.
     pub fn ok_bytes(body: Vec<u8>) -> Self {
         Self { status: 200, body, query_error: None }

@@ -14,7 +14,7 @@ use aws_smithy_types::body::SdkBody;
 
 use crate::Inner;
 use crate::answer::Answer;
-use crate::dispatch::target;
+use crate::service::target;
 
 /// Answers requests in the caller's own task. Connection settings mean nothing here: there is no
 /// connection. The SDK's operation timeouts work as always.

@@ -1,7 +1,6 @@
 //! How often what was called: for tests that bound the work of a task, and for the operator.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What has been counted since the endpoints were opened. Subtract an earlier one with
@@ -68,18 +67,13 @@ impl Counts {
 
 /// The running counts.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    operations: Mutex<BTreeMap<String, OperationCounts>>,
-    messages_sent: AtomicU64,
-    messages_received: AtomicU64,
-    messages_deleted: AtomicU64,
-    items_read: AtomicU64,
-    items_written: AtomicU64,
-    events_put: AtomicU64,
-    syncs: AtomicU64,
-}
+pub(crate) struct Counters(Mutex<Counts>);
 
 impl Counters {
+    pub fn count(&self, add: impl FnOnce(&mut Counts)) {
+        add(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// A request that begins. `target` must be one of a closed set: each is kept.
     pub fn request(&self, target: &str) {
         self.operation(target, |counts| counts.requests += 1);
@@ -89,57 +83,14 @@ impl Counters {
         self.operation(target, |counts| counts.errors += 1);
     }
 
-    fn operation(&self, target: &str, count: impl FnOnce(&mut OperationCounts)) {
-        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
-        match operations.get_mut(target) {
-            Some(counts) => count(counts),
-            None => count(operations.entry(target.to_owned()).or_default()),
-        }
-    }
-
-    pub fn sent(&self, messages: usize) {
-        add(&self.messages_sent, messages);
-    }
-
-    pub fn received(&self, messages: usize) {
-        add(&self.messages_received, messages);
-    }
-
-    pub fn deleted(&self) {
-        add(&self.messages_deleted, 1);
-    }
-
-    pub fn read(&self, items: usize) {
-        add(&self.items_read, items);
-    }
-
-    pub fn written(&self, items: usize) {
-        add(&self.items_written, items);
-    }
-
-    pub fn put(&self, events: usize) {
-        add(&self.events_put, events);
-    }
-
-    pub fn synced(&self) {
-        add(&self.syncs, 1);
+    fn operation(&self, target: &str, add: impl FnOnce(&mut OperationCounts)) {
+        self.count(|counts| match counts.operations.get_mut(target) {
+            Some(known) => add(known),
+            None => add(counts.operations.entry(target.to_owned()).or_default()),
+        });
     }
 
     pub fn snapshot(&self) -> Counts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
-            operations: self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            messages_sent: of(&self.messages_sent),
-            messages_received: of(&self.messages_received),
-            messages_deleted: of(&self.messages_deleted),
-            items_read: of(&self.items_read),
-            items_written: of(&self.items_written),
-            events_put: of(&self.events_put),
-            syncs: of(&self.syncs),
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-fn add(counter: &AtomicU64, more: usize) {
-    counter.fetch_add(more as u64, Ordering::Relaxed);
 }

@@ -11,13 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use dynoxide::actions::{
-    batch_get_item::BatchGetItemRequest,
-    batch_write_item::BatchWriteItemRequest,
-    query, scan,
-    transact_get_items::TransactGetItemsRequest,
-    transact_write_items::{TransactWriteItemsRequest, TransactWriteItemsResponse},
-};
+use dynoxide::actions::transact_write_items::{TransactWriteItemsRequest, TransactWriteItemsResponse};
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -124,19 +118,16 @@ impl DynamoDb {
     pub async fn call(&self, operation: &str, body: &[u8]) -> Answer {
         self.sweep_now_and_then();
         let outcome = match operation {
-            "PutItem" => self.written(1, self.run(Kind::Writes, body, Database::put_item).await),
-            "UpdateItem" => self.written(1, self.run(Kind::Writes, body, Database::update_item).await),
-            "DeleteItem" => self.written(1, self.run(Kind::Writes, body, Database::delete_item).await),
-            "GetItem" => {
-                self.counters.read(1);
-                self.run(Kind::Reads, body, Database::get_item).await
-            }
-            "Query" => self.query(body).await,
-            "Scan" => self.scan(body).await,
-            "BatchGetItem" => self.batch_get(body).await,
-            "BatchWriteItem" => self.batch_write(body).await,
+            "PutItem" => self.run(Kind::Writes, body, Database::put_item).await,
+            "UpdateItem" => self.run(Kind::Writes, body, Database::update_item).await,
+            "DeleteItem" => self.run(Kind::Writes, body, Database::delete_item).await,
+            "GetItem" => self.run(Kind::Reads, body, Database::get_item).await,
+            "Query" => self.search(body, Database::query, |answer| answer.scanned_count).await,
+            "Scan" => self.search(body, Database::scan, |answer| answer.scanned_count).await,
+            "BatchGetItem" => self.run(Kind::Reads, body, Database::batch_get_item).await,
+            "BatchWriteItem" => self.run(Kind::Writes, body, Database::batch_write_item).await,
             "TransactWriteItems" => self.transact_write(body).await,
-            "TransactGetItems" => self.transact_get(body).await,
+            "TransactGetItems" => self.run(Kind::Reads, body, Database::transact_get_items).await,
             "CreateTable" => self.run(Kind::Writes, body, Database::create_table).await,
             "UpdateTable" => self.run(Kind::Writes, body, Database::update_table).await,
             "DescribeTable" => self.run(Kind::Reads, body, Database::describe_table).await,
@@ -171,7 +162,16 @@ impl DynamoDb {
         Request: DeserializeOwned + expressions::Request + Send + 'static,
         Response: Serialize + Send + 'static,
     {
-        to_json(&self.work(kind, read(body)?, method).await?)
+        let request: Request = read(body)?;
+        let items = request.items();
+        if kind == Kind::Reads {
+            self.counters.count(|counts| counts.items_read += items as u64);
+        }
+        let response = self.work(kind, request, method).await?;
+        if kind == Kind::Writes {
+            self.counters.count(|counts| counts.items_written += items as u64);
+        }
+        to_json(&response)
     }
 
     async fn work<Request: Send + 'static, Response: Send + 'static>(
@@ -197,31 +197,19 @@ impl DynamoDb {
             .unwrap_or_else(|unfinished| Err(DynoxideError::InternalServerError(unfinished.to_string())))
     }
 
-    async fn query(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: query::QueryRequest = read(body)?;
-        let response = self.work(Kind::Reads, request, Database::query).await?;
-        self.counters.read(response.scanned_count);
-        to_json(&response)
-    }
-
-    async fn scan(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: scan::ScanRequest = read(body)?;
-        let response = self.work(Kind::Reads, request, Database::scan).await?;
-        self.counters.read(response.scanned_count);
-        to_json(&response)
-    }
-
-    async fn batch_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: BatchGetItemRequest = read(body)?;
-        self.counters.read(request.request_items.values().map(|table| table.keys.len()).sum());
-        to_json(&self.work(Kind::Reads, request, Database::batch_get_item).await?)
-    }
-
-    async fn batch_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: BatchWriteItemRequest = read(body)?;
-        let items = request.request_items.values().map(Vec::len).sum();
-        let response = self.work(Kind::Writes, request, Database::batch_write_item).await?;
-        self.counters.written(items);
+    /// A read that does not know beforehand how many items it looks at.
+    async fn search<Request, Response>(
+        &self,
+        body: &[u8],
+        method: fn(&Database, Request) -> Outcome<Response>,
+        items: fn(&Response) -> usize,
+    ) -> Outcome<Vec<u8>>
+    where
+        Request: DeserializeOwned + expressions::Request + Send + 'static,
+        Response: Serialize + Send + 'static,
+    {
+        let response = self.work(Kind::Reads, read(body)?, method).await?;
+        self.counters.count(|counts| counts.items_read += items(&response) as u64);
         to_json(&response)
     }
 
@@ -240,21 +228,8 @@ impl DynamoDb {
                 .await?
             }
         };
-        self.counters.written(items);
+        self.counters.count(|counts| counts.items_written += items as u64);
         to_json(&response)
-    }
-
-    async fn transact_get(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: TransactGetItemsRequest = read(body)?;
-        self.counters.read(request.transact_items.len());
-        to_json(&self.work(Kind::Reads, request, Database::transact_get_items).await?)
-    }
-
-    fn written<T>(&self, items: usize, outcome: Outcome<T>) -> Outcome<T> {
-        if outcome.is_ok() {
-            self.counters.written(items);
-        }
-        outcome
     }
 
     /// Deletes items whose time to live has ended, beside the calls: the engine lets them through
@@ -299,7 +274,7 @@ fn sync_log(path: &Path, counters: Arc<Counters>) -> lane::Sync {
             None => file.get_or_init(|| OpenOptions::new().write(true).open(&log)),
         };
         match file {
-            Ok(file) => file.sync_data().inspect(|()| counters.synced()),
+            Ok(file) => file.sync_data().inspect(|()| counters.count(|counts| counts.syncs += 1)),
             Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", log.display()))),
         }
     })

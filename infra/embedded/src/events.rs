@@ -2,7 +2,7 @@
 //!
 //! There are no rules and no targets: who wants events subscribes or pages through what is kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -13,9 +13,9 @@ use uuid::Uuid;
 use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
-use crate::store::{Loaded, Store, Write};
+use crate::store::{Event, Loaded, Store, Write};
 
-pub(crate) const OPERATIONS: [&str; 3] = ["PutEvents", "CreateEventBus", "DescribeEventBus"];
+pub(crate) const OPERATIONS: [&str; 2] = ["PutEvents", "CreateEventBus"];
 
 /// Events kept, over all buses.
 pub const EVENTS_KEPT: usize = 10_000;
@@ -31,32 +31,6 @@ const REQUEST_MAX_BYTES: usize = 1024 * 1024;
 const SUBSCRIBER_LAG: usize = 1024;
 
 const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
-
-/// One event, as put.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Event {
-    /// Rises with each event over all buses, in the order they become visible; the cursor of
-    /// [`Events::page`].
-    pub number: u64,
-    /// The id that PutEvents answered.
-    pub id: String,
-    /// Name, not ARN.
-    pub bus: String,
-    /// As given by the client, or when it was put. UTC, milliseconds since 1970.
-    pub time_ms: i64,
-    /// Who sent it, in the sender's own terms.
-    pub source: String,
-    /// The kind of event, which says what `detail` holds.
-    pub detail_type: String,
-    /// A JSON object.
-    pub detail: String,
-    /// ARNs of what the event is about.
-    #[serde(default)]
-    pub resources: Vec<String>,
-    /// `TraceHeader` of the entry: an X-Ray trace header.
-    #[serde(default)]
-    pub trace_header: Option<String>,
-}
 
 /// The stored events. Cheap to clone.
 #[derive(Clone)]
@@ -92,8 +66,8 @@ pub(crate) struct EventBridge {
 struct Kept {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// By name, the time of creation. Without the default bus.
-    buses: BTreeMap<String, i64>,
+    /// Names, without that of the default bus.
+    buses: BTreeSet<String>,
 }
 
 impl Kept {
@@ -132,7 +106,6 @@ impl EventBridge {
         let outcome = match operation {
             "PutEvents" => self.put_events(body).await,
             "CreateEventBus" => self.create_bus(body).await,
-            "DescribeEventBus" => self.describe_bus(body),
             _ => Err(Refused("UnknownOperationException", String::new())),
         };
         outcome.unwrap_or_else(|Refused(kind, message)| {
@@ -194,7 +167,7 @@ impl EventBridge {
             return Err(("MalformedDetail", "Detail is malformed.".into()));
         }
         let bus = bus_name(entry.event_bus_name.as_deref());
-        if bus != "default" && !self.lock().buses.contains_key(bus) {
+        if bus != "default" && !self.lock().buses.contains(bus) {
             return Err(("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
         }
         Ok(Event {
@@ -233,7 +206,7 @@ impl EventBridge {
     }
 
     fn tell(&self, events: Vec<Arc<Event>>) {
-        self.counters.put(events.len());
+        self.counters.count(|counts| counts.events_put += events.len() as u64);
         let mut kept = self.lock();
         for event in events {
             kept.add(Arc::clone(&event));
@@ -249,46 +222,18 @@ impl EventBridge {
         if !(1..=256).contains(&name.len()) || !name.bytes().all(allowed) {
             return Err(Refused("ValidationException", format!("{name:?} is not a name for a bus")));
         }
-        if name == "default" || self.lock().buses.contains_key(&name) {
+        if name == "default" || self.lock().buses.contains(&name) {
             return Err(Refused("ResourceAlreadyExistsException", format!("Event bus {name} already exists.")));
         }
         let created_ms = self.clock.now_ms();
         let (this, created) = (Arc::clone(self), name.clone());
         self.store
             .write(Write::Bus { name: name.clone(), created_ms }, move || {
-                this.lock().buses.insert(created, created_ms);
+                this.lock().buses.insert(created);
             })
             .await
             .map_err(|error| Refused("InternalException", error.to_string()))?;
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Created {
-            event_bus_arn: String,
-        }
-        Ok(Answer::ok(&Created { event_bus_arn: format!("{ARN_PREFIX}{name}") }))
-    }
-
-    fn describe_bus(&self, body: &[u8]) -> Result<Answer, Refused> {
-        let request: Bus = parse(body)?;
-        let name = bus_name(request.name.as_deref());
-        let created_ms = self.lock().buses.get(name).copied();
-        if created_ms.is_none() && name != "default" {
-            return Err(Refused("ResourceNotFoundException", format!("Event bus {name} does not exist.")));
-        }
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Described<'a> {
-            name: &'a str,
-            arn: String,
-            /// UTC, seconds.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            creation_time: Option<f64>,
-        }
-        Ok(Answer::ok(&Described {
-            name,
-            arn: format!("{ARN_PREFIX}{name}"),
-            creation_time: created_ms.map(|ms| ms as f64 / 1000.0),
-        }))
+        Ok(Answer::ok(&serde_json::json!({ "EventBusArn": format!("{ARN_PREFIX}{name}") })))
     }
 }
 

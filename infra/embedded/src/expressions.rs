@@ -21,8 +21,11 @@ const MOST_OPERATORS: usize = 300;
 /// DynamoDB, "Attributes": nested levels of a document.
 const MOST_PARTS: usize = 32;
 
-/// A request, and the expressions in it.
+/// What has to be known of a request before the engine reads it.
 pub(crate) trait Request {
+    /// Items that it reads or writes by key.
+    fn items(&self) -> usize;
+
     fn expressions(&self) -> Vec<&str>;
 
     /// # Errors
@@ -36,8 +39,12 @@ pub(crate) trait Request {
 }
 
 macro_rules! requests {
-    ($($request:ty: $($field:ident),*;)*) => {
+    ($($items:literal $request:ty: $($field:ident),*;)*) => {
         $(impl Request for $request {
+            fn items(&self) -> usize {
+                $items
+            }
+
             fn expressions(&self) -> Vec<&str> {
                 let all: [Option<&str>; _] = [$(self.$field.as_deref()),*];
                 all.into_iter().flatten().collect()
@@ -47,35 +54,56 @@ macro_rules! requests {
 }
 
 requests! {
-    PutItemRequest: condition_expression;
-    DeleteItemRequest: condition_expression;
-    UpdateItemRequest: condition_expression, update_expression;
-    GetItemRequest: projection_expression;
-    QueryRequest: key_condition_expression, filter_expression, projection_expression;
-    ScanRequest: filter_expression, projection_expression;
-    BatchWriteItemRequest:;
-    CreateTableRequest:;
-    UpdateTableRequest:;
-    DescribeTableRequest:;
-    DeleteTableRequest:;
-    ListTablesRequest:;
-    UpdateTimeToLiveRequest:;
-    DescribeTimeToLiveRequest:;
+    1 PutItemRequest: condition_expression;
+    1 DeleteItemRequest: condition_expression;
+    1 UpdateItemRequest: condition_expression, update_expression;
+    1 GetItemRequest: projection_expression;
+    0 QueryRequest: key_condition_expression, filter_expression, projection_expression;
+    0 ScanRequest: filter_expression, projection_expression;
+    0 CreateTableRequest:;
+    0 UpdateTableRequest:;
+    0 DescribeTableRequest:;
+    0 DeleteTableRequest:;
+    0 ListTablesRequest:;
+    0 UpdateTimeToLiveRequest:;
+    0 DescribeTimeToLiveRequest:;
+}
+
+impl Request for BatchWriteItemRequest {
+    fn items(&self) -> usize {
+        self.request_items.values().map(Vec::len).sum()
+    }
+
+    fn expressions(&self) -> Vec<&str> {
+        Vec::new()
+    }
 }
 
 impl Request for BatchGetItemRequest {
+    fn items(&self) -> usize {
+        self.request_items.values().map(|table| table.keys.len()).sum()
+    }
+
     fn expressions(&self) -> Vec<&str> {
         self.request_items.values().filter_map(|table| table.projection_expression.as_deref()).collect()
     }
 }
 
 impl Request for TransactGetItemsRequest {
+    fn items(&self) -> usize {
+        self.transact_items.len()
+    }
+
     fn expressions(&self) -> Vec<&str> {
         self.transact_items.iter().filter_map(|item| item.get.projection_expression.as_deref()).collect()
     }
 }
 
 impl Request for TransactWriteItemsRequest {
+    fn items(&self) -> usize {
+        self.transact_items.len()
+    }
+
     fn expressions(&self) -> Vec<&str> {
         self.transact_items
             .iter()

@@ -1,7 +1,7 @@
 //! Faults on demand, for tests and simulation: what AWS does now and then and a laptop never.
 
 use crate::answer::Answer;
-use crate::dispatch::Service;
+use crate::service::Service;
 use crate::sqs;
 use serde_json::Value;
 

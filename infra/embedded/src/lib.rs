@@ -26,7 +26,7 @@
 //!   DeleteQueue, PurgeQueue, GetQueueUrl, ListQueues, GetQueueAttributes, SetQueueAttributes, StartMessageMoveTask. The list is
 //!   frozen: it is what somebody in this repository calls, and any other operation gets UnsupportedOperation.
 //! - DynamoDB: what dynoxide offers of items, queries, batches, transactions, tables and times to live.
-//! - EventBridge: PutEvents, CreateEventBus, DescribeEventBus.
+//! - EventBridge: PutEvents, CreateEventBus.
 //!
 //! # What is kept
 //!
@@ -52,6 +52,7 @@ mod fault;
 mod lane;
 mod listener;
 mod open;
+mod service;
 mod sqs;
 mod store;
 mod tokens;
@@ -66,11 +67,12 @@ use stepwarden_guard::marks::{self, Survives};
 use tokio::net::TcpListener;
 
 pub use counts::{Counts, OperationCounts};
-pub use dispatch::Service;
-pub use events::{EVENTS_KEPT, Event, Events};
+pub use events::{EVENTS_KEPT, Events};
 pub use fault::{Call, Fault};
 pub use open::OpenError;
+pub use service::Service;
 pub use sqs::QueueStat;
+pub use store::Event;
 
 use clock::Clock;
 use counts::Counters;

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::Inner;
 use crate::answer::Answer;
-use crate::dispatch::{Service, target};
+use crate::service::{Service, target};
 
 /// How long calls under way may take once a shutdown began.
 const GRACE: Duration = Duration::from_secs(7);

@@ -105,23 +105,23 @@ async fn abandoned_sends_leave_file_and_queue_alike() {
 #[tokio::test]
 async fn events_and_buses_are_there_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
+    let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
+        .event_bus_name("tasks")
+        .source("stepwarden")
+        .detail_type("TaskProcessed")
+        .detail(r#"{"id":1}"#)
+        .build();
     {
         let events = eventbridge(&on_disk(dir.path()));
         events.create_event_bus().name("tasks").send().await.unwrap();
-        let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()
-            .event_bus_name("tasks")
-            .source("stepwarden")
-            .detail_type("TaskProcessed")
-            .detail(r#"{"id":1}"#)
-            .build();
-        events.put_events().entries(entry).send().await.unwrap();
+        events.put_events().entries(entry.clone()).send().await.unwrap();
     }
     let endpoints = on_disk(dir.path());
     let kept = endpoints.events().page(0, 10);
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].bus.as_str(), kept[0].detail.as_str()), ("tasks", r#"{"id":1}"#));
-    let bus = eventbridge(&endpoints).describe_event_bus().name("tasks").send().await.unwrap();
-    assert!(bus.arn().unwrap().ends_with("event-bus/tasks"));
+    let answer = eventbridge(&endpoints).put_events().entries(entry).send().await.unwrap();
+    assert_eq!(answer.failed_entry_count(), 0, "the bus is there: {answer:?}");
 }
 
 /// The child of the next test: sends until it is killed, and prints each message acknowledged.
@@ -189,19 +189,14 @@ async fn kills_make_no_dead_letters() {
     for _ in 0..10 {
         let endpoints = on_disk(dir.path());
         let sqs = sqs(&endpoints);
-        queue(&sqs, "dead", &[]).await;
-        let policy = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":5}"#;
-        let url = queue(&sqs, "work", &[(Q::RedrivePolicy, policy), (Q::VisibilityTimeout, "600")]).await;
+        let url = work(&sqs).await;
         if endpoints.queue_stats().iter().all(|stat| stat.visible == 0) {
             send(&sqs, &url, "healthy").await;
         }
         assert_eq!(bodies(&receive(&sqs, &url).await), ["healthy"]);
         // A write that comes later takes along what was put off, as a kill a moment later would find it.
         send(&sqs, &queue(&sqs, "other", &[]).await, "later").await;
-        let copy = tempfile::tempdir().unwrap();
-        copy_files(dir.path(), copy.path());
-        drop((sqs, endpoints));
-        copy_files(copy.path(), dir.path());
+        kill(dir.path(), (sqs, endpoints));
     }
 }
 
@@ -210,14 +205,9 @@ async fn kills_make_no_dead_letters() {
 async fn killed_over_its_messages(dir: &Path) -> Vec<String> {
     let endpoints = on_disk(dir);
     let sqs = sqs(&endpoints);
-    queue(&sqs, "dead", &[]).await;
-    let policy = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":5}"#;
-    let url = queue(&sqs, "work", &[(Q::RedrivePolicy, policy), (Q::VisibilityTimeout, "600")]).await;
+    let url = work(&sqs).await;
     let got = receive(&sqs, &url).await;
-    let copy = tempfile::tempdir().unwrap();
-    copy_files(dir, copy.path());
-    drop((sqs, endpoints));
-    copy_files(copy.path(), dir);
+    kill(dir, (sqs, endpoints));
     bodies(&got).into_iter().map(str::to_owned).collect()
 }
 
@@ -265,14 +255,25 @@ async fn a_message_that_was_handled_once_to_its_end_begins_anew() {
         give.receipt_handle(got[0].receipt_handle().unwrap()).send().await.unwrap();
         // A write that comes later takes along what was put off, and then comes a kill.
         send(&sqs, &queue(&sqs, "other", &[]).await, "later").await;
-        let copy = tempfile::tempdir().unwrap();
-        copy_files(dir.path(), copy.path());
-        drop((sqs, endpoints));
-        copy_files(copy.path(), dir.path());
+        kill(dir.path(), (sqs, endpoints));
     }
 }
 
-/// What a kill at this moment would leave behind.
+/// The queue `work`, whose messages are dead letters after five receives.
+async fn work(sqs: &aws_sdk_sqs::Client) -> String {
+    queue(sqs, "dead", &[]).await;
+    let policy = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":5}"#;
+    queue(sqs, "work", &[(Q::RedrivePolicy, policy), (Q::VisibilityTimeout, "600")]).await
+}
+
+/// Ends what is `open` in `dir`, and leaves there what a kill at this moment would.
+fn kill<T>(dir: &Path, open: T) {
+    let copy = tempfile::tempdir().unwrap();
+    copy_files(dir, copy.path());
+    drop(open);
+    copy_files(copy.path(), dir);
+}
+
 fn copy_files(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(to).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();

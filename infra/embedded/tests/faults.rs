@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::types::{
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::error::ProvideErrorMetadata;
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, SendMessageBatchRequestEntry};
-use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs};
+use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs, table};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
 /// The first `times` calls of `operation` meet `fault`.
@@ -26,20 +26,6 @@ fn inject(endpoints: &Endpoints, operation: &'static str, fault: Fault, times: u
         hit.then_some(fault)
     });
     endpoints.set_fault_hook(Some(hook));
-}
-
-async fn table(client: &aws_sdk_dynamodb::Client) {
-    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
-    let attribute = AttributeDefinition::builder().attribute_name("id");
-    client
-        .create_table()
-        .table_name("tasks")
-        .billing_mode(BillingMode::PayPerRequest)
-        .key_schema(key.build().unwrap())
-        .attribute_definitions(attribute.attribute_type(ScalarAttributeType::S).build().unwrap())
-        .send()
-        .await
-        .unwrap();
 }
 
 fn put(id: &str) -> TransactWriteItem {

@@ -5,28 +5,13 @@ mod common;
 
 use std::collections::HashMap;
 
-use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, ConditionCheck, KeySchemaElement, KeyType, Put,
-    ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem,
+    AttributeValue, ConditionCheck, Put, ReturnValuesOnConditionCheckFailure, TimeToLiveSpecification,
+    TransactWriteItem,
 };
-use common::{dynamodb, memory, on_disk};
+use common::{dynamodb, memory, on_disk, table};
 use stepwarden_embedded::{Durability, Endpoints, Options};
-
-async fn table(client: &Client) {
-    client
-        .create_table()
-        .table_name("tasks")
-        .billing_mode(BillingMode::PayPerRequest)
-        .key_schema(KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap())
-        .attribute_definitions(
-            AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S).build().unwrap(),
-        )
-        .send()
-        .await
-        .unwrap();
-}
 
 fn text(value: &str) -> AttributeValue {
     AttributeValue::S(value.into())

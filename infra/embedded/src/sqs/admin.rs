@@ -12,7 +12,7 @@ use super::queue::Queue;
 use super::wire::QueueOnly;
 use super::{ACCOUNT, Sqs, parse};
 use crate::answer::Answer;
-use crate::store::{Write, WriteError};
+use crate::store::Write;
 
 /// AWS, "ListQueues": the page when none is asked for, and the largest.
 const PAGE_MAX: usize = 1000;
@@ -75,8 +75,7 @@ impl Sqs {
                 let mut queues = queues.write().unwrap_or_else(PoisonError::into_inner);
                 queues.insert(queue.name.clone(), queue);
             })
-            .await
-            .map_err(internal)?;
+            .await?;
         Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
     }
 
@@ -108,9 +107,8 @@ impl Sqs {
                 drop(state);
                 gone.changed.notify_waiters();
             })
-            .await
-            .map_err(internal)?;
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
+            .await?;
+        Ok(Answer::empty())
     }
 
     pub(super) async fn purge_queue(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -121,9 +119,8 @@ impl Sqs {
             .write(Write::Purge { queue: queue.id }, move || {
                 purged.lock().backlog.clear();
             })
-            .await
-            .map_err(internal)?;
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
+            .await?;
+        Ok(Answer::empty())
     }
 
     pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
@@ -208,9 +205,8 @@ impl Sqs {
                 state.attributes = attributes;
                 state.modified_ms = modified_ms;
             })
-            .await
-            .map_err(internal)?;
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
+            .await?;
+        Ok(Answer::empty())
     }
 }
 
@@ -236,8 +232,4 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 fn url(at: &str, name: &str) -> String {
     format!("{at}/{ACCOUNT}/{name}")
-}
-
-fn internal(error: WriteError) -> Error {
-    Error::internal(&error.to_string())
 }

@@ -8,9 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::fair::FairOrder;
-use super::message::Content;
 use super::receipt::Receipt;
-use crate::store::Standing;
+use crate::store::{Content, Standing};
 
 /// AWS, "Amazon SQS standard queue quotas".
 pub(crate) const IN_FLIGHT_MAX: usize = 120_000;

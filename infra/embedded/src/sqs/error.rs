@@ -4,6 +4,7 @@
 //! and matches it against the service model; `__type` alone would leave every error unmodelled.
 
 use crate::answer::Answer;
+use crate::store::WriteError;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
@@ -16,133 +17,108 @@ pub(crate) struct Error {
     pub message: String,
 }
 
+/// Errors whose code has the prefix that AWS's oldest errors have.
+macro_rules! prefixed {
+    ($kind:literal, $message:expr) => {
+        Error::sender($kind, concat!("AWS.SimpleQueueService.", $kind), $message)
+    };
+}
+
 impl Error {
     fn sender(kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
         Self { status: 400, kind, code, message: message.into() }
     }
 
+    /// One whose code is its kind.
+    fn plain(kind: &'static str, message: impl Into<String>) -> Self {
+        Self::sender(kind, kind, message)
+    }
+
     pub fn no_queue() -> Self {
-        Self::sender(
-            "QueueDoesNotExist",
-            "AWS.SimpleQueueService.NonExistentQueue",
-            "The specified queue does not exist.",
-        )
+        let code = "AWS.SimpleQueueService.NonExistentQueue";
+        Self::sender("QueueDoesNotExist", code, "The specified queue does not exist.")
     }
 
     pub fn queue_exists(attribute: &str) -> Self {
-        Self::sender(
-            "QueueNameExists",
-            "QueueAlreadyExists",
-            format!(
-                "A queue already exists with the same name and a different value for attribute \
-                 {attribute}"
-            ),
-        )
+        let why = format!("A queue already exists with the same name and a different value for attribute {attribute}");
+        Self::sender("QueueNameExists", "QueueAlreadyExists", why)
     }
 
     pub fn attribute_name(name: &str) -> Self {
-        Self::sender("InvalidAttributeName", "InvalidAttributeName", format!("Unknown Attribute {name}."))
+        Self::plain("InvalidAttributeName", format!("Unknown Attribute {name}."))
     }
 
     pub fn attribute_value(name: &str, reason: &str) -> Self {
-        Self::sender(
-            "InvalidAttributeValue",
-            "InvalidAttributeValue",
-            format!("Invalid value for the parameter {name}. Reason: {reason}"),
-        )
+        Self::plain("InvalidAttributeValue", format!("Invalid value for the parameter {name}. Reason: {reason}"))
     }
 
     pub fn parameter(name: &str, reason: impl std::fmt::Display) -> Self {
-        Self::sender(
-            "InvalidParameterValue",
-            "InvalidParameterValue",
-            format!("Value for parameter {name} is invalid. Reason: {reason}"),
-        )
+        Self::plain("InvalidParameterValue", format!("Value for parameter {name} is invalid. Reason: {reason}"))
     }
 
     pub fn missing(name: &str) -> Self {
-        Self::sender("MissingParameter", "MissingParameter", format!("The request must contain the parameter {name}."))
+        Self::plain("MissingParameter", format!("The request must contain the parameter {name}."))
     }
 
-    pub fn contents(reason: impl std::fmt::Display) -> Self {
-        Self::sender("InvalidMessageContents", "InvalidMessageContents", reason.to_string())
+    pub fn contents(reason: String) -> Self {
+        Self::plain("InvalidMessageContents", reason)
     }
 
     pub fn receipt_handle() -> Self {
-        Self::sender(
-            "ReceiptHandleIsInvalid",
-            "ReceiptHandleIsInvalid",
-            "The input receipt handle is not a valid receipt handle.",
-        )
+        Self::plain("ReceiptHandleIsInvalid", "The input receipt handle is not a valid receipt handle.")
     }
 
     pub fn not_in_flight() -> Self {
-        Self::sender(
+        prefixed!(
             "MessageNotInflight",
-            "AWS.SimpleQueueService.MessageNotInflight",
-            "The message referred to is not in flight, or is in flight under a newer receipt.",
+            "The message referred to is not in flight, or is in flight under a newer receipt."
         )
     }
 
     pub fn over_limit() -> Self {
-        Self::sender(
-            "OverLimit",
-            "OverLimit",
-            format!("The queue has {} messages in flight already.", super::IN_FLIGHT_MAX),
-        )
+        Self::plain("OverLimit", format!("The queue has {} messages in flight already.", super::IN_FLIGHT_MAX))
     }
 
     pub fn unsupported(what: &str) -> Self {
-        Self::sender("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", what)
+        prefixed!("UnsupportedOperation", what)
     }
 
-    pub fn batch(problem: BatchProblem) -> Self {
-        use BatchProblem::*;
-        match problem {
-            Empty => Self::sender(
-                "EmptyBatchRequest",
-                "AWS.SimpleQueueService.EmptyBatchRequest",
-                "There should be at least one entry in the request.",
-            ),
-            TooMany(count) => Self::sender(
-                "TooManyEntriesInBatchRequest",
-                "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
-                format!("Maximum number of entries per request are 10. You have sent {count}."),
-            ),
-            IdRepeated(id) => Self::sender(
-                "BatchEntryIdsNotDistinct",
-                "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
-                format!("Id {id} repeated."),
-            ),
-            Id => Self::sender(
-                "InvalidBatchEntryId",
-                "AWS.SimpleQueueService.InvalidBatchEntryId",
-                "A batch entry id can only contain alphanumeric characters, hyphens and \
-                 underscores. It can be at most 80 letters long.",
-            ),
-            TooLong(bytes) => Self::sender(
-                "BatchRequestTooLong",
-                "AWS.SimpleQueueService.BatchRequestTooLong",
-                format!(
-                    "Batch requests cannot be longer than {} bytes. You have sent {bytes} bytes.",
-                    super::MESSAGE_MAX_BYTES
-                ),
-            ),
-        }
+    pub fn batch_empty() -> Self {
+        prefixed!("EmptyBatchRequest", "There should be at least one entry in the request.")
+    }
+
+    pub fn batch_too_large(count: usize) -> Self {
+        prefixed!(
+            "TooManyEntriesInBatchRequest",
+            format!("Maximum number of entries per request are 10. You have sent {count}.")
+        )
+    }
+
+    pub fn batch_id() -> Self {
+        prefixed!(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 letters long."
+        )
+    }
+
+    pub fn batch_id_repeated(id: &str) -> Self {
+        prefixed!("BatchEntryIdsNotDistinct", format!("Id {id} repeated."))
+    }
+
+    pub fn batch_too_long(bytes: usize) -> Self {
+        let most = super::MESSAGE_MAX_BYTES;
+        prefixed!(
+            "BatchRequestTooLong",
+            format!("Batch requests cannot be longer than {most} bytes. You have sent {bytes} bytes.")
+        )
     }
 
     pub fn no_resource(message: &str) -> Self {
-        let mut error = Self::sender("ResourceNotFoundException", "ResourceNotFoundException", message);
-        error.status = 404;
-        error
+        Self { status: 404, ..Self::plain("ResourceNotFoundException", message) }
     }
 
     pub fn malformed(error: &serde_json::Error) -> Self {
-        Self::sender(
-            "SerializationException",
-            "SerializationException",
-            format!("the request is not what the operation takes: {error}"),
-        )
+        Self::plain("SerializationException", format!("the request is not what the operation takes: {error}"))
     }
 
     pub fn not_offered(name: &str) -> Self {
@@ -151,11 +127,11 @@ impl Error {
     }
 
     pub fn throttled() -> Self {
-        Self::sender("RequestThrottled", "RequestThrottled", "The request was throttled.")
+        Self::plain("RequestThrottled", "The request was throttled.")
     }
 
     pub fn internal(message: &str) -> Self {
-        Self { status: 500, kind: "InternalFailure", code: "InternalFailure", message: message.into() }
+        Self { status: 500, ..Self::plain("InternalFailure", message) }
     }
 
     pub fn is_sender_fault(&self) -> bool {
@@ -171,11 +147,8 @@ impl Error {
     }
 }
 
-/// What is wrong with a batch as a whole.
-pub(crate) enum BatchProblem {
-    Empty,
-    TooMany(usize),
-    IdRepeated(String),
-    Id,
-    TooLong(usize),
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Self {
+        Self::internal(&error.to_string())
+    }
 }

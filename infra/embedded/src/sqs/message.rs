@@ -1,13 +1,9 @@
-//! A message as sent: its content, its limits and its digests.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! A message as sent: its limits and its digests.
 
 use aws_smithy_types::base64;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::error::Error;
+use crate::store::{Attribute, Attributes};
 
 /// AWS, "Amazon SQS message quotas": 1 MiB for a message, and for all messages of a batch.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 1024 * 1024;
@@ -24,62 +20,6 @@ const NUMBER_EXPONENTS: std::ops::RangeInclusive<i64> = -128..=126;
 
 /// AWS, "MessageGroupId": up to 128 characters.
 const GROUP_MAX_CHARS: usize = 128;
-
-pub(crate) type Attributes = BTreeMap<String, Attribute>;
-
-/// One message attribute, in the JSON of requests and answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct Attribute {
-    /// `String`, `Number` or `Binary`, with an optional `.label`.
-    #[serde(default)]
-    pub data_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub string_value: Option<String>,
-    /// Base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub binary_value: Option<String>,
-}
-
-/// What was sent; never changes.
-#[derive(Debug)]
-pub(crate) struct Content {
-    /// Order of arrival in the whole store, and the key there.
-    pub row: i64,
-    pub id: Uuid,
-    pub body: String,
-    /// Hexadecimal.
-    pub body_md5: String,
-    pub attributes: Attributes,
-    pub group: Option<Arc<str>>,
-    pub trace: Option<String>,
-    /// UTC, milliseconds.
-    pub sent_ms: i64,
-}
-
-impl Content {
-    /// `body` and `attributes` have been checked.
-    pub fn stored(
-        row: i64,
-        id: Uuid,
-        body: String,
-        attributes: Attributes,
-        group: Option<Arc<str>>,
-        trace: Option<String>,
-        sent_ms: i64,
-    ) -> Self {
-        let body_md5 = hex(md5::compute(&body));
-        Self { row, id, body, body_md5, attributes, group, trace, sent_ms }
-    }
-
-    /// JSON for the store; `None` for no attributes.
-    pub fn attributes_json(&self) -> Option<String> {
-        if self.attributes.is_empty() {
-            return None;
-        }
-        Some(serde_json::to_string(&self.attributes).expect("attributes have string keys only"))
-    }
-}
 
 /// Bytes that count against the size limit: body, and names, types and values of attributes.
 pub(crate) fn size_bytes(body: &str, attributes: &Attributes) -> usize {
@@ -225,11 +165,7 @@ pub(crate) fn attributes_md5<'a>(attributes: impl Iterator<Item = (&'a String, &
         encoded.extend_from_slice(&length.to_be_bytes());
         encoded.extend_from_slice(&value);
     }
-    (!encoded.is_empty()).then(|| hex(md5::compute(encoded)))
-}
-
-fn hex(digest: md5::Digest) -> String {
-    format!("{digest:x}")
+    (!encoded.is_empty()).then(|| format!("{:x}", md5::compute(encoded)))
 }
 
 #[cfg(test)]
@@ -243,7 +179,7 @@ mod tests {
         let attribute = Attribute { data_type: "String".into(), string_value: Some("v".into()), binary_value: None };
         let encoded = b"\0\0\0\x01k\0\0\0\x06String\x01\0\0\0\x01v";
         let attributes = Attributes::from([("k".to_owned(), attribute)]);
-        assert_eq!(attributes_md5(attributes.iter()), Some(hex(md5::compute(encoded))));
+        assert_eq!(attributes_md5(attributes.iter()), Some(format!("{:x}", md5::compute(encoded))));
         assert_eq!(attributes_md5(Attributes::new().iter()), None);
     }
 

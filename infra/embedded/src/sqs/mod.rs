@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 pub(crate) use backlog::IN_FLIGHT_MAX;
 pub(crate) use error::Error;
-pub(crate) use message::{Content, MESSAGE_MAX_BYTES};
+pub(crate) use message::MESSAGE_MAX_BYTES;
 pub use queue::QueueStat;
 
 use crate::answer::Answer;

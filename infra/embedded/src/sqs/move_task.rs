@@ -13,11 +13,10 @@ use uuid::Uuid;
 
 use super::backlog::Entry;
 use super::error::Error;
-use super::message::Content;
 use super::queue::Queue;
 use super::{Sqs, parse};
 use crate::answer::Answer;
-use crate::store::{Lazy, NewMessage, Write};
+use crate::store::{Content, Lazy, NewMessage, Write};
 
 /// Messages moved at a time when no rate is asked for.
 const CHUNK: usize = 100;

@@ -11,13 +11,13 @@ use uuid::Uuid;
 use super::attributes::Redrive;
 use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
-use super::message::{self, Attribute};
+use super::message;
 use super::queue::Queue;
 use super::receipt::Receipt;
 use super::wire::{Receive, bounded};
 use super::{ACCOUNT, BATCH_MAX, Sqs, VISIBILITY_MAX_S, WAIT_MAX_S, parse};
 use crate::answer::Answer;
-use crate::store::{Lazy, Write};
+use crate::store::{Attribute, Lazy, Write};
 
 impl Sqs {
     pub(super) async fn receive(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -42,7 +42,7 @@ impl Sqs {
             // What cannot be stored is handed out all the same; the store has said why.
             let _ = self.store.write(Write::Begun(begun), || {}).await;
         }
-        self.counters.received(received.len());
+        self.counters.count(|counts| counts.messages_received += received.len() as u64);
         let messages = received.iter().map(|entry| Message::new(entry, self.run, &request));
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }

@@ -6,13 +6,13 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::backlog::Entry;
-use super::error::{BatchProblem, Error};
-use super::message::{self, Content, MESSAGE_MAX_BYTES, size_bytes};
+use super::error::Error;
+use super::message::{self, MESSAGE_MAX_BYTES, size_bytes};
 use super::queue::Queue;
 use super::wire::{self, Batch, BatchEntry, BatchOutcome, FailedEntry, SendBody, bounded};
 use super::{DELAY_MAX_S, Sqs, parse};
 use crate::answer::Answer;
-use crate::store::{NewMessage, Write};
+use crate::store::{Attributes, Content, NewMessage, Write};
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -43,7 +43,7 @@ impl Sqs {
         batch.check()?;
         let bytes = batch.entries.iter().map(|entry| entry.what.size_bytes()).sum();
         if bytes > MESSAGE_MAX_BYTES {
-            return Err(Error::batch(BatchProblem::TooLong(bytes)));
+            return Err(Error::batch_too_long(bytes));
         }
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         let mut new = Vec::new();
@@ -124,17 +124,17 @@ impl Sqs {
         let counters = Arc::clone(&self.counters);
         self.store
             .write(Write::Messages { queue: queue.id, messages }, move || {
-                counters.sent(entries.len());
+                counters.count(|counts| counts.messages_sent += entries.len() as u64);
                 to.push(entries, clock.now_ms());
             })
-            .await
-            .map_err(|error| Error::internal(&error.to_string()))
+            .await?;
+        Ok(())
     }
 }
 
 impl SendBody {
     fn size_bytes(&self) -> usize {
-        let none = message::Attributes::new();
+        let none = Attributes::new();
         size_bytes(&self.message_body, self.message_attributes.as_ref().unwrap_or(&none))
     }
 }

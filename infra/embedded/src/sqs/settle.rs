@@ -15,7 +15,7 @@ impl Sqs {
         let request: Single<Delete> = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         self.delete_one(&queue, &request.what)?;
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
+        Ok(Answer::empty())
     }
 
     pub(super) fn delete_batch(&self, body: &[u8]) -> Result<Answer, Error> {
@@ -47,13 +47,13 @@ impl Sqs {
         if timeout_s == 0 {
             self.store_standing(&queue, &queue.lock(), &[receipt.row]);
         }
-        Ok(Answer::ok_bytes(b"{}".to_vec()))
+        Ok(Answer::empty())
     }
 
     fn delete_one(&self, queue: &Arc<Queue>, request: &Delete) -> Result<(), Error> {
         let receipt = receipt(&request.receipt_handle)?;
         if receipt.run == self.run && queue.lock().backlog.delete(receipt) {
-            self.counters.deleted();
+            self.counters.count(|counts| counts.messages_deleted += 1);
             self.store.write_later([(receipt.row, Lazy::Delete)]);
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! Requests as read from the body, and the parts of answers that several operations share.
 //! Names and shapes are those of the AWS JSON protocol.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{BatchProblem, Error};
-use super::message::{Attribute, Attributes};
+use super::error::Error;
+use crate::store::Attributes;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -34,7 +34,7 @@ pub(crate) struct SendBody {
     #[serde(default)]
     pub message_attributes: Option<Attributes>,
     #[serde(default)]
-    pub message_system_attributes: Option<BTreeMap<String, Attribute>>,
+    pub message_system_attributes: Option<Attributes>,
     pub message_group_id: Option<String>,
     pub message_deduplication_id: Option<String>,
 }
@@ -61,19 +61,19 @@ impl<T> Batch<T> {
     /// AWS's checks of a batch as a whole, apart from its size.
     pub fn check(&self) -> Result<(), Error> {
         if self.entries.is_empty() {
-            return Err(Error::batch(BatchProblem::Empty));
+            return Err(Error::batch_empty());
         }
         if self.entries.len() > super::BATCH_MAX {
-            return Err(Error::batch(BatchProblem::TooMany(self.entries.len())));
+            return Err(Error::batch_too_large(self.entries.len()));
         }
         let mut seen = BTreeSet::new();
         for BatchEntry { id, .. } in &self.entries {
             let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
             if !(1..=80).contains(&id.len()) || !id.bytes().all(allowed) {
-                return Err(Error::batch(BatchProblem::Id));
+                return Err(Error::batch_id());
             }
             if !seen.insert(id) {
-                return Err(Error::batch(BatchProblem::IdRepeated(id.clone())));
+                return Err(Error::batch_id_repeated(id));
             }
         }
         Ok(())

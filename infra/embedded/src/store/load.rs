@@ -5,16 +5,15 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use uuid::Uuid;
 
+use super::records::{Content, Event};
 use super::writes::Standing;
-use crate::events::Event;
-use crate::sqs::Content;
 
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub queues: Vec<LoadedQueue>,
     /// In order of arrival.
     pub messages: Vec<LoadedMessage>,
-    pub buses: Vec<(String, i64)>,
+    pub buses: Vec<String>,
     /// In order.
     pub events: Vec<Event>,
     /// The last process that used the file did not end cleanly.
@@ -54,10 +53,7 @@ pub(super) fn everything(on: &Connection, after_kill: bool) -> rusqlite::Result<
             })?
             .collect::<Result<_, _>>()?,
         messages: messages(on)?,
-        buses: on
-            .prepare("SELECT name, created_ms FROM buses")?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<_, _>>()?,
+        buses: on.prepare("SELECT name FROM buses")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?,
         events: on
             .prepare("SELECT event FROM events ORDER BY number")?
             .query_map([], |row| json(&row.get::<_, String>(0)?))?

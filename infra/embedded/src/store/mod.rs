@@ -11,6 +11,7 @@
 //! a thread of our own.
 
 mod load;
+mod records;
 mod schema;
 mod writes;
 
@@ -25,7 +26,10 @@ use rusqlite::Connection;
 use stepwarden_guard::marks::Marked;
 use tokio::sync::oneshot;
 
+pub use records::Event;
+
 pub(crate) use load::{Loaded, LoadedQueue};
+pub(crate) use records::{Attribute, Attributes, Content};
 pub(crate) use schema::Error;
 pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 
@@ -205,7 +209,7 @@ impl Writer {
     fn commit(&self, awaited: &[Awaited], lazy: &HashMap<i64, Lazy>) -> Result<(), WriteError> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counters) = &self.synced {
-            counters.synced();
+            counters.count(|counts| counts.syncs += 1);
         }
         writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
             .map_err(|error| WriteError(error.to_string()))?;

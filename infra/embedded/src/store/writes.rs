@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Transaction, params};
 
-use crate::events::Event;
-use crate::sqs::Content;
+use super::records::{Content, Event};
 
 /// A write whose answer waits for the commit.
 pub(crate) enum Write {

@@ -1,6 +1,7 @@
 //! Clients of the embedded endpoints, as the local program builds them.
 #![allow(dead_code)]
 
+use aws_sdk_dynamodb::types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType};
 use aws_sdk_sqs::types::QueueAttributeName;
 use stepwarden_embedded::{Durability, Endpoints, Options};
 
@@ -39,6 +40,21 @@ pub fn dynamodb(endpoints: &Endpoints) -> aws_sdk_dynamodb::Client {
 /// Without retries.
 pub fn eventbridge(endpoints: &Endpoints) -> aws_sdk_eventbridge::Client {
     aws_sdk_eventbridge::Client::from_conf(config!(aws_sdk_eventbridge, endpoints))
+}
+
+/// Creates the table `tasks`, whose key is the text `id`.
+pub async fn table(client: &aws_sdk_dynamodb::Client) {
+    client
+        .create_table()
+        .table_name("tasks")
+        .billing_mode(BillingMode::PayPerRequest)
+        .key_schema(KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap())
+        .attribute_definitions(
+            AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S).build().unwrap(),
+        )
+        .send()
+        .await
+        .unwrap();
 }
 
 /// Creates a queue; its URL.
