@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::client::is_final;
-use common::{QUICK, Running, Up, http, program};
+use common::client::ended;
+use common::{Running, Up, directory, http, program};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
@@ -13,13 +13,6 @@ use std::time::{Duration, Instant};
 /// Whatever ends by itself has ended by then, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-fn directory() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("quick")).unwrap();
-    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
-    dir
-}
-
 fn order(key: &str) -> Value {
     let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
     json!({"workflow": "order", "reference": key, "input": input})
@@ -27,23 +20,15 @@ fn order(key: &str) -> Value {
 
 /// Submits `count` orders one after another, and waits until all have ended well.
 async fn orders_end_well(up: &Up, count: usize) {
-    let (http, begin) = (http(), Instant::now());
+    let http = http();
     for n in 0..count {
         let key = format!("door-{n}");
         let post = http.post(format!("{}/orders", up.url)).header("idempotency-key", &key).json(&order(&key));
         let answer = post.send().await.unwrap_or_else(|error| panic!("submission {n} was not answered: {error}"));
         assert_eq!(answer.status(), 202, "submission {n}");
         let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
-        loop {
-            assert!(begin.elapsed() < PATIENCE, "order {n} does not end");
-            let get = http.get(format!("{}/orders/{id}", up.url)).send().await;
-            let now: Value = get.expect("an answer").json().await.unwrap();
-            if now["state"].as_str().is_some_and(is_final) {
-                assert_eq!(now["state"], "Processed", "{now}");
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let order = ended(&http, &up.url, &id, PATIENCE).await;
+        assert_eq!(order["state"], "Processed", "{order}");
     }
 }
 

@@ -12,7 +12,7 @@ mod common;
 
 use common::client::{is_final, rest, state};
 use common::record::{Checked, Record, Span, keep_saves};
-use common::{NORTHWIND, QUICK, Running, Up, number, run, start_remotes};
+use common::{NORTHWIND, QUICK, Running, Up, directory, number, run, start_remotes};
 use serde_json::{Value, json};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::BTreeSet;
@@ -43,13 +43,6 @@ const GENEROUS: u32 = 5;
 const STRICT: u32 = 2;
 
 /// A fresh directory with workflows of short times: one undoes what failed, the other stops.
-fn directory() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("quick")).unwrap();
-    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
-    dir
-}
-
 /// What can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {

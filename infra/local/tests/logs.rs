@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::client::is_final;
+use common::client::{ended, texts};
 use common::record::call;
 use common::{QUICK, TOKEN, Up, http, program};
 use serde_json::{Value, json};
@@ -82,32 +82,14 @@ impl Shop {
         let (status, answer) = self.post(key, &body).await;
         assert_eq!(status, 202, "{answer}");
         let id = answer["order_id"].as_str().unwrap().to_owned();
-        let begin = Instant::now();
-        loop {
-            assert!(begin.elapsed() < PATIENCE, "{id} does not end");
-            let url = format!("{}/orders/{id}", self.up.url);
-            let order: Value = self.http.get(url).send().await.unwrap().json().await.unwrap();
-            if order["state"].as_str().is_some_and(is_final) {
-                return (id, order);
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let order = ended(&self.http, &self.up.url, &id, PATIENCE).await;
+        (id, order)
     }
 
     async fn send(&self, queue: &str, body: &Value) {
         let url = format!("{}/000000000000/stepwarden-{queue}", self.up.aws_url);
         let message = json!({"QueueUrl": url, "MessageBody": body.to_string()});
         call(&self.http, &self.up.aws_url, "AmazonSQS.SendMessage", &message).await.unwrap();
-    }
-}
-
-/// Every text in `value` that is long enough to be told from chance.
-fn texts(value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::String(text) if text.len() >= 8 => drop(found.insert(text.clone())),
-        Value::Array(all) => all.iter().for_each(|value| texts(value, found)),
-        Value::Object(all) => all.values().for_each(|value| texts(value, found)),
-        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

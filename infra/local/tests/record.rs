@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::client::{is_final, rest, state};
+use common::client::{ended, rest};
 use common::record::{Record, keep_saves};
 use common::{NORTHWIND, QUICK, Up};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stepwarden_simulation::history::Rule;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -21,14 +21,8 @@ async fn submit(http: &reqwest::Client, up: &Up, record: &Record, workflow: &str
     let answer: Value = post.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
     let id = answer["order_id"].as_str().unwrap();
     record.accepted(id);
-    let begin = Instant::now();
-    loop {
-        assert!(begin.elapsed() < PATIENCE, "{id} does not end");
-        match state(http, &format!("{}/orders", up.url), id).await {
-            Some(state) if is_final(&state) => return state,
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
+    let order = ended(http, &up.url, id, PATIENCE).await;
+    order["state"].as_str().unwrap().to_owned()
 }
 
 /// A run in `dir` with an order for each end.

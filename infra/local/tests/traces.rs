@@ -7,7 +7,7 @@ mod collector;
 mod common;
 
 use collector::{Collector, Span};
-use common::client::is_final;
+use common::client::{ended, once, texts};
 use common::record::call;
 use common::{QUICK, TOKEN, Up, http, program};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -70,20 +70,11 @@ impl Shop {
 
     /// The order once `seen` fits it.
     async fn once(&self, id: &str, seen: impl Fn(&Value) -> bool) -> Value {
-        let begin = Instant::now();
-        loop {
-            let url = format!("{}/orders/{id}", self.up.url);
-            let order: Value = self.http.get(url).send().await.unwrap().json().await.unwrap();
-            if seen(&order) {
-                return order;
-            }
-            assert!(begin.elapsed() < PATIENCE, "{order}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        once(&self.http, &self.up.url, id, PATIENCE, seen).await
     }
 
     async fn ended(&self, id: &str) -> Value {
-        self.once(id, |order| order["state"].as_str().is_some_and(is_final)).await
+        ended(&self.http, &self.up.url, id, PATIENCE).await
     }
 
     async fn fault(&self, faults: Value) {
@@ -289,16 +280,6 @@ async fn a_reply_without_its_trace_is_linked_to_the_order() {
     assert_eq!((told.trace.as_str(), told.links.len()), (trace(1).as_str(), 0));
     assert!(silent.trace != trace(2) && silent.parent.is_empty(), "{silent:#?}");
     assert_eq!(silent.links, [(trace(2), of(&ids[1], "POST /orders").id.clone())]);
-}
-
-/// Every text in `value` that is long enough to be told from chance.
-fn texts(value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::String(text) if text.len() >= 8 => drop(found.insert(text.clone())),
-        Value::Array(all) => all.iter().for_each(|value| texts(value, found)),
-        Value::Object(all) => all.values().for_each(|value| texts(value, found)),
-        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }
 
 // Telemetry: a collector that takes connections and says nothing holds up no order, and the end only for so long.

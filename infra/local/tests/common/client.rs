@@ -4,6 +4,7 @@ use super::Up;
 use super::record::{Record, waiting};
 use futures::{StreamExt, stream};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Looks at orders under way at once.
@@ -19,6 +20,40 @@ pub async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String
 
 pub fn is_final(state: &str) -> bool {
     ["Processed", "Undone", "Error"].contains(&state)
+}
+
+/// The order when it has ended.
+pub async fn ended(http: &reqwest::Client, url: &str, id: &str, patience: Duration) -> Value {
+    once(http, url, id, patience, |order| order["state"].as_str().is_some_and(is_final)).await
+}
+
+/// The order once `seen` fits it. `url` is the API's.
+pub async fn once(
+    http: &reqwest::Client,
+    url: &str,
+    id: &str,
+    patience: Duration,
+    seen: impl Fn(&Value) -> bool,
+) -> Value {
+    let begin = Instant::now();
+    loop {
+        let order: Value = http.get(format!("{url}/orders/{id}")).send().await.unwrap().json().await.unwrap();
+        if seen(&order) {
+            return order;
+        }
+        assert!(begin.elapsed() < patience, "{order}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Every text in `value` that is long enough to be told from chance.
+pub fn texts(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) if text.len() >= 8 => drop(found.insert(text.clone())),
+        Value::Array(all) => all.iter().for_each(|value| texts(value, found)),
+        Value::Object(all) => all.values().for_each(|value| texts(value, found)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Until every accepted order has ended and no message is left; the notices are taken. How many letters are dead.

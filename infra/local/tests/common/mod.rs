@@ -44,6 +44,14 @@ retry = { max = 500, backoff = ["20ms"] }
 undo = { agent = "shipping", timeout = "1s", retry = { max = 500, backoff = ["20ms"] } }
 "#;
 
+/// A directory with the reference workflow in `quick`.
+pub fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("quick")).unwrap();
+    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    dir
+}
+
 /// The whole number in the environment variable `name`, or `default` where there is none.
 ///
 /// # Panics
