@@ -47,25 +47,31 @@ pub struct Body {
 /// The names of the acts, as in the routes.
 pub const NAMES: [&str; 8] = ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume"];
 
+/// Whether the act called `name` takes a step.
+#[must_use]
+pub fn takes_step(name: &str) -> bool {
+    matches!(name, "resubmit" | "skip" | "mark-done" | "retry-now")
+}
+
 /// The act called `name` with the fields of `body`; `None` for another name.
 ///
 /// # Errors
 /// A field that this act does not take.
 pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     let step = || body.step.clone();
-    let (what, takes_step) = match name {
-        "resubmit" => (What::Resubmit { step: step(), input: body.input.clone() }, true),
-        "skip" => (What::Skip { step: step() }, true),
-        "mark-done" => (What::MarkDone { step: step(), output: body.output.clone().unwrap_or_default() }, true),
-        "retry-now" => (What::RetryNow { step: step() }, true),
-        "cancel" => (What::Cancel, false),
-        "undo" => (What::Undo, false),
-        "pause" => (What::Pause, false),
-        "resume" => (What::Resume, false),
+    let what = match name {
+        "resubmit" => What::Resubmit { step: step(), input: body.input.clone() },
+        "skip" => What::Skip { step: step() },
+        "mark-done" => What::MarkDone { step: step(), output: body.output.clone().unwrap_or_default() },
+        "retry-now" => What::RetryNow { step: step() },
+        "cancel" => What::Cancel,
+        "undo" => What::Undo,
+        "pause" => What::Pause,
+        "resume" => What::Resume,
         _ => return None,
     };
     let stray = [
-        ("step", body.step.is_some() && !takes_step),
+        ("step", body.step.is_some() && !takes_step(name)),
         ("input", body.input.is_some() && name != "resubmit"),
         ("output", body.output.is_some() && name != "mark-done"),
     ];

@@ -123,7 +123,7 @@ impl Operator {
     pub async fn bulk(&self, bulk: &Bulk, subject: Option<&str>) -> Result<Report, Problem> {
         let (by, reason) = act::who_and_why(subject, bulk.by.as_deref(), bulk.reason.as_deref())?;
         let body = Body {
-            step: bulk.filter.step.clone().filter(|_| takes_step(&bulk.action)),
+            step: bulk.filter.step.clone().filter(|_| act::takes_step(&bulk.action)),
             input: bulk.input.clone(),
             output: bulk.output.clone(),
             ..Body::default()
@@ -197,8 +197,4 @@ fn previewed(id: shared::order::Id, outcome: Result<Outcome, shared::ports::Erro
         "applied" => Answer { outcome: "would_apply".into(), version: None, ..answer },
         _ => answer,
     }
-}
-
-fn takes_step(action: &str) -> bool {
-    matches!(action, "resubmit" | "skip" | "mark-done" | "retry-now")
 }

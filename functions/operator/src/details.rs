@@ -6,7 +6,7 @@ use edge::problem::{self, Problem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::decision::{Act, What};
+use shared::decision::Act;
 use shared::message::HistoryEntry;
 use shared::operator::Outcome;
 use shared::order::Id;
@@ -95,25 +95,16 @@ impl Operator {
     }
 
     async fn fitting(&self, task: &Task, workflow: &Workflow, name: &'static str) -> Result<Fitting, Error> {
-        let would = |step: Option<&str>| {
+        let dry_run = |step: Option<&str>| {
             let body = act::Body { step: step.map(str::to_owned), ..act::Body::default() };
-            let what = act::what(name, &body).expect("a known act")?;
-            let takes_step = matches!(
-                what,
-                What::Resubmit { .. } | What::Skip { .. } | What::MarkDone { .. } | What::RetryNow { .. }
-            );
-            let act = Act { what, by: "a dry run".into(), reason: "a dry run".into(), seen: None };
-            Ok::<_, Problem>((act, takes_step))
+            let what = act::what(name, &body).expect("a known act").expect("only a step, if it takes one");
+            Act { what, by: "a dry run".into(), reason: "a dry run".into(), seen: None }
         };
-        let (whole, takes_step) = would(None).expect("no field was given");
-        let outcome = self.engine.preview(task, &whole).await?;
+        let outcome = self.engine.preview(task, &dry_run(None)).await?;
         let mut steps = Vec::new();
-        if takes_step {
-            for spec in &workflow.steps {
-                let (one, _) = would(Some(&spec.name)).expect("the act takes a step");
-                if matches!(self.engine.preview(task, &one).await?, Outcome::Applied(_)) {
-                    steps.push(spec.name.clone());
-                }
+        for spec in workflow.steps.iter().filter(|_| act::takes_step(name)) {
+            if matches!(self.engine.preview(task, &dry_run(Some(&spec.name))).await?, Outcome::Applied(_)) {
+                steps.push(spec.name.clone());
             }
         }
         let fits = matches!(outcome, Outcome::Applied(_)) || !steps.is_empty();

@@ -1,8 +1,8 @@
 //! Who may call the local API, in the place of API Gateway's authoriser: bearer tokens, each with the claims that a JWT would
 //! carry; and how many orders a tenant may submit.
 
-use crate::client::is_here;
-use crate::system::StartError;
+use crate::data_folder::{TOKEN_FILE, write};
+use crate::start_error::StartError;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{
     ApiGatewayRequestAuthorizer, ApiGatewayRequestAuthorizerJwtDescription, ApiGatewayV2httpRequest,
@@ -16,8 +16,6 @@ use shared::order::DEFAULT_TENANT;
 use shared::visible::visible;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -25,10 +23,6 @@ use stepwarden_aws::metrics;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-/// Name of the file in the data directory that keeps the random token.
-pub const FILE: &str = "token";
-/// Name of the file beside it that keeps the URL of the system, while that runs.
-pub const URL_FILE: &str = "url";
 /// Fewest characters of a token: 16 hexadecimal digits are 64 bits.
 const LEAST: usize = 16;
 /// Most characters of a token.
@@ -198,63 +192,18 @@ fn random() -> Result<String> {
 
 /// The token in `folder`, which is made at the first start.
 fn kept(folder: &Path) -> Result<String> {
-    let path = folder.join(FILE);
+    let path = folder.join(TOKEN_FILE);
     let unusable =
         |why: String| StartError::Data(format!("the token in {}: {why}; delete it to get a new one", path.display()));
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(check(text.trim()).map_err(unusable)?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let token = random()?;
-            write(folder, &path, &token).map_err(|e| unusable(e.to_string()))?;
+            write(&path, &token).map_err(|e| unusable(e.to_string()))?;
             Ok(token)
         }
         Err(error) => Err(unusable(error.to_string()).into()),
     }
-}
-
-/// Written aside and moved, so that no kill leaves half of it. Nobody but its owner may read it.
-fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
-    stepwarden_guard::folder::create(folder)?;
-    let aside = path.with_extension("new");
-    let _ = std::fs::remove_file(&aside);
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-    writeln!(file, "{text}")?;
-    file.sync_all()?;
-    std::fs::rename(&aside, path)
-}
-
-/// Keeps `url` in `folder` for the verbs that speak to the system, until it is dropped.
-#[must_use]
-pub fn keep_url(folder: &Path, url: &str) -> KeptUrl {
-    let kept = KeptUrl { path: folder.join(URL_FILE), url: url.to_owned() };
-    // A convenience: without it a person gives --url.
-    if let Err(error) = write(folder, &kept.path, url) {
-        tracing::warn!("cannot keep the URL in {}: {error}", kept.path.display());
-    }
-    kept
-}
-
-/// The URL of a system, in a file for as long as that runs.
-pub struct KeptUrl {
-    path: PathBuf,
-    url: String,
-}
-
-impl Drop for KeptUrl {
-    fn drop(&mut self) {
-        // Another system that was started here meanwhile has put its own there.
-        if std::fs::read_to_string(&self.path).is_ok_and(|kept| kept.trim() == self.url) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// The URL that a system keeps in `folder`. Only one on this machine: whoever made the folder could name another, and would be
-/// sent the token of the environment.
-#[must_use]
-pub fn kept_url(folder: &Path) -> Option<String> {
-    let url = std::fs::read_to_string(folder.join(URL_FILE)).ok()?;
-    Some(url.trim().to_owned()).filter(|url| is_here(url))
 }
 
 fn read(path: &Path) -> Result<Vec<Entry>> {
@@ -356,23 +305,6 @@ mod tests {
         for bad in ["short", "with a space in it", &"x".repeat(201)] {
             let error = Access::open(&Options { token: Some(bad.into()), ..Options::default() }).err().unwrap();
             assert!(error.downcast_ref::<StartError>().is_some() && error.to_string().contains("STEPWARDEN_TOKEN"));
-        }
-    }
-
-    // What a system keeps is gone with it, and is never that of another one, nor of another machine.
-    #[test]
-    fn the_url_is_kept_while_its_system_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = keep_url(folder.path(), "http://127.0.0.1:8080");
-        assert_eq!(kept_url(folder.path()).as_deref(), Some("http://127.0.0.1:8080"));
-        let second = keep_url(folder.path(), "http://127.0.0.1:9090");
-        drop(first);
-        assert_eq!(kept_url(folder.path()).as_deref(), Some("http://127.0.0.1:9090"));
-        drop(second);
-        assert!(!folder.path().join(URL_FILE).exists());
-        for other in ["https://evil.example", "http://127.0.0.1.evil.example", "no URL", ""] {
-            std::fs::write(folder.path().join(URL_FILE), other).unwrap();
-            assert_eq!(kept_url(folder.path()), None, "{other}");
         }
     }
 

@@ -8,16 +8,19 @@
 //! A free place goes to the tenant with the fewest submissions in progress, so no tenant waits behind all submissions
 //! of another: in a single queue, 400 connections of one tenant left another 4 of 27.
 
-use crate::http::Handler;
-use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth::{TENANT_CLAIM, tenant};
 use edge::http::refuse;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use submit::problem;
 use tokio::sync::oneshot;
+
+/// A function behind the API.
+pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, ApiGatewayV2httpResponse> + Send + Sync>;
 
 /// Longest wait for a place: enough for a burst, and well below the time after which a call of the store is tried again.
 const WAIT: Duration = Duration::from_millis(250);
@@ -137,7 +140,6 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aws_lambda_events::event::apigw::ApiGatewayV2httpResponse;
     use tokio::sync::watch;
 
     fn event(method: &str, path: &str) -> ApiGatewayV2httpRequest {
@@ -145,6 +147,12 @@ mod tests {
         event.raw_path = Some(path.into());
         event.request_context.http.method = method.parse().unwrap();
         event
+    }
+
+    fn accepted() -> ApiGatewayV2httpResponse {
+        let mut answer = ApiGatewayV2httpResponse::default();
+        answer.status_code = 202;
+        answer
     }
 
     fn of(tenant: &str) -> ApiGatewayV2httpRequest {
@@ -163,9 +171,7 @@ mod tests {
         let slow: Handler = Arc::new(|_| {
             async {
                 tokio::time::sleep(Duration::from_millis(40)).await;
-                let mut answer = ApiGatewayV2httpResponse::default();
-                answer.status_code = 202;
-                answer
+                accepted()
             }
             .boxed()
         });
@@ -205,9 +211,7 @@ mod tests {
                 if is_submission(&event) {
                     answers.wait_for(|answers| *answers).await.unwrap();
                 }
-                let mut answer = ApiGatewayV2httpResponse::default();
-                answer.status_code = 202;
-                answer
+                accepted()
             }
             .boxed()
         });

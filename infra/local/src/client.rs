@@ -1,16 +1,15 @@
 //! The API of a running system, as the command line asks it.
 
+use crate::data_folder::{is_here, kept_token};
 use anyhow::{Context, Result};
 use reqwest::header::{ETAG, HeaderMap, IF_NONE_MATCH};
-use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
 /// Longest wait for one answer: a long poll takes 20 s, as a call of many acts does.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Where `stepwarden up` keeps its data unless it is told otherwise.
-pub const DATA: &str = ".stepwarden";
 
 /// Why there is no good answer. One line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +85,6 @@ impl std::fmt::Display for Refusal {
 
 impl Error {
     /// The same call cannot go well: the caller has to mend it.
-    #[must_use]
     pub fn is_wrong_use(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => false,
@@ -100,7 +98,6 @@ impl Error {
     }
 
     /// The same call may go well later.
-    #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
@@ -135,39 +132,27 @@ pub struct Answer {
 impl Api {
     /// The API below `url`. Without a token, and if the API is on this machine, the one that `stepwarden up` keeps in
     /// `data` is taken.
-    ///
-    /// # Errors
-    /// The HTTP client cannot be made.
     pub fn new(url: &str, token: Option<String>, data: &Path) -> Result<Self> {
         let http = Client::builder().timeout(TIMEOUT);
         // A proxy is another machine: it would be told the token that is kept here, and call itself.
         let http = if is_here(url) { http.no_proxy() } else { http };
         let http = http.build().context("making the HTTP client")?;
-        let token = token.filter(|token| !token.is_empty()).or_else(|| kept(url, data));
+        let token = token.filter(|token| !token.is_empty()).or_else(|| kept_token(url, data));
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token })
     }
 
     /// What a route answers.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
     pub async fn read(&self, path: &str) -> Result<Value, Error> {
         Ok(self.ask(self.request(Method::GET, path)).await?.body)
     }
 
     /// The same with a body.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
         Ok(self.ask(self.request(Method::POST, path).json(body)).await?.body)
     }
 
     /// How an order stands, and its ETag; with `known`, an ETag, not before it is another one or `wait_s` is over: `None`
     /// if it is still the same.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
     pub async fn order(&self, id: &str, known: Option<&str>, wait_s: u64) -> Result<Option<(Value, String)>, Error> {
         let mut request = self.request(Method::GET, &format!("/orders/{}?wait={wait_s}", segment(id)?));
         if let Some(known) = known {
@@ -188,9 +173,6 @@ impl Api {
     }
 
     /// Sends it.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
     pub async fn ask(&self, request: RequestBuilder) -> Result<Answer, Error> {
         let lost = |error: reqwest::Error| Error::NoAnswer { url: self.url.clone(), cause: cause(&error) };
         let answer = request.send().await.map_err(lost)?;
@@ -219,22 +201,7 @@ pub fn cause(error: &dyn std::error::Error) -> String {
     last.to_string()
 }
 
-/// The token of the local system that keeps its data in this folder. It is sent to no other machine.
-fn kept(url: &str, data: &Path) -> Option<String> {
-    let token = is_here(url).then(|| std::fs::read_to_string(data.join(crate::access::FILE)).ok()).flatten()?;
-    Some(token.trim().to_owned())
-}
-
-/// Whether `url` is on this machine.
-#[must_use]
-pub fn is_here(url: &str) -> bool {
-    Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(stepwarden_guard::host::is_loopback))
-}
-
 /// An id or a name as one part of a path: neither has a character that means something there.
-///
-/// # Errors
-/// It has one.
 pub fn segment(id: &str) -> Result<&str, Error> {
     let good = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if good { Ok(id) } else { Err(Error::Name(id.to_owned())) }

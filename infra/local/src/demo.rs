@@ -4,13 +4,15 @@ mod report;
 
 pub use report::{Report, calls};
 
+use crate::cli::args::Demo;
 use crate::process;
 use crate::say;
-use crate::system::{Backend, Options, System};
+use crate::system::{Options, System};
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, stream};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::StatusCode;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::engine::Save;
 use shared::order::Id;
@@ -19,12 +21,12 @@ use shared::task::{ProcessState, Task};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use stepwarden_aws::ReplyQueues;
 use stepwarden_embedded::Durability;
 use stepwarden_remotes::{Faults, Service, ServiceFaults};
+use submit::http::Accepted;
 use submit::workflows::Workflows;
 
 /// The 830 orders of the repository.
@@ -40,24 +42,6 @@ const PRINT: Duration = Duration::from_secs(2);
 const DOWN_AGENT: &str = "payment";
 const DOWN_AFTER: f64 = 0.25;
 const DOWN_FOR: Duration = Duration::from_secs(6);
-
-/// What `demo` is told on the command line.
-pub struct Settings {
-    /// A file of orders, one JSON object a line; `None` takes the repository's 830.
-    pub file: Option<PathBuf>,
-    /// Share of calls to remote services that fail and may be tried again.
-    pub transient: f64,
-    /// Share of calls that are never answered.
-    pub hang: f64,
-    /// Share of orders' steps that are refused for good.
-    pub permanent: f64,
-    /// Seed of the faults.
-    pub seed: u64,
-    /// The workflows orders are accepted for.
-    pub workflows: Workflows,
-    /// Print one JSON object, and nothing on the way.
-    pub json: bool,
-}
 
 /// Where every order stands, kept up to date by the engine's observer.
 #[derive(Default)]
@@ -97,8 +81,8 @@ fn look<T>(board: &Shared, at: impl FnOnce(&mut Board) -> T) -> T {
 ///
 /// # Errors
 /// The system does not start, or an order is refused.
-pub async fn run(settings: Settings) -> Result<bool> {
-    let orders = read_orders(&settings)?;
+pub async fn run(demo: &Demo, workflows: Workflows) -> Result<bool> {
+    let orders = read_orders(demo.file.as_deref())?;
     let board = Shared::default();
     let folder =
         tempfile::Builder::new().prefix("stepwarden-demo-").tempdir().context("creating a temporary directory")?;
@@ -106,39 +90,28 @@ pub async fn run(settings: Settings) -> Result<bool> {
         let board = Arc::clone(&board);
         Arc::new(move |save: &Save<'_>| look(&board, |b| b.note(save.task)))
     };
-    let system = System::start(Options {
-        backend: Backend::Embedded { data: Some(folder.path().to_owned()), durability: Durability::Full },
-        port: 0,
-        workflows: settings.workflows.clone(),
-        reply_queues: ReplyQueues::default(),
-        observer: Some(observer),
-        cache: 20_000,
-        pools: shared::pools::Layout::new(),
-        urls: BTreeMap::new(),
-        access: Default::default(),
-        external_agents: Vec::new(),
-    })
-    .await?;
+    let options = Options::embedded(Some(folder.path().to_owned()), Durability::Full, workflows);
+    let system = System::start(Options { observer: Some(observer), ..options }).await?;
     let faults = ServiceFaults {
-        transient: settings.transient,
-        hang: settings.hang,
-        permanent: settings.permanent,
+        transient: demo.transient,
+        hang: demo.hang,
+        permanent: demo.permanent,
         ..ServiceFaults::default()
     };
     let all = Service::ALL.into_iter().map(|service| (service, faults.clone()));
-    let faults = Faults { seed: settings.seed, services: all.collect() };
+    let faults = Faults { seed: demo.seed, services: all.collect() };
     system.remotes.set_faults(faults).map_err(|e| anyhow::anyhow!("{e}"))?;
-    if !settings.json {
+    if !demo.json {
         say!("{}", system.url);
         say!(
             "{} orders: reserve and check fraud in parallel, then charge, then ship\n\
          faults: {:.0} % transient, {:.0} % hangs, {:.0} % permanent (seed {}); the {DOWN_AGENT} agent is down for {} s\n\
          data: {} (fsync before every answer)\n",
             orders.len(),
-            settings.transient * 100.0,
-            settings.hang * 100.0,
-            settings.permanent * 100.0,
-            settings.seed,
+            demo.transient * 100.0,
+            demo.hang * 100.0,
+            demo.permanent * 100.0,
+            demo.seed,
             DOWN_FOR.as_secs(),
             folder.path().display(),
         );
@@ -148,7 +121,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let cpu = process::cpu_time();
     let counts = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::counts).unwrap_or_default();
     let total = orders.len() as u64;
-    let watching = tokio::spawn(watch(Arc::clone(&board), total, begin, settings.json));
+    let watching = tokio::spawn(watch(Arc::clone(&board), total, begin, demo.json));
     // Side by side: nobody has to be told of the orders still to be submitted once the reader is gone.
     let watched = async { watching.await.context("watching the orders")? };
     let run = async { tokio::try_join!(submit_all(&system, orders), watched) };
@@ -160,7 +133,7 @@ pub async fn run(settings: Settings) -> Result<bool> {
     let cpu = cpu.zip(process::cpu_time()).map(|(before, after)| after.saturating_sub(before));
     let tasks = load_all(&system, &ids).await?;
     let report = Report::new(&system, &tasks, took.unwrap_or_else(|| begin.elapsed()), cpu, &counts)?;
-    if settings.json {
+    if demo.json {
         say!("{}", serde_json::to_string_pretty(&report).context("printing the report")?);
     } else {
         report.print()?;
@@ -169,8 +142,8 @@ pub async fn run(settings: Settings) -> Result<bool> {
     Ok(took.is_some() && report.ok)
 }
 
-fn read_orders(settings: &Settings) -> Result<Vec<Value>> {
-    let (name, text) = match &settings.file {
+fn read_orders(file: Option<&Path>) -> Result<Vec<Value>> {
+    let (name, text) = match file {
         None => ("the built-in orders".to_owned(), ORDERS.to_owned()),
         Some(path) => {
             let name = path.display().to_string();
@@ -208,8 +181,8 @@ async fn submit_all(system: &System, orders: Vec<Value>) -> Result<Vec<Id>> {
             };
             let status = answer.status();
             let body: Value = answer.json().await.with_context(|| format!("reading the answer for order {key}"))?;
-            match body["order_id"].as_str() {
-                Some(id) if status.is_success() => Ok(Id(id.to_owned())),
+            match Accepted::deserialize(&body) {
+                Ok(accepted) if status.is_success() => Ok(accepted.order_id),
                 _ => bail!("order {key} (line {}) was refused: {status} {body}", n + 1),
             }
         }

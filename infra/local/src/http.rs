@@ -2,6 +2,7 @@
 //! handler's answer back.
 
 use crate::access::Access;
+use crate::admission::Handler;
 use aws_lambda_events::encodings::Body as LambdaBody;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use axum::Router;
@@ -10,16 +11,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use edge::http::refuse;
-use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_guard::host;
 use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use submit::problem::{self, Problem};
 use tokio::net::TcpListener;
-
-/// A function behind the API.
-pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, ApiGatewayV2httpResponse> + Send + Sync>;
 
 /// Largest body read, in bytes: enough for the handler to see that a submission is too large, and to say by how much.
 const MAX_READ: usize = 1024 * 1024;

@@ -5,17 +5,19 @@
 
 pub mod access;
 pub mod admission;
-pub mod bench;
+mod bench;
 pub mod cli;
-pub mod client;
-pub mod demo;
-pub mod doctor;
+mod client;
+mod data_folder;
+mod demo;
+mod doctor;
 pub mod http;
-pub mod log;
+mod log;
 mod predecessor;
-pub mod process;
+mod process;
 pub mod pump;
 pub mod queue_turns;
-pub mod simulate;
-pub mod stdout;
+mod simulate;
+mod start_error;
+mod stdout;
 pub mod system;

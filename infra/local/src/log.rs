@@ -29,7 +29,6 @@ pub struct Log {
 
 impl Log {
     /// Starts the thread, which writes to `out`.
-    #[must_use]
     pub fn start(out: impl Write + Send + 'static) -> Self {
         let (lines, waiting) = sync_channel(MOST);
         let left_out = Arc::new(AtomicUsize::new(0));

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 /// User and system time so far.
-#[must_use]
 pub fn cpu_time() -> Option<Duration> {
     /// Linux reports in hundredths of a second on every architecture (`USER_HZ`).
     const TICK_MS: u64 = 10;
@@ -15,7 +14,6 @@ pub fn cpu_time() -> Option<Duration> {
 }
 
 /// Resident memory now and at its peak, in bytes.
-#[must_use]
 pub fn memory() -> Option<(u64, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| {

@@ -1,43 +1,17 @@
 //! `stepwarden simulate`: a workflow under faults, in virtual time.
 
-use crate::system::StartError;
+use crate::cli::args::Simulate;
+use crate::start_error::StartError;
 use anyhow::Result;
 use serde_json::json;
 use shared::workflow::file::{Error, Known, parse};
 use shared::workflow::{USUAL_SKEW, Workflow};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
-/// Most seeds of one report: each run is kept until its end.
-pub const MOST_SEEDS: u64 = 1_000_000;
-/// The highest seed to begin with: the last of the seeds after it is still a number of 64 bits.
-pub const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
-
-/// What is to be simulated.
-pub struct Options {
-    /// A workflow file; `None` takes those that the project itself is tested with.
-    pub file: Option<PathBuf>,
-    /// Agents that it may name beside those of the project.
-    pub external_agents: Vec<String>,
-    /// How many seeds, at most [`MOST_SEEDS`].
-    pub seeds: u64,
-    /// The first of them, at most [`LAST_FIRST`].
-    pub first: u64,
-    /// Only this one, with its trace.
-    pub seed: Option<u64>,
-    /// One run in so many goes over the DynamoDB adapter; 0: none.
-    pub real_every: u64,
-    /// Print one JSON object.
-    pub json: bool,
-}
-
 /// Plays the seeds and prints what they came to; true if every order ended well.
-///
-/// # Errors
-/// A workflow file that cannot be read or is wrong.
-pub fn main(options: &Options) -> Result<bool> {
+pub fn main(options: &Simulate) -> Result<bool> {
     let workflows = match &options.file {
         Some(file) => {
             let unreadable =
@@ -54,7 +28,7 @@ pub fn main(options: &Options) -> Result<bool> {
         }
         None => workflows(),
     };
-    let settings = Settings { workflows, real_every: options.real_every, command: command(options) };
+    let settings = Settings { workflows, real_every: options.adapter_every, command: command(options) };
     if let Some(seed) = options.seed {
         return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
     }
@@ -76,12 +50,12 @@ pub fn main(options: &Options) -> Result<bool> {
 
 /// The command that plays a seed in the same way, without the seed: with another workflow or another share of runs over the
 /// adapter a seed is another run.
-fn command(options: &Options) -> String {
+fn command(options: &Simulate) -> String {
     let mut words = vec!["stepwarden".to_owned(), "simulate".to_owned()];
     words.extend(options.file.iter().map(|file| quoted(&file.display().to_string())));
     words.extend(options.external_agents.iter().map(|agent| format!("--external-agent {}", quoted(agent))));
-    if options.real_every != ADAPTER_EVERY {
-        words.push(format!("--adapter-every {}", options.real_every));
+    if options.adapter_every != ADAPTER_EVERY {
+        words.push(format!("--adapter-every {}", options.adapter_every));
     }
     words.join(" ")
 }
@@ -119,25 +93,22 @@ fn one(run: &Run, json: bool) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::{Cli, Command};
 
-    fn options() -> Options {
-        let real_every = ADAPTER_EVERY;
-        Options { file: None, external_agents: Vec::new(), seeds: 1000, first: 0, seed: None, real_every, json: false }
+    fn options(words: &[&str]) -> Simulate {
+        match <Cli as clap::Parser>::parse_from([&["stepwarden", "simulate"], words].concat()).command {
+            Some(Command::Simulate(options)) => options,
+            _ => unreachable!("it was asked for"),
+        }
     }
 
     // What is left out of the command would make the seed another run.
     #[test]
     fn a_seed_is_played_again_with_the_same_file_and_flags() {
-        assert_eq!(command(&options()), "stepwarden simulate");
-        let all = Options {
-            file: Some("my flows/gift's.toml".into()),
-            external_agents: vec!["gift-wrap".into(), "post".into()],
-            real_every: 0,
-            ..options()
-        };
-        assert_eq!(
-            command(&all),
-            "stepwarden simulate 'my flows/gift'\\''s.toml' --external-agent gift-wrap --external-agent post --adapter-every 0"
-        );
+        assert_eq!(command(&options(&[])), "stepwarden simulate");
+        let all = "--external-agent gift-wrap --external-agent post --adapter-every 0";
+        let mut words: Vec<&str> = all.split(' ').collect();
+        words.extend(["my flows/gift's.toml", "--json", "--first", "7"]);
+        assert_eq!(command(&options(&words)), format!("stepwarden simulate 'my flows/gift'\\''s.toml' {all}"));
     }
 }

@@ -10,9 +10,6 @@ pub const READER_GONE: u8 = 128 + 13;
 
 /// Writes `text`. What others sent may be in it, so characters that would act on a terminal are written as their escapes in
 /// JSON: a program that reads JSON here gets the same values.
-///
-/// # Errors
-/// Standard output cannot be written to.
 pub fn write(text: Arguments<'_>) -> Result<()> {
     let text = text.to_string();
     let shown = escape(&text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'));
@@ -20,9 +17,6 @@ pub fn write(text: Arguments<'_>) -> Result<()> {
 }
 
 /// Writes `text`, which may have colours: they are left out where nobody would see them, or `NO_COLOR` is set.
-///
-/// # Errors
-/// Standard output cannot be written to.
 pub fn styled(text: &str) -> Result<()> {
     // Escape sequences of others are gone: `show::text` has replaced them.
     let shown = escape(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t' | '\u{1b}'));
@@ -30,7 +24,6 @@ pub fn styled(text: &str) -> Result<()> {
 }
 
 /// Whether `error` says that nobody reads standard output any more.
-#[must_use]
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
 }

@@ -6,6 +6,7 @@ use crate::http;
 use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
 use crate::queue_turns::Gate;
+use crate::start_error::StartError;
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -54,6 +55,9 @@ const STORE_CONCURRENCY: usize = 16;
 /// The same for each agent's pool: its calls wait for a remote service.
 const AGENT_CONCURRENCY: usize = 64;
 
+/// Tasks and inputs kept in memory between messages.
+pub const CACHE: usize = 20_000;
+
 /// Path of the metrics, which only the local system serves.
 const METRICS: &str = "/metrics";
 
@@ -97,15 +101,23 @@ pub struct Options {
     pub external_agents: Vec<String>,
 }
 
-/// Why it did not start, for the exit code: these are the user's to mend.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The port is taken.
-    #[error("port {0} is in use by another program; choose another port with --port, or 0 for any free port")]
-    PortInUse(u16),
-    /// The data directory is damaged, in use, or of a newer version; a pool or an agent is named wrongly; a secret is missing.
-    #[error("{0}")]
-    Data(String),
+impl Options {
+    /// A system on embedded endpoints at any free ports, for orders of these workflows, with everything else as usual.
+    #[must_use]
+    pub fn embedded(data: Option<PathBuf>, durability: Durability, workflows: Workflows) -> Self {
+        Self {
+            backend: Backend::Embedded { data, durability },
+            port: 0,
+            workflows,
+            reply_queues: ReplyQueues::default(),
+            observer: None,
+            cache: CACHE,
+            pools: Layout::new(),
+            urls: BTreeMap::new(),
+            access: access::Options::default(),
+            external_agents: Vec::new(),
+        }
+    }
 }
 
 /// A running system.
@@ -246,7 +258,10 @@ impl System {
 }
 
 /// The API's routes, as API Gateway would part them between two functions.
-fn route(submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>, operator: &Arc<Operator>) -> http::Handler {
+fn route(
+    submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
+    operator: &Arc<Operator>,
+) -> admission::Handler {
     let (submit, operator) = (Arc::clone(submit), Arc::clone(operator));
     Arc::new(move |event| {
         let (submit, operator) = (Arc::clone(&submit), Arc::clone(&operator));
@@ -441,14 +456,20 @@ fn start_pumps(
     let messenger = Arc::new(SqsMessenger::new(clients, config));
     let own = config.agents.iter().filter(|agent| !config.external_agents.contains(agent));
     for pool in own.flat_map(|agent| config.pools_of(agent)) {
-        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        let act: pump::Handler = Arc::new(move |event| {
-            let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-            async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
-        });
+        let act = agent_handler(&runtime, &messenger);
         switches.insert(pool.to_owned(), start(config.pool_queues(pool), AGENT_CONCURRENCY, act));
     }
     switches
+}
+
+/// What takes the requests of agents in this process.
+#[must_use]
+pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger>) -> pump::Handler {
+    let (runtime, messenger) = (Arc::clone(runtime), Arc::clone(messenger));
+    Arc::new(move |event| {
+        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
+        async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+    })
 }
 
 /// The supervisor's schedule.

@@ -3,7 +3,7 @@
 
 use crate::pump::{self, Source, UnderWay, Work};
 use crate::queue_turns::Gate;
-use crate::system::{NAME_PREFIX, local_config};
+use crate::system::{NAME_PREFIX, agent_handler, local_config};
 use agent::{Agent, AgentError, Call, Runtime, breaker};
 use anyhow::{Context, Result};
 use futures::FutureExt;
@@ -69,9 +69,6 @@ impl Agent for Worker {
 }
 
 /// Serves until it is killed, at the endpoints at `url`.
-///
-/// # Errors
-/// The queue is not there.
 pub async fn serve(url: &str) -> Result<()> {
     let clients = Clients::unsigned(url);
     let mut config = local_config(stepwarden_aws::ReplyQueues::default(), Layout::new(), vec![NAME.to_owned()], 1);
@@ -82,11 +79,7 @@ pub async fn serve(url: &str) -> Result<()> {
     config.queue_prefix = source.strip_suffix(&own).context("the queue has an unexpected name")?.to_owned();
     let settings = agent::Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
     let runtime = Arc::new(Runtime::new(vec![Arc::new(Worker)], settings, wall_clock()));
-    let messenger = Arc::new(SqsMessenger::new(&clients, &config));
-    let act: pump::Handler = Arc::new(move |event| {
-        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
-    });
+    let act = agent_handler(&runtime, &Arc::new(SqsMessenger::new(&clients, &config)));
     let work = Work::Begun(UnderWay::default());
     let source = Source { sqs: clients.sqs, url: source, gate: Gate::new(CONCURRENCY, 1), class: 0, work };
     let (_pause, paused) = watch::channel(false);

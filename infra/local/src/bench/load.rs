@@ -1,9 +1,11 @@
 //! Orders for a system in this process, and when each of them ended.
 
+use super::lock;
 use super::report::{Latency, Rate, Throughput, over_time};
-use super::{Settings, System};
+use crate::cli::args::Bench;
 use crate::demo::calls;
 use crate::process;
+use crate::system::System;
 use anyhow::{Context, Result};
 use edge::problem::Problem;
 use futures::{StreamExt, stream};
@@ -14,7 +16,7 @@ use shared::task::ProcessState;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stepwarden_aws::{DynamoStore, SqsMessenger};
 use submit::Submit;
@@ -151,16 +153,16 @@ impl Load {
 }
 
 /// Many orders at once.
-pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Result<Throughput> {
+pub async fn throughput(system: &System, load: &Load, bench: &Bench) -> Result<Throughput> {
     let board = &load.board;
     *lock(&board.ends) = Some(Vec::new());
     board.ended.store(0, Ordering::Relaxed);
     let endpoints = system.endpoints.as_ref().context("the benchmark runs on the embedded endpoints")?;
     let (counts, cpu) = (endpoints.counts(), process::cpu_time());
-    let begins = work_off(system, load, settings).await?;
+    let begins = work_off(system, load, bench).await?;
     let counts = endpoints.counts().since(&counts);
     let cpu = cpu.zip(process::cpu_time()).map(|(before, after)| after.saturating_sub(before));
-    let orders = settings.orders as f64;
+    let orders = bench.orders as f64;
     let ends = lock(&board.ends).take().unwrap_or_default();
     let ends_s = scheduling_seconds(&begins, &ends);
     let tenth = (ends_s.len() / 10).max(1);
@@ -170,9 +172,9 @@ pub async fn throughput(system: &System, load: &Load, settings: &Settings) -> Re
         orders_per_second: rate(0.0, last_s, ends_s.len()),
         orders_per_second_first_tenth: rate(0.0, ends_s[tenth - 1], tenth),
         orders_per_second_last_tenth: rate(ends_s[ends_s.len() - tenth], last_s, tenth),
-        orders: settings.orders,
-        in_flight: settings.backlog.is_none().then_some(settings.in_flight),
-        backlog: settings.backlog,
+        orders: bench.orders,
+        in_flight: bench.backlog.is_none().then_some(bench.in_flight),
+        backlog: bench.backlog(),
         cpu_ms_per_order: cpu.map(|c| c.as_secs_f64() * 1000.0 / orders),
         dynamodb_calls_per_order: calls(&counts, "DynamoDB") as f64 / orders,
         sends_per_order: counts.messages_sent as f64 / orders,
@@ -201,11 +203,11 @@ fn scheduling_seconds(begins: &[Instant], ends: &[Instant]) -> Vec<f64> {
 }
 
 /// Answers when the scheduler began: with a backlog, after the last submission of each.
-async fn work_off(system: &System, load: &Load, settings: &Settings) -> Result<Vec<Instant>> {
-    let orders = settings.orders;
+async fn work_off(system: &System, load: &Load, bench: &Bench) -> Result<Vec<Instant>> {
+    let orders = bench.orders;
     let run = Run { load, orders, begin: Instant::now(), said_s: AtomicU64::new(0), submitted: AtomicU64::new(0) };
-    let Some(backlog) = settings.backlog else {
-        run.submit(0..orders, settings.in_flight as u64).await?;
+    let Some(backlog) = bench.backlog() else {
+        run.submit(0..orders, bench.in_flight as u64).await?;
         run.wait_for(orders).await?;
         return Ok(vec![run.begin]);
     };
@@ -302,34 +304,22 @@ impl Run<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::{Cli, Command};
     use stepwarden_aws::config::queue;
 
-    fn settings() -> Settings {
-        Settings {
-            parts: Vec::new(),
-            orders: 1,
-            single: 1,
-            in_flight: 1,
-            backlog: None,
-            rates: Vec::new(),
-            rate_for: STUCK,
-            kills: 1,
-            steady: None,
-            durability: None,
-            data: None,
+    fn bench(words: &[&str]) -> Bench {
+        match <Cli as clap::Parser>::parse_from([&["stepwarden", "bench", "--memory"], words].concat()).command {
+            Some(Command::Bench(bench)) => bench,
+            _ => unreachable!("it was asked for"),
         }
     }
 
     async fn system() -> (System, Load) {
         let board = Arc::new(Board::default());
-        let system = super::super::start(&settings(), None, &board).await.unwrap();
+        let system = super::super::start(&bench(&[]), None, &board).await.unwrap();
         let submit = Arc::clone(&system.submit);
         (system, Load { submit, board })
     }
@@ -354,8 +344,8 @@ mod tests {
         let (system, load) = system().await;
         *lock(&load.board.ends) = Some(Vec::new());
         // So many that the first one could end while the last ones are submitted.
-        let settings = Settings { orders: 250, backlog: Some(100), ..settings() };
-        let begins = tokio::time::timeout(STUCK, work_off(&system, &load, &settings)).await.unwrap().unwrap();
+        let bench = bench(&["--orders", "250", "--backlog", "100"]);
+        let begins = tokio::time::timeout(STUCK, work_off(&system, &load, &bench)).await.unwrap().unwrap();
         let ends = lock(&load.board.ends).take().unwrap();
         let ended_before: Vec<usize> = begins.iter().map(|b| ends.iter().filter(|end| *end < b).count()).collect();
         assert_eq!((ended_before, ends.len()), (vec![0, 100, 200], 250));

@@ -4,24 +4,28 @@
 //! the scheduler together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, NAME, WORK};
+use super::lock;
 use super::report::quantile;
 use crate::client::Api;
 use crate::say;
 use crate::system::SKEW;
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use shared::order::Id;
+use shared::task::ProcessState;
 use shared::time::{Timestamp, plus};
+use shared::view::Status;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stepwarden_embedded::Durability;
+use submit::http::Accepted;
 use tokio::sync::oneshot;
 
 /// Time for each attempt at a step. An attempt that failed is repeated at once.
@@ -170,7 +174,7 @@ impl<'a> World<'a> {
     }
 
     /// Orders one after the other, so that they stand at all their steps when this returns.
-    async fn submit(&self, name: &str) -> Result<Vec<String>> {
+    async fn submit(&self, name: &str) -> Result<Vec<Id>> {
         let (begin, mut ids) = (Instant::now(), Vec::new());
         for n in 0..ORDERS {
             let order = json!({"workflow": "bench", "input": {"number": n}});
@@ -182,7 +186,7 @@ impl<'a> World<'a> {
                     answer => break answer?,
                 }
             };
-            ids.push(answer.body["order_id"].as_str().context("an order without an id")?.to_owned());
+            ids.push(Accepted::deserialize(answer.body).context("reading the answer to an order")?.order_id);
             tokio::time::sleep(APART).await;
         }
         Ok(ids)
@@ -212,15 +216,19 @@ impl<'a> World<'a> {
     }
 
     /// Returns when the last of them has ended.
-    async fn wait_for(&self, orders: &[String]) -> Result<()> {
+    async fn wait_for(&self, orders: &[Id]) -> Result<()> {
         let begin = Instant::now();
         for id in orders {
             loop {
                 let order = self.api.read(&format!("/orders/{id}")).await;
-                match order.as_ref().map(|order| order["state"].as_str()) {
-                    Ok(Some("Processed")) => break,
-                    Ok(Some("Pending" | "Processing")) => {}
-                    Ok(_) => anyhow::bail!("order {id} did not end well: {}", order.unwrap_or(Value::Null)),
+                match order {
+                    Ok(order) => match Status::deserialize(&order).context("reading an order")?.state {
+                        ProcessState::Processed => break,
+                        ProcessState::Pending | ProcessState::Processing => {}
+                        ProcessState::Undoing | ProcessState::Undone | ProcessState::Error => {
+                            anyhow::bail!("order {id} did not end well: {order}")
+                        }
+                    },
                     Err(error) => ensure!(error.is_passing(), "order {id}: {error}"),
                 }
                 ensure!(begin.elapsed() < PATIENCE, "order {id} did not end within {} s", PATIENCE.as_secs());
@@ -316,9 +324,6 @@ fn free_ports() -> Result<u16> {
 
 impl Recovery {
     /// Writes it to standard output, for people.
-    ///
-    /// # Errors
-    /// Standard output cannot be written to.
     pub fn say(&self) -> Result<()> {
         say!("recovery            steps of {} ms with a timeout of {} ms", self.step_ms, self.timeout_ms);
         for (name, killed) in [("agent", &self.agent), ("scheduler", &self.scheduler), ("everything", &self.everything)]
@@ -338,10 +343,6 @@ impl Recovery {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What was measured, for programs and for people.
 
-use super::{Recovery, Steady};
+use super::recovery::Recovery;
+use super::steady::Steady;
 use crate::say;
 use anyhow::Result;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use stepwarden_embedded::Durability;
 const BINS: usize = 60;
 
 /// What was measured. A part that was left out has no fields.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// Version of Stepwarden.
     pub version: &'static str,
@@ -103,7 +104,6 @@ pub struct Latency {
 
 impl Latency {
     /// Of these milliseconds, in any order; all zero of none.
-    #[must_use]
     pub fn of(mut latencies: Vec<f64>) -> Self {
         latencies.sort_by(f64::total_cmp);
         Self {
@@ -135,7 +135,6 @@ pub struct Rate {
 
 impl Report {
     /// Of this machine, with nothing measured yet.
-    #[must_use]
     pub fn begin(durability: Option<Durability>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -147,20 +146,11 @@ impl Report {
                 Some(Durability::Process) => "written before every answer: survives kill -9, not a power failure",
                 None => "memory only",
             },
-            throughput: None,
-            single: None,
-            idle_memory_bytes: None,
-            peak_memory_bytes: None,
-            rates: Vec::new(),
-            recovery: None,
-            steady: None,
+            ..Self::default()
         }
     }
 
     /// Writes it to standard output, for people.
-    ///
-    /// # Errors
-    /// Standard output cannot be written to.
     pub fn say(&self) -> Result<()> {
         say!("machine             {} x {}", self.cpus, self.cpu_model);
         say!("durability          {}", self.durability);

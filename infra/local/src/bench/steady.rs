@@ -120,9 +120,6 @@ fn quarters(samples: &[Sample]) -> [u64; 4] {
 
 impl Steady {
     /// Writes it to standard output, for people.
-    ///
-    /// # Errors
-    /// Standard output cannot be written to.
     pub fn say(&self) -> Result<()> {
         let Self { orders, seconds, refused, latency, memory_quarters_bytes, .. } = self;
         say!("steady              {orders} orders in {seconds:.0} s, {refused} refused, {latency}");

@@ -3,7 +3,7 @@
 use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
 use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
-use crate::client::{Api, DATA, Error, segment};
+use crate::client::{Error, segment};
 use crate::stdout;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -28,17 +28,14 @@ use submit::http::{Accepted, History};
 const SHORT: usize = 60;
 
 /// Asks, and shows what is answered.
-///
-/// # Errors
-/// No answer, a refusal, or a file that cannot be read.
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Submit(submit) => return self::submit(submit).await,
-        Command::Watch(Watch { id, until, at }) => return watch::run(&api(&at)?, &id, until.timeout, at.json).await,
+        Command::Watch(Watch { id, until, at }) => return watch::run(&at.api()?, &id, until.timeout, at.json).await,
         Command::Bulk(wanted) => return bulk::run(*wanted).await,
         Command::Get(get) => self::get(get).await?,
         Command::History(One { id, at }) => {
-            let answer = api(&at)?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
+            let answer = at.api()?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
             print(&at, &answer, |History { history, .. }| show::history(&history))?;
         }
         Command::List(list) => self::list(list).await?,
@@ -71,15 +68,6 @@ pub async fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The API that the arguments name.
-///
-/// # Errors
-/// The HTTP client cannot be made.
-pub(super) fn api(at: &At) -> Result<Api> {
-    let data = Path::new(DATA);
-    Api::new(&at.url(data), at.token.clone(), data)
-}
-
 /// What `people` makes of the answer; for programs the answer as it came, and so if another version of the system sent it.
 fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) -> String) -> Result<()> {
     match show::read(answer).filter(|_| !at.json) {
@@ -92,18 +80,7 @@ fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) ->
 }
 
 async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) -> String) -> Result<()> {
-    print(at, &api(at)?.read(path).await?, people)
-}
-
-/// Who acts: as given, or whoever the system says this is. USER is missing in containers and under cron.
-pub(super) fn who(by: Option<String>) -> Option<String> {
-    let named = |name: &str| std::env::var(name).ok();
-    let is_name = |text: &String| !text.trim().is_empty();
-    let asked = || {
-        let said = std::process::Command::new("id").arg("-un").output().ok().filter(|said| said.status.success())?;
-        Some(String::from_utf8(said.stdout).ok()?.trim().to_owned())
-    };
-    by.or_else(|| named("USER").filter(is_name)).or_else(|| named("LOGNAME").filter(is_name)).or_else(asked)
+    print(at, &at.api()?.read(path).await?, people)
 }
 
 async fn submit(submit: Submit) -> Result<ExitCode> {
@@ -114,7 +91,7 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
     body["input"] = input;
     let own = format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id());
-    let api = api(&at)?;
+    let api = at.api()?;
     let request = api.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(own)).json(&body);
     let answer = api.ask(request).await?.body;
     if !wait || !at.json {
@@ -150,7 +127,7 @@ async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
         return self::raw(&id, &at).await;
     }
     let path = format!("/{}/{}", if full { "details" } else { "orders" }, segment(&id)?);
-    let answer = api(&at)?.read(&path).await?;
+    let answer = at.api()?.read(&path).await?;
     if full {
         return print(&at, &answer, |known| details(&known, &answer["input"]));
     }
@@ -159,7 +136,7 @@ async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
 
 /// The record on standard output as it is, so that it can be kept in a file; what there is to say of it beside that.
 async fn raw(id: &str, at: &At) -> Result<()> {
-    let answer = api(at)?.read(&format!("/details/{}/record", segment(id)?)).await?;
+    let answer = at.api()?.read(&format!("/details/{}/record", segment(id)?)).await?;
     let Some(Record { why, seen, .. }) = show::read(&answer).filter(|_| !at.json) else {
         return print(at, &answer, |_: Record| String::new());
     };
@@ -176,10 +153,10 @@ async fn raw(id: &str, at: &At) -> Result<()> {
     Ok(())
 }
 
-async fn mend(Mend { id, file, seen, by, reason, at }: Mend) -> Result<()> {
+async fn mend(Mend { id, file, seen, by, at }: Mend) -> Result<()> {
     let record = object(&file, "the record")?;
-    let body = json!({"by": who(by), "reason": reason, "seen": seen, "record": record});
-    let answer = api(&at)?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
+    let body = by.body(json!({"seen": seen, "record": record}));
+    let answer = at.api()?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
     print(&at, &answer, |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "accepted before" } else { "accepted" };
         format!("mend: {was}, version {version}; to see what comes of it: stepwarden watch {id}\n")
@@ -201,7 +178,7 @@ fn details(Details { order, history, acts, .. }: &Details, input: &Value) -> Str
 }
 
 async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
-    let api = api(&at)?;
+    let api = at.api()?;
     let request = api.request(Method::GET, "/orders").query(&filter).query(&[("cursor", cursor)]);
     let answer = api.ask(request.query(&[("limit", limit)])).await?.body;
     let now = Timestamp::now();
@@ -335,7 +312,7 @@ fn leases(Leases { leases }: Leases) -> String {
 
 /// The queues that messages can be moved back to, each with how many wait for that.
 async fn dead_letters(at: &At) -> Result<()> {
-    let answer = api(at)?.read("/queues").await?;
+    let answer = at.api()?.read("/queues").await?;
     let known = show::read(&answer).map(|Queues { queues }| {
         let of = |queue: &QueueRow| Some(json!({"name": queue.name, "dead_letters": queue.to_redrive()?}));
         json!({"queues": queues.iter().filter_map(of).collect::<Vec<_>>()})
@@ -350,15 +327,10 @@ async fn dead_letters(at: &At) -> Result<()> {
     })
 }
 
-async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: Redrive) -> Result<()> {
-    let mut body = json!({"by": who(by), "reason": reason, "dry_run": dry_run, "all": all});
-    if !all {
-        body["limit"] = json!(limit);
-    }
-    if let Some(rate) = rate {
-        body["rate_per_s"] = json!(rate);
-    }
-    let answer = api(&at)?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
+async fn redrive(Redrive { queue, by, limit, all, rate, dry_run, at }: Redrive) -> Result<()> {
+    let limit = (!all).then_some(limit);
+    let body = by.body(json!({"dry_run": dry_run, "all": all, "limit": limit, "rate_per_s": rate}));
+    let answer = at.api()?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
     print(&at, &answer, |Moved { waiting, moved, task_started, left }| {
         let mut out = match (dry_run, task_started) {
             (true, _) => format!("{waiting} wait\n"),
@@ -372,19 +344,16 @@ async fn redrive(Redrive { queue, by, reason, limit, all, rate, dry_run, at }: R
     })
 }
 
-async fn set_agent(verb: &str, AgentAct { agent, by, reason, at }: AgentAct) -> Result<()> {
-    let body = json!({"by": who(by), "reason": reason});
-    let answer = api(&at)?.post(&format!("/agents/{}/{verb}", segment(&agent)?), &body).await?;
+async fn set_agent(verb: &str, AgentAct { agent, by, at }: AgentAct) -> Result<()> {
+    let path = format!("/agents/{}/{verb}", segment(&agent)?);
+    let answer = at.api()?.post(&path, &by.body(json!({}))).await?;
     print(&at, &answer, |set: agents::Set| format!("{verb}: done, in effect within {} s\n", set.within_s))
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
-    let Act { id, by, reason, step, input, output, if_version, wait, until, at } = act;
-    let mut body = json!({"by": who(by), "reason": reason, "step": step, "input": input, "output": output});
-    body["if_version"] = json!(if_version);
-    // `null` is an output like any other, so what was not given is left out.
-    body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-    let api = api(&at)?;
+    let Act { id, by, step, input, output, if_version, wait, until, at } = act;
+    let body = by.body(json!({"step": step, "input": input, "output": output, "if_version": if_version}));
+    let api = at.api()?;
     let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
     let said = |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "already accepted" } else { "accepted" };

@@ -1,6 +1,5 @@
 //! `bulk`: one act on many orders. The API acts for at most 20 s a call, so this calls it until all is done.
 
-use super::api::{api, who};
 use super::args::Bulk;
 use super::show::{self, painted};
 use crate::stdout;
@@ -23,11 +22,11 @@ const MOST: u64 = 1000;
 /// # Errors
 /// No answer, or a refusal: with the cursor to go on from, if something was done before.
 pub async fn run(wanted: Bulk) -> Result<ExitCode> {
-    let api = api(&wanted.at)?;
-    let body = json!({
-        "action": wanted.action, "filter": filter(&wanted)?, "by": who(wanted.by.clone()), "reason": wanted.reason,
-        "input": wanted.input, "output": wanted.output, "dry_run": wanted.dry_run, "rate_per_s": wanted.rate,
-    });
+    let api = wanted.at.api()?;
+    let body = wanted.by.body(json!({
+        "action": wanted.action, "filter": filter(&wanted)?, "input": wanted.input, "output": wanted.output,
+        "dry_run": wanted.dry_run, "rate_per_s": wanted.rate,
+    }));
     // Some two seconds' worth a call, so that a person sees it move.
     let chunk = if wanted.dry_run { MOST } else { wanted.rate * 2 };
     // On standard error, and on terminals only.
@@ -41,8 +40,9 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         let (good, failed) = (total.good as u64, total.failed as u64);
         body["limit"] = json!(chunk.min(wanted.limit - good - failed));
         body["abort_after_failures"] = json!(wanted.abort_after - failed);
-        body["cursor"] = json!(total.next);
-        body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+        if let Some(cursor) = &total.next {
+            body["cursor"] = json!(cursor);
+        }
         let answer = match api.post("/bulk", &body).await {
             Ok(answer) => answer,
             Err(error) => {

@@ -1,26 +1,23 @@
 //! The verbs that run something here.
 
-use super::args::{Bench, BenchAgent, Cli, Command, Completions, Demo, Remotes, Simulate, Up};
-use crate::system::{self, Backend, Options, StartError, System};
+use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Up};
+use crate::data_folder::{TOKEN_FILE, keep_url};
+use crate::start_error::StartError;
+use crate::system::{self, Backend, CACHE, Options, System};
 use crate::{access, bench, demo, doctor, say, simulate};
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use submit::workflows::{self, Workflows};
 
 /// Runs it to its end; without a command the demo. `folder` is where the workflows are.
-///
-/// # Errors
-/// It does not start, or cannot go on.
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
     match command {
-        None => {
-            let demo = Demo { file: None, transient: 0.10, hang: 0.03, permanent: 0.01, seed: 1, json: false };
-            self::demo(demo, read_workflows(folder, &[])?).await
-        }
-        Some(Command::Demo(demo)) => self::demo(demo, read_workflows(folder, &[])?).await,
+        // Its arguments as if none were given.
+        None => Box::pin(run(Cli::parse_from(["stepwarden", "demo"]).command, folder)).await,
+        Some(Command::Demo(demo)) => Ok(code(demo::run(&demo, read_workflows(folder, &[])?).await?)),
         Some(Command::Up(up)) => {
             let workflows = read_workflows(folder, &up.setup.external_agents)?;
             self::up(up, workflows).await
@@ -31,7 +28,10 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
-        Some(Command::Simulate(options)) => self::simulate(options).await,
+        Some(Command::Simulate(options)) => {
+            // Each seed has a runtime of its own, so it cannot be played inside of this one.
+            Ok(code(tokio::task::spawn_blocking(move || simulate::main(&options)).await??))
+        }
         Some(Command::Doctor(options)) => doctor::run(options, folder).await,
         Some(Command::Completions(Completions { shell })) => {
             // Made in memory first: `generate` panics when nobody reads any more.
@@ -85,7 +85,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
     let folder = is_kept.then_some(up.data);
     let told = match (&given, &folder) {
         (Some(_), _) => "from STEPWARDEN_TOKEN".to_owned(),
-        (None, Some(folder)) => format!("in {}", folder.join(access::FILE).display()),
+        (None, Some(folder)) => format!("in {}", folder.join(TOKEN_FILE).display()),
         (None, None) => "pass it in STEPWARDEN_TOKEN or --token".to_owned(),
     };
     let options = Options {
@@ -94,14 +94,14 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         workflows,
         reply_queues: up.setup.reply_queues()?,
         observer: None,
-        cache: 20_000,
+        cache: CACHE,
         pools: up.setup.pools,
         urls: up.remotes.into_iter().collect(),
         access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
         external_agents: up.setup.external_agents,
     };
     let system = System::start(options).await?;
-    let _kept = folder.map(|folder| access::keep_url(&folder, &system.url));
+    let _kept = folder.map(|folder| keep_url(&folder, &system.url));
     tell(&system.url);
     tell(&format!("  token             {}  ({told})", system.token));
     tell(&format!("  console           {}/console#token={}  (signs in)", system.url, system.token));
@@ -151,37 +151,13 @@ async fn wait_for_signal() -> Result<()> {
     }
 }
 
-async fn demo(demo: Demo, workflows: Workflows) -> Result<ExitCode> {
-    let Demo { file, transient, hang, permanent, seed, json } = demo;
-    let is_clean = demo::run(demo::Settings { file, transient, hang, permanent, seed, workflows, json }).await?;
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-async fn simulate(simulate: Simulate) -> Result<ExitCode> {
-    let Simulate { file, external_agents, seeds, first, seed, adapter_every, json } = simulate;
-    let options = simulate::Options { file, external_agents, seeds, first, seed, real_every: adapter_every, json };
-    // Each seed has a runtime of its own, so it cannot be played inside of this one.
-    let is_clean = tokio::task::spawn_blocking(move || simulate::main(&options)).await??;
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+fn code(is_clean: bool) -> ExitCode {
+    if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn bench(bench: Bench) -> Result<ExitCode> {
-    let Bench { only, orders, single, in_flight, backlog, .. } = bench;
-    let settings = bench::Settings {
-        parts: only,
-        orders,
-        single,
-        in_flight,
-        backlog: backlog.map(|n| n.unwrap_or(orders).min(orders)),
-        rates: bench.rates,
-        rate_for: bench.rate_for,
-        kills: bench.kills,
-        steady: bench.duration.map(|lasting| (bench.rate, lasting)),
-        durability: (!bench.memory).then_some(bench.durability.into()),
-        data: bench.data,
-    };
-    settings.check().map_err(|wrong| StartError::Data(wrong.into()))?;
-    let report = bench::run(&settings).await?;
+    bench.check().map_err(|wrong| StartError::Data(wrong.into()))?;
+    let report = bench::run(&bench).await?;
     if bench.json {
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {

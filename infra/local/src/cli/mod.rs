@@ -3,14 +3,14 @@
 mod api;
 pub mod args;
 mod bulk;
-pub mod local;
-pub mod show;
+pub(crate) mod local;
+pub(crate) mod show;
 mod watch;
 
 use crate::client;
 use crate::log::Log;
+use crate::start_error::StartError;
 use crate::stdout::{READER_GONE, is_reader_gone};
-use crate::system::StartError;
 use args::Cli;
 use clap::Parser;
 use shared::visible::{escape, is_hidden};

@@ -27,7 +27,6 @@ impl From<&str> for Cell {
 }
 
 /// The rows below their header, each column as wide as it has to be.
-#[must_use]
 pub fn table<const N: usize>(header: [&str; N], rows: &[[Cell; N]]) -> String {
     let width =
         |n: usize| rows.iter().map(|row| row[n].0.chars().count()).chain([header[n].len()]).max().unwrap_or_default();
@@ -46,7 +45,6 @@ pub fn table<const N: usize>(header: [&str; N], rows: &[[Cell; N]]) -> String {
 }
 
 /// An order's or a step's state in its colour.
-#[must_use]
 pub fn state(name: String) -> Cell {
     let style = style_of(&name);
     Cell(name, style)
@@ -64,7 +62,6 @@ fn style_of(state: &str) -> Style {
 }
 
 /// A state in its colour, at least `width` wide.
-#[must_use]
 pub fn painted(state: &str, width: usize) -> String {
     let style = style_of(state);
     format!("{style}{state}{style:#}{:1$}", "", width.saturating_sub(state.chars().count()))
@@ -72,7 +69,6 @@ pub fn painted(state: &str, width: usize) -> String {
 
 /// `answer` as the type that the API sends, with each hidden character shown as its escape, so that no text of others acts on the
 /// terminal. `None` if a newer or an older system answers something else.
-#[must_use]
 pub fn read<T: DeserializeOwned>(answer: &Value) -> Option<T> {
     T::deserialize(visible_texts(answer)).ok()
 }
@@ -89,13 +85,11 @@ fn visible_texts(value: &Value) -> Value {
 }
 
 /// The orders that an answer leaves out because their records cannot be read; empty without any.
-#[must_use]
 pub fn unreadable(all: &[Unreadable]) -> String {
     all.iter().map(|one| format!("unreadable: {}  {}\n", one.order_id, one.why)).collect()
 }
 
 /// A length of time in its largest units: «3 s», «5 min», «2 h 10 min», «4 d».
-#[must_use]
 pub fn length(time: SignedDuration) -> String {
     let seconds = time.as_secs().abs();
     match (seconds, seconds / 60, seconds / 3600, seconds / 86_400) {
@@ -110,7 +104,6 @@ pub fn length(time: SignedDuration) -> String {
 }
 
 /// How far a time is from now: «3 s ago», «in 5 min».
-#[must_use]
 pub fn from_now(at: Timestamp, now: Timestamp) -> String {
     match now.duration_since(at) {
         gone if gone.as_millis() >= 0 => format!("{} ago", length(gone)),
@@ -119,19 +112,16 @@ pub fn from_now(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// A time to the second: «2026-11-21 09:30:00Z».
-#[must_use]
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
 /// A time, and the same as seen from now.
-#[must_use]
 pub fn when(at: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", time(at), from_now(at, now))
 }
 
 /// How an order stands.
-#[must_use]
 pub fn order(order: &Status, now: Timestamp) -> String {
     let mut out = format!("{}  {}  {}\n", order.order_id, order.workflow, painted(order.state.name(), 0));
     let lines = [
@@ -155,20 +145,17 @@ pub fn order(order: &Status, now: Timestamp) -> String {
 }
 
 /// Characters of the longest name of a step.
-#[must_use]
 pub fn name_width(order: &Status) -> usize {
     order.steps.iter().map(|step| step.name.chars().count()).max().unwrap_or_default()
 }
 
 /// Until when an order's undo waits and why, while it does.
-#[must_use]
 pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
     let until = when(order.undo_from?, now);
     Some(format!("begins {until}: until then an earlier request may still take effect"))
 }
 
 /// How a step stands, without its name.
-#[must_use]
 pub fn step(step: &StepStatus, now: Timestamp) -> String {
     let mut out = format!("{}  attempts {}", painted(&step.state, 14), step.attempts);
     for (label, at) in [("complete by", step.complete_by), ("next attempt", step.next_attempt_at)] {
@@ -183,7 +170,6 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
 }
 
 /// What happened to an order, each entry with the time since the first one.
-#[must_use]
 pub fn history(entries: &[HistoryEntry]) -> String {
     let row = |entry: &HistoryEntry| {
         let HistoryEntry { at, event, step, attempt, detail } = entry;

@@ -51,9 +51,6 @@ struct Check {
 
 impl Report {
     /// Of `tasks`, which took this long and cost so much; every effect is looked up in the ledgers.
-    ///
-    /// # Errors
-    /// The ledgers cannot be read.
     pub fn new(
         system: &System,
         tasks: &[Task],
@@ -97,9 +94,6 @@ impl Report {
     }
 
     /// Prints it for people.
-    ///
-    /// # Errors
-    /// Standard output cannot be written to.
     pub fn print(&self) -> Result<()> {
         crate::say!("\n{} orders in {:.1} s: {:.0} orders/s", self.orders, self.seconds, self.orders_per_second);
         for state in ProcessState::ALL {
@@ -172,7 +166,6 @@ fn checks(system: &System, tasks: &[Task], counts: &Counts) -> Result<Vec<Check>
 }
 
 /// Requests to one service.
-#[must_use]
 pub fn calls(counts: &Counts, service: &str) -> u64 {
     counts.operations.iter().filter(|(name, _)| name.starts_with(service)).map(|(_, o)| o.requests).sum()
 }

@@ -21,27 +21,14 @@ const AT_ONCE: usize = 8;
 /// The attribute by which DynamoDB lets ended orders go.
 const TTL: &str = "ttl";
 
-/// Where tables and queues are.
-pub(super) enum Kind {
-    /// What template.yaml deployed.
-    Deployed,
-    /// An emulator that `AWS_ENDPOINT_URL` names.
-    Emulator {
-        /// Where.
-        url: String,
-    },
-    /// In the process of `stepwarden up`, as far as its port can be guessed.
-    Embedded {
-        /// Where.
-        url: String,
-    },
-}
-
 /// What is to be looked at.
 pub(super) struct Place {
     pub clients: Clients,
     pub config: Config,
-    pub kind: Kind,
+    /// Where its endpoint is, unless template.yaml deployed it.
+    pub url: Option<String>,
+    /// The endpoint is in the process of `stepwarden up`, as far as its port can be guessed; else `AWS_ENDPOINT_URL` names it.
+    pub is_guess: bool,
 }
 
 /// An error of a call.
@@ -86,68 +73,56 @@ impl Trouble {
         if is(&["AccessDenied"]) {
             return "allow these credentials to describe tables and read queue attributes, or use others".into();
         }
-        match &place.kind {
-            Kind::Deployed => "check the network, the region and AWS_ENDPOINT_URL".into(),
-            Kind::Emulator { url } => format!("is the emulator at {url} running? AWS_ENDPOINT_URL names it"),
-            Kind::Embedded { .. } => "set AWS_ENDPOINT_URL to the AWS endpoints that `stepwarden up` printed".into(),
+        match &place.url {
+            None => "check the network, the region and AWS_ENDPOINT_URL".into(),
+            Some(_) if place.is_guess => {
+                "set AWS_ENDPOINT_URL to the AWS endpoints that `stepwarden up` printed".into()
+            }
+            Some(url) => format!("is the emulator at {url} running? AWS_ENDPOINT_URL names it"),
         }
     }
 }
 
 impl Place {
+    /// What to do: where template.yaml deployed it, or elsewhere.
+    fn either(&self, deployed: &'static str, elsewhere: &'static str) -> &'static str {
+        if self.url.is_none() { deployed } else { elsewhere }
+    }
+
     fn remake(&self) -> String {
-        match self.kind {
-            Kind::Deployed => "deploy template.yaml again, or correct the names in the environment".into(),
-            Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                "restart `stepwarden up`: it creates what is missing".into()
-            }
-        }
+        let deployed = "deploy template.yaml again, or correct the names in the environment";
+        self.either(deployed, "restart `stepwarden up`: it creates what is missing").into()
     }
 
     fn full(&self, name: &str) -> String {
-        match self.kind {
-            Kind::Deployed => self.config.queue_url(name),
-            Kind::Emulator { .. } | Kind::Embedded { .. } => format!("{NAME_PREFIX}{name}"),
-        }
+        if self.url.is_none() { self.config.queue_url(name) } else { format!("{NAME_PREFIX}{name}") }
     }
 }
 
 /// The checks of a place.
 pub(super) async fn at(place: &Place) -> Vec<Check> {
     let mut checks = Vec::new();
-    match &place.kind {
-        Kind::Embedded { .. } => {}
-        Kind::Deployed | Kind::Emulator { .. } => {
-            checks.extend(settings(place).await);
-            if checks.iter().any(|check| check.status == super::Verdict::Fail) {
-                return checks;
-            }
+    if !place.is_guess {
+        checks.extend(settings(place).await);
+        if checks.iter().any(|check| check.status == super::Verdict::Fail) {
+            return checks;
         }
     }
     let call = place.clients.dynamodb.describe_table().table_name(&place.config.state_table).send().await;
     if let Err(trouble) = call.as_ref().map_err(Trouble::new)
         && trouble.ends_all()
     {
-        let check = fail("endpoint", trouble.told(), trouble.hint(place));
-        return match &place.kind {
+        checks.push(match &place.url {
             // Only a guess: `up` may have its tables and queues elsewhere, or its ports.
-            Kind::Embedded { url } => {
+            Some(url) if place.is_guess => {
                 let detail = format!("tables and queues were not checked, no answer at {url}: {}", trouble.told());
-                vec![Check { status: super::Verdict::Warn, detail, ..check }]
+                warn("endpoint", detail, trouble.hint(place))
             }
-            Kind::Deployed | Kind::Emulator { .. } => {
-                checks.push(check);
-                checks
-            }
-        };
+            _ => fail("endpoint", trouble.told(), trouble.hint(place)),
+        });
+        return checks;
     }
-    checks.push(ok(
-        "endpoint",
-        match &place.kind {
-            Kind::Deployed => "DynamoDB answers".to_owned(),
-            Kind::Emulator { url } | Kind::Embedded { url } => format!("{url} answers"),
-        },
-    ));
+    checks.push(ok("endpoint", format!("{} answers", place.url.as_deref().unwrap_or("DynamoDB"))));
     checks.push(orders_table(place).await);
     checks.push(state_table(place).await);
     checks.extend(queues(place).await);
@@ -176,20 +151,15 @@ async fn settings(place: &Place) -> Vec<Check> {
         }
         Ok(found) => checks.push(ok("credentials", format!("access key {}", found.access_key_id()))),
         Err(why) => {
-            let hint = match place.kind {
-                Kind::Deployed => "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                    "emulators accept any: AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any"
-                }
-            };
+            let hint = place.either(
+                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                "emulators accept any: AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any",
+            );
             checks.push(fail("credentials", why, hint));
             return checks;
         }
     }
-    let url = match &place.kind {
-        Kind::Deployed => format!("https://dynamodb.{region}.amazonaws.com/"),
-        Kind::Emulator { url } | Kind::Embedded { url } => url.clone(),
-    };
+    let url = place.url.clone().unwrap_or_else(|| format!("https://dynamodb.{region}.amazonaws.com/"));
     let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build();
     // Whether it can be reached is the next check's question.
     if let Ok(http) = http
@@ -257,12 +227,10 @@ fn verdict(check: &str, wrong: Option<String>, good: &str, place: &Place) -> Che
     match wrong {
         None => ok(check, format!("exists, with its {good}")),
         Some(why) => {
-            let hint = match place.kind {
-                Kind::Deployed => "this is another table: correct the names in the environment",
-                Kind::Emulator { .. } | Kind::Embedded { .. } => {
-                    "another program or an older version created it: save its contents, delete it and restart `stepwarden up`"
-                }
-            };
+            let hint = place.either(
+                "this is another table: correct the names in the environment",
+                "another program or an older version created it: save its contents, delete it and restart `stepwarden up`",
+            );
             fail(check, why, hint)
         }
     }
@@ -352,12 +320,11 @@ async fn look(place: &Place, Wanted { name, dead }: Wanted) -> Option<Check> {
 async fn attributes(place: &Place, name: &str) -> Result<HashMap<Attribute, String>, Trouble> {
     let sqs = &place.clients.sqs;
     let full = place.full(name);
-    let url = match place.kind {
-        Kind::Deployed => full,
-        Kind::Emulator { .. } | Kind::Embedded { .. } => {
-            let answer = sqs.get_queue_url().queue_name(full).send().await.map_err(|e| Trouble::new(&e))?;
-            answer.queue_url.unwrap_or_default()
-        }
+    let url = if place.url.is_none() {
+        full
+    } else {
+        let answer = sqs.get_queue_url().queue_name(full).send().await.map_err(|e| Trouble::new(&e))?;
+        answer.queue_url.unwrap_or_default()
     };
     let wanted = vec![Attribute::RedrivePolicy, Attribute::VisibilityTimeout];
     let request = sqs.get_queue_attributes().queue_url(url).set_attribute_names(Some(wanted));

@@ -6,8 +6,9 @@ mod http;
 use crate::cli::args::Doctor;
 use crate::cli::local::read_workflows;
 use crate::cli::show::painted;
-use crate::client::{Api, is_here};
-use crate::{access, stdout, system};
+use crate::client::Api;
+use crate::data_folder::{TOKEN_FILE, is_here};
+use crate::{stdout, system};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws::{Place, at};
@@ -95,14 +96,13 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
         }
     };
     let local = || system::local_config(reply_queues, setup.pools, setup.external_agents, 1);
-    if options.aws {
+    let place = if options.aws {
         match Config::from_env() {
-            Ok(config) => {
-                add(at(&Place { clients: Clients::from_env().await, config, kind: aws::Kind::Deployed }).await)?
-            }
+            Ok(config) => Some(Place { clients: Clients::from_env().await, config, url: None, is_guess: false }),
             Err(error) => {
                 let hint = "set the variables that template.yaml sets for the functions; docs/deploy.md lists them";
                 add(vec![fail("settings", error.to_string(), hint)])?;
+                None
             }
         }
     } else {
@@ -112,18 +112,20 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
         }
         match (emulator, after(&url)) {
             (Some(url), _) => {
-                let kind = aws::Kind::Emulator { url };
-                add(at(&Place { clients: Clients::from_env().await, config, kind }).await)?;
+                Some(Place { clients: Clients::from_env().await, config, url: Some(url), is_guess: false })
             }
             (None, Some(url)) => {
-                let kind = aws::Kind::Embedded { url: url.clone() };
-                add(at(&Place { clients: Clients::unsigned(&url), config, kind }).await)?;
+                Some(Place { clients: Clients::unsigned(&url), config, url: Some(url), is_guess: true })
             }
             (None, None) => {
                 let hint = "set AWS_ENDPOINT_URL for an emulator, or check a deployment with --aws";
                 add(vec![warn("endpoint", "tables and queues were not checked: the API is on another machine", hint)])?;
+                None
             }
         }
+    };
+    if let Some(place) = place {
+        add(at(&place).await)?;
     }
     let count = |status| all.iter().filter(|check| check.status == status).count();
     let (warned, failed) = (count(Verdict::Warn), count(Verdict::Fail));
@@ -224,7 +226,7 @@ fn data(folder: &Path) -> Check {
         let hint = "restore it, with the files beside it, from a backup; or continue with what is left: stepwarden up --accept-loss";
         return fail("data", damage.join("; "), hint);
     }
-    let token = folder.join(access::FILE);
+    let token = folder.join(TOKEN_FILE);
     if std::fs::metadata(&token).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         let hint = format!("chmod 600 {}; delete it for a new token at the next start", token.display());
         return warn("data", format!("others on this machine may read {}", token.display()), hint);

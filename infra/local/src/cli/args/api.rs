@@ -1,6 +1,8 @@
 //! Arguments of the verbs that call a system's API.
 
-use crate::access;
+use crate::client::Api;
+use crate::data_folder::{self, DATA};
+use anyhow::Result;
 use jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::Value;
@@ -29,7 +31,16 @@ impl At {
     #[must_use]
     pub fn url(&self, data: &Path) -> String {
         let given = self.url.clone().filter(|url| !url.is_empty());
-        given.or_else(|| access::kept_url(data)).unwrap_or_else(|| DEFAULT_URL.to_owned())
+        given.or_else(|| data_folder::kept_url(data)).unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+
+    /// The API there.
+    ///
+    /// # Errors
+    /// The HTTP client cannot be made.
+    pub fn api(&self) -> Result<Api> {
+        let data = Path::new(DATA);
+        Api::new(&self.url(data), self.token.clone(), data)
     }
 }
 
@@ -60,6 +71,43 @@ pub struct Submit {
     pub until: Wait,
     #[command(flatten)]
     pub at: At,
+}
+
+/// Who acts, and why.
+#[derive(clap::Args, Clone)]
+pub struct By {
+    /// Operator's name; ignored if the token names one [default: your user name on this machine]
+    #[arg(long)]
+    pub by: Option<String>,
+    /// Reason; an act on an order keeps it in the order's history
+    #[arg(long)]
+    pub reason: String,
+}
+
+impl By {
+    /// Who acts: as given, or whoever the system says this is. USER is missing in containers and under cron.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        let is_name = |text: &String| !text.trim().is_empty();
+        let named = |name: &str| std::env::var(name).ok().filter(is_name);
+        let asked = || {
+            let said =
+                std::process::Command::new("id").arg("-un").output().ok().filter(|said| said.status.success())?;
+            Some(String::from_utf8(said.stdout).ok()?.trim().to_owned())
+        };
+        self.by.clone().or_else(|| named("USER")).or_else(|| named("LOGNAME")).or_else(asked)
+    }
+
+    /// The body of an act with these, and with what of `more` was given: `null` is a value like any other to the API.
+    #[must_use]
+    pub fn body(&self, more: Value) -> Value {
+        let mut body = serde_json::json!({"by": self.name(), "reason": self.reason});
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+            body.retain(|_, value| !value.is_null());
+        }
+        body
+    }
 }
 
 /// One order.
@@ -96,12 +144,8 @@ pub struct Mend {
     /// Mark of the record that you read, as printed by `get --raw`
     #[arg(long, value_name = "MARK")]
     pub seen: String,
-    /// Your name; a token that names somebody counts instead [default: the user that you are on this machine]
-    #[arg(long)]
-    pub by: Option<String>,
-    /// Why; it stays in the order's history
-    #[arg(long)]
-    pub reason: String,
+    #[command(flatten)]
+    pub by: By,
     #[command(flatten)]
     pub at: At,
 }
@@ -130,31 +174,24 @@ pub struct Wait {
 pub struct Filter {
     /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error or Paused
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Only orders of this workflow
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
     /// Only this tenant's orders
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Only orders whose reference begins with this text
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Only orders in which this step is failing or has failed
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     /// Only orders accepted at or after this time, for example 2026-11-21T09:30:00Z
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Only orders accepted before this time
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
 
@@ -169,12 +206,8 @@ pub struct Bulk {
     /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
-    /// Operator's name; ignored if the token names one [default: your user name on this machine]
-    #[arg(long)]
-    pub by: Option<String>,
-    /// Reason; kept in the history of each order
-    #[arg(long)]
-    pub reason: String,
+    #[command(flatten)]
+    pub by: By,
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -226,12 +259,8 @@ pub enum Letters {
 pub struct Redrive {
     /// Queue whose dead letters to move, as `dlq` lists it, or set-aside
     pub queue: String,
-    /// Operator's name; ignored if the token names one [default: your user name on this machine]
-    #[arg(long)]
-    pub by: Option<String>,
-    /// Reason
-    #[arg(long)]
-    pub reason: String,
+    #[command(flatten)]
+    pub by: By,
     /// Move at most this many messages, 1 to 1000
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub limit: u64,
@@ -268,12 +297,8 @@ pub struct List {
 pub struct Act {
     /// The order's id
     pub id: String,
-    /// Operator's name; ignored if the token names one [default: your user name on this machine]
-    #[arg(long)]
-    pub by: Option<String>,
-    /// Reason; kept in the order's history
-    #[arg(long)]
-    pub reason: String,
+    #[command(flatten)]
+    pub by: By,
     /// Name of the step; needed only if the act could apply to several
     #[arg(long)]
     pub step: Option<String>,
@@ -300,12 +325,8 @@ pub struct Act {
 pub struct AgentAct {
     /// The agent's name
     pub agent: String,
-    /// Operator's name; ignored if the token names one [default: your user name on this machine]
-    #[arg(long)]
-    pub by: Option<String>,
-    /// Reason
-    #[arg(long)]
-    pub reason: String,
+    #[command(flatten)]
+    pub by: By,
     #[command(flatten)]
     pub at: At,
 }

@@ -1,10 +1,8 @@
 //! Arguments of the verbs that run something here.
 
 use super::At;
-use crate::bench::Part;
-use crate::client::DATA;
-use crate::simulate::{LAST_FIRST, MOST_SEEDS};
-use crate::system::StartError;
+use crate::data_folder::DATA;
+use crate::start_error::StartError;
 use clap::ValueEnum;
 use jiff::SignedDuration;
 use shared::pools::Layout;
@@ -13,6 +11,11 @@ use std::time::Duration;
 use stepwarden_aws::ReplyQueues;
 use stepwarden_embedded::Durability;
 use stepwarden_simulation::ADAPTER_EVERY;
+
+/// Most seeds of one report: each run is kept until its end.
+const MOST_SEEDS: u64 = 1_000_000;
+/// The highest seed to begin with: the last of the seeds after it is still a number of 64 bits.
+const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
 
 /// How a system starts.
 #[derive(clap::Args)]
@@ -158,6 +161,53 @@ pub struct Bench {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Latency of one order at a time
+    Single,
+    /// Orders a second, with many in flight
+    Throughput,
+    /// Latency at fixed rates
+    Rates,
+    /// What kill -9 of an agent, of the scheduler, and of everything costs
+    Recovery,
+}
+
+impl Bench {
+    /// Orders to submit before the first of them is scheduled; `None` without --backlog.
+    #[must_use]
+    pub fn backlog(&self) -> Option<u64> {
+        self.backlog.map(|n| n.unwrap_or(self.orders).min(self.orders))
+    }
+
+    /// What an answered write survives; `None` keeps everything in memory.
+    #[must_use]
+    pub fn durability(&self) -> Option<Durability> {
+        (!self.memory).then_some(self.durability.into())
+    }
+
+    /// Whether these make sense together.
+    ///
+    /// # Errors
+    /// What does not, in words.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.memory && self.only == [Part::Recovery] && self.duration.is_none() {
+            return Err("nothing to recover: with --memory nothing survives a kill");
+        }
+        if self.backlog.is_some() && !self.only.contains(&Part::Throughput) {
+            return Err("--backlog needs the throughput run, which --only excludes");
+        }
+        if self.data.as_deref().is_some_and(|dir| dir.join("tables.db").exists()) {
+            return Err(
+                "the directory in --data already holds a system's data, and its orders would be counted; choose \
+                        another directory, or leave --data out",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The process that `bench` kills.

@@ -9,7 +9,7 @@ mod local;
 pub use api::{
     Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
-pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Remotes, Setup, Simulate, Up};
+pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Part, Remotes, Setup, Simulate, Up};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
