@@ -1,13 +1,11 @@
-//! One job at a time on tokio's blocking pool, in order of arrival, and one fsync for all that waited.
+//! Group commit: one job at a time on tokio's blocking pool, in order of arrival, and one fsync for all jobs that waited.
 //!
-//! SQLite has one writer, so handing each call to a blocking thread of its own would only make
-//! threads queue on a mutex. Here the first caller starts a runner and the runner works until
-//! nothing is left: under load one thread runs job after job without a context switch between.
-//! The blocking pool, and not a thread of our own, because tokio's paused clock stands still while
-//! a blocking task runs; it would run on while a plain thread works.
-
-//! Group commit: the jobs that wait are done one after another, then what they wrote is made durable by one call of `sync`, and
-//! only then are they answered, the ones that only read too: what they read may have been written a moment before.
+//! The waiting jobs run one after another, then one call of `sync` makes what they wrote durable, and only then are they
+//! answered. Jobs that only read wait too, because what they read may have been written a moment before.
+//!
+//! SQLite has one writer, so a blocking thread for each call would only queue on a mutex. Here the first caller starts a
+//! runner, which works until nothing is left: under load one thread runs job after job without a context switch. It uses the
+//! blocking pool because tokio's paused clock stands still while a blocking task runs, but not while another thread works.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

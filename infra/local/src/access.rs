@@ -29,7 +29,7 @@ const LEAST: usize = 16;
 const MOST: usize = 200;
 /// How much of its rate a tenant may use at once.
 const BURST: Duration = Duration::from_secs(2);
-/// First parts of paths that a browser opens before it has a token. Behind them is nothing that anybody may not see.
+/// First parts of paths that a browser opens before it has a token. Nothing behind them is secret.
 const OPEN: [&str; 3] = ["openapi.json", "problems", "console"];
 
 /// Where the tokens come from. By default there is one, random, in memory only.
@@ -64,9 +64,9 @@ struct Entry {
 
 type Claims = HashMap<String, String>;
 
-/// The tokens that are taken.
+/// The tokens that are accepted.
 pub struct Access {
-    /// By hash, so that no comparison tells how much of a token was right.
+    /// By hash, so that the time of a comparison does not tell how much of a token was right.
     known: Vec<([u8; 32], Claims)>,
     rate: u32,
     /// For each tenant, when what it submitted so far would have come at its rate.
@@ -103,7 +103,7 @@ impl Access {
         Ok((access, first))
     }
 
-    /// False if the token is there already: whose it would be is then left to chance.
+    /// False if the token is already known: its owner would be left to chance.
     fn add(&mut self, token: &str, claims: Claims) -> bool {
         let hash = Sha256::digest(token).into();
         let is_new = self.known.iter().all(|(known, _)| *known != hash);
@@ -141,7 +141,7 @@ impl Access {
         let (_, token) =
             bearer.ok_or_else(|| problem::unauthorized("Authorization", format!("the request has no token; {HOW}")))?;
         let hash: [u8; 32] = Sha256::digest(token.trim()).into();
-        // All of them are looked at, whichever it is.
+        // All are compared, so that the time does not tell which one matched.
         let same = self.known.iter().filter(|(known, _)| bool::from(known.ct_eq(&hash)));
         let known = same.fold(None, |_, (_, claims)| Some(claims));
         known.ok_or_else(|| {

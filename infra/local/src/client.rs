@@ -1,4 +1,4 @@
-//! The API of a running system, as the command line asks it.
+//! A client of a running system's API, for the command line.
 
 use crate::data_folder::{is_here, kept_token};
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Why there is no good answer. One line each, with what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody answers.
+    /// There is no answer.
     #[error(
         "no answer from {url} ({cause}): is `stepwarden up` running? If it is elsewhere, set --url or STEPWARDEN_URL"
     )]
@@ -24,7 +24,7 @@ pub enum Error {
         /// What the system said.
         cause: String,
     },
-    /// The API wants another token, or any.
+    /// The token is missing or unknown.
     #[error(
         "401 {url} {why}: pass its token with --token or in STEPWARDEN_TOKEN, or run this in the folder where \
          `stepwarden up` keeps .stepwarden/token"
@@ -38,7 +38,7 @@ pub enum Error {
     /// The API refuses.
     #[error("{}", .0)]
     Refused(Refusal),
-    /// What was given cannot be an id or a name.
+    /// The text cannot be an id or a name.
     #[error("`{0}` is neither an order id (ord_ and 26 letters and digits) nor a name")]
     Name(String),
     /// The order's file cannot be used.
@@ -46,7 +46,7 @@ pub enum Error {
     File(String),
 }
 
-/// A refusal of the API: a problem (RFC 9457), or whatever else stands in its place.
+/// A refusal: a problem (RFC 9457), or another program's answer.
 #[derive(Debug)]
 pub struct Refusal {
     /// HTTP status.
@@ -84,7 +84,7 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Error {
-    /// The same call cannot go well: the caller has to mend it.
+    /// Repeating the same call cannot succeed: the caller must correct it.
     pub fn is_wrong_use(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => false,
@@ -97,7 +97,7 @@ impl Error {
         }
     }
 
-    /// The same call may go well later.
+    /// The same call may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
@@ -134,7 +134,7 @@ impl Api {
     /// `data` is taken.
     pub fn new(url: &str, token: Option<String>, data: &Path) -> Result<Self> {
         let http = Client::builder().timeout(TIMEOUT);
-        // A proxy is another machine: it would be told the token that is kept here, and call itself.
+        // A proxy on another machine would get the token that is kept here, and call its own loopback address.
         let http = if is_here(url) { http.no_proxy() } else { http };
         let http = http.build().context("making the HTTP client")?;
         let token = token.filter(|token| !token.is_empty()).or_else(|| kept_token(url, data));
@@ -151,8 +151,8 @@ impl Api {
         Ok(self.ask(self.request(Method::POST, path).json(body)).await?.body)
     }
 
-    /// How an order stands, and its ETag; with `known`, an ETag, not before it is another one or `wait_s` is over: `None`
-    /// if it is still the same.
+    /// An order's status and its ETag. With the ETag `known` it waits up to `wait_s` seconds for another one; `None` if there is
+    /// none.
     pub async fn order(&self, id: &str, known: Option<&str>, wait_s: u64) -> Result<Option<(Value, String)>, Error> {
         let mut request = self.request(Method::GET, &format!("/orders/{}?wait={wait_s}", segment(id)?));
         if let Some(known) = known {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(api.read("/orders").await.unwrap(), serde_json::json!([]));
     }
 
-    // Security: the test above once more, where the environment names a proxy, which nobody runs.
+    // Security: the test above again, with an environment that names a proxy that is not there.
     #[test]
     fn the_system_on_this_machine_is_asked_without_a_proxy() {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());

@@ -12,7 +12,7 @@ pub const TOKEN_FILE: &str = "token";
 /// The URL of the system, while it runs.
 pub const URL_FILE: &str = "url";
 
-/// Written aside and moved, so that no kill leaves half of it. Nobody but its owner may read it.
+/// Writes a file that only its owner may read: aside, then renamed, so that a kill leaves no half of it.
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     stepwarden_guard::folder::create(path.parent().unwrap_or(path))?;
     let aside = path.with_extension("new");

@@ -1,6 +1,6 @@
 //! What keeps a command from starting and the user can correct.
 
-/// Why it did not start, for the exit code: these are the user's to mend.
+/// Why a command did not start. The user can correct these, so the exit code is 2.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The port is taken.

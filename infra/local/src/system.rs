@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 
 /// Prefix of all tables and queues of the local system.
 pub const NAME_PREFIX: &str = "stepwarden-";
-/// A message comes again this long after it was received and not deleted.
+/// A message that is not deleted is redelivered this long after it was received.
 pub const VISIBILITY_TIMEOUT_S: u32 = 180;
 /// Clocks in one process do not differ; this leaves room for a slow poll.
 pub const SKEW: SignedDuration = SignedDuration::from_millis(50);
@@ -47,7 +47,7 @@ pub const SKEW: SignedDuration = SignedDuration::from_millis(50);
 pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
 pub const LEASE_LIFE: Duration = Duration::from_secs(2);
-/// As template.yaml has it.
+/// The same as in template.yaml.
 const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// Submissions under way at once, and batches for each consumer whose messages only meet the store: SQLite writes one thing
 /// at a time, so more would only wait in front of it, and hold up the supervisor's lease and sweep.
@@ -87,13 +87,13 @@ pub struct Options {
     pub workflows: Workflows,
     /// Registered reply queues, and whose orders may name them.
     pub reply_queues: ReplyQueues,
-    /// Told of every save.
+    /// Called for every save.
     pub observer: Option<Observer>,
     /// Most tasks and inputs kept in memory between messages.
     pub cache: usize,
     /// The agents with more than one pool, each with consumers of its own.
     pub pools: Layout,
-    /// Where the remote services of agents and pools are that do not call the sample ones.
+    /// URLs of remote services, by agent or pool, in place of the sample services.
     pub urls: BTreeMap<String, String>,
     /// Who may call the API.
     pub access: access::Options,

@@ -9,7 +9,7 @@ use super::backlog::Entry;
 use super::error::Error;
 use super::message::{self, MESSAGE_MAX_BYTES, size_bytes};
 use super::queue::Queue;
-use super::wire::{self, Batch, BatchEntry, BatchOutcome, FailedEntry, SendBody, bounded};
+use super::wire::{Batch, BatchEntry, BatchOutcome, FailedEntry, SendBody, Single, bounded};
 use super::{DELAY_MAX_S, Sqs, parse};
 use crate::answer::Answer;
 use crate::store::{Attributes, Content, NewMessage, Write};
@@ -30,7 +30,7 @@ struct Sent {
 
 impl Sqs {
     pub(super) async fn send(&self, body: &[u8]) -> Result<Answer, Error> {
-        let wire::Send { queue_url, message } = parse(body)?;
+        let Single { queue_url, what: message } = parse(body)?;
         let queue = self.queue(&queue_url)?;
         let (new, sent) = self.accept(&queue, message, None)?;
         self.keep(&queue, vec![new]).await?;

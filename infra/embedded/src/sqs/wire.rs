@@ -15,15 +15,6 @@ pub(crate) struct QueueOnly {
     pub queue_url: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct Send {
-    #[serde(default)]
-    pub queue_url: String,
-    #[serde(flatten)]
-    pub message: SendBody,
-}
-
 /// What is sent, alone or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]

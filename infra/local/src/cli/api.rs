@@ -1,4 +1,4 @@
-//! The verbs that speak to a system, over its API.
+//! The verbs that call a system's API.
 
 use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
 use super::show::{self, Cell, from_now, table, time, when};
@@ -27,7 +27,7 @@ use submit::http::{Accepted, History};
 /// Longest error in a table, in characters; `get` shows all of it.
 const SHORT: usize = 60;
 
-/// Asks, and shows what is answered.
+/// Runs a verb and prints the answer.
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Submit(submit) => return self::submit(submit).await,

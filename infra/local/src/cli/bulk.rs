@@ -14,7 +14,7 @@ use shared::order::Id;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Orders of one call in a dry run: the API's most.
+/// Orders of one call in a dry run: the API's maximum.
 const MOST: u64 = 1000;
 
 /// Acts, and prints a line for each order.
@@ -27,7 +27,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         "action": wanted.action, "filter": filter(&wanted)?, "input": wanted.input, "output": wanted.output,
         "dry_run": wanted.dry_run, "rate_per_s": wanted.rate,
     }));
-    // Some two seconds' worth a call, so that a person sees it move.
+    // About two seconds of work for each call, so that a person sees progress.
     let chunk = if wanted.dry_run { MOST } else { wanted.rate * 2 };
     // On standard error, and on terminals only.
     let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}  {msg}").expect("a valid template");
@@ -68,7 +68,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         }
         total.results.extend(report.results);
         unreadable.extend(report.unreadable.into_iter().map(|one| (one.order_id.clone(), one)));
-        // A call that did nothing and came no further would do so for ever.
+        // A call that did nothing and made no progress would repeat for ever.
         let is_over = total.next.is_none() || total.aborted || is_standing;
         if is_over || total.results.len() as u64 >= wanted.limit {
             break;

@@ -1,4 +1,4 @@
-//! `watch`, and `submit --wait`: an order as it goes, until it ends.
+//! `watch` and `submit --wait`: follow an order until it ends.
 
 use super::show::{self, name_width, painted, step, undo_wait};
 use crate::client::{Api, Error};
@@ -20,15 +20,15 @@ use tokio::time::{Instant, sleep};
 const UNDONE: u8 = 3;
 const IN_ERROR: u8 = 4;
 const STILL_OPEN: u8 = 5;
-/// Longest wait that the API grants, in seconds.
+/// The API's longest long poll, in seconds.
 const WAIT_S: u64 = 20;
-/// How soon a system that does not answer is asked again.
+/// Pause before a system that did not answer is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Prints a line for each change, or with `json` the order as one line each time, until it ends or `timeout` is over.
 ///
 /// # Errors
-/// No answer or a refusal at the beginning; later ones that pass are borne until the time is over.
+/// No answer or a refusal at the beginning; later errors that may pass are tolerated until the timeout.
 pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<ExitCode> {
     let until = Instant::now() + timeout;
     let (mut known, mut seen): (Option<String>, HashMap<String, String>) = Default::default();
@@ -58,7 +58,7 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
             Err(error) if known.is_some() && error.is_passing() && Instant::now() < until => {
                 bar.set_message(format!("{id}: {error}"));
                 sleep(pause(&error).min(until.saturating_duration_since(Instant::now()))).await;
-                // Asked once more when the time is over: whether the order is open, nobody knows.
+                // After the timeout it asks once more: the order may have ended meanwhile.
                 continue;
             }
             Err(error) => bail!(error),
@@ -100,7 +100,7 @@ fn tell(order: &Status, seen: &mut HashMap<String, String>) -> Result<()> {
     let mut is_new = |name: &str, line: String| seen.insert(name.to_owned(), line.clone()).as_ref() != Some(&line);
     let width = name_width(order).max(5);
     for one in &order.steps {
-        // What nobody has begun is no news. The times in the line move on by themselves, so they are not compared.
+        // A step that has not begun is not news. The times in the line change by themselves, so they are not compared.
         let key = format!("{} {} {:?} {:?}", one.state, one.attempts, one.last_error, one.next_attempt_at);
         if key.starts_with("Pending 0 ") || !is_new(&format!("step {}", one.name), key) {
             continue;
@@ -116,7 +116,7 @@ fn tell(order: &Status, seen: &mut HashMap<String, String>) -> Result<()> {
     }
     let reason = order.reason.as_deref().unwrap_or_default();
     let paused = if order.paused_at.is_some() { " (paused)" } else { "" };
-    // An order that goes on is both by turns; its steps tell.
+    // An order in progress alternates between the two; its steps tell more.
     let kind = if order.state == ProcessState::Pending { ProcessState::Processing } else { order.state };
     if is_new("order", format!("{kind:?}{paused}{reason}")) {
         let line = format!("{at}  {:<width$}  {}{paused}  {reason}", "order", painted(order.state.name(), 0));
@@ -129,7 +129,7 @@ fn tell(order: &Status, seen: &mut HashMap<String, String>) -> Result<()> {
 mod tests {
     use super::*;
 
-    // Whoever begins to watch late sees when things happened, not when they looked.
+    // Someone who begins to watch late sees when things happened, not when they looked.
     #[test]
     fn a_line_has_the_time_of_what_happened() {
         let now = "2026-11-21T12:00:00Z".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What a run of the demo came to, for people and for programs.
+//! The summary of a demo run, for people and for programs.
 
 use crate::system::System;
 use anyhow::{Context, Result};
@@ -50,7 +50,7 @@ struct Check {
 }
 
 impl Report {
-    /// Of `tasks`, which took this long and cost so much; every effect is looked up in the ledgers.
+    /// The summary of `tasks`; looks up every effect in the ledgers.
     pub fn new(
         system: &System,
         tasks: &[Task],

@@ -1,4 +1,4 @@
-//! What the API itself says: whether it answers, what the token may do, and how the system stands.
+//! Checks over the API: whether it answers, what the token may do, and the state of the system.
 
 use super::{Check, clock, fail, ok, warn};
 use crate::cli::show;
@@ -39,7 +39,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
         Err(error) => return vec![fail("API", error.to_string(), START)],
     }
     let operator = api.read("/agents").await;
-    // Nobody has this order: whoever may look up orders is told so.
+    // There is no such order, which only a token that may look up orders is told.
     let orders = api.read("/orders/doctor").await;
     let may = |result: &Result<Value, Error>| match result {
         Ok(_) => true,

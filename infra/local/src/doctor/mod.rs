@@ -1,4 +1,4 @@
-//! `stepwarden doctor`: is all well, and if not, what to do. It only reads.
+//! `stepwarden doctor`: what is wrong, and what to do about it. It only reads.
 
 mod aws;
 mod http;
@@ -63,10 +63,10 @@ fn fail(check: &str, detail: impl Into<String>, hint: impl Into<String>) -> Chec
     Check { status: Verdict::Fail, ..warn(check, detail, hint) }
 }
 
-/// Looks at everything, and prints a line each; exit code 1 if anything fails.
+/// Runs all checks and prints a line for each; exit code 1 if one fails.
 ///
 /// # Errors
-/// Only those of printing: what is wrong is a line.
+/// Only those of printing: a failed check is a line, not an error.
 pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     let mut all: Vec<Check> = Vec::new();
     let json = options.at.json;
@@ -156,7 +156,7 @@ fn after(url: &str) -> Option<String> {
     Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// What is on this machine.
+/// Checks of this machine's files.
 async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> Vec<Check> {
     let mut checks = vec![ok("program", format!("stepwarden {}", env!("CARGO_PKG_VERSION")))];
     match read_workflows(folder, &options.setup.external_agents) {
@@ -179,8 +179,8 @@ async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> V
     checks
 }
 
-/// Timeouts too short for clocks that differ, which no agent of a deployment might ever start. What the clocks of one may do is
-/// in its settings; of another the usual skew is assumed.
+/// Timeouts so short that an agent whose clock differs might never start. A deployment's settings say how far its clocks may
+/// differ; elsewhere the usual skew is assumed.
 fn timeouts(workflows: &Workflows, is_aws: bool) -> Option<Check> {
     let known = Config::from_env().ok().filter(|_| is_aws).map(|config| config.clock_skew);
     let error = can_start(workflows, known.unwrap_or(USUAL_SKEW)).err()?;
@@ -271,7 +271,7 @@ fn database(path: &Path) -> Result<(), String> {
     if begin.is_empty() || begin == BEGIN { Ok(()) } else { Err("is damaged: it is not an SQLite database".into()) }
 }
 
-/// The clock of whoever sent `headers` beside this machine's; nothing if it tells no time.
+/// Compares the clock of the sender of `headers` with this machine's; `None` without a `Date`.
 fn clock(of: &str, headers: &HeaderMap, now: Timestamp) -> Option<Check> {
     let date = headers.get(DATE)?.to_str().ok()?;
     let theirs = DateTimeParser::new().parse_timestamp(date).ok()?;

@@ -27,7 +27,7 @@ pub struct At {
 }
 
 impl At {
-    /// Where the API is: as given, or as the system that keeps its data in `data` noted, or the usual place.
+    /// URL of the API: as given, else as kept in the data directory, else the default.
     #[must_use]
     pub fn url(&self, data: &Path) -> String {
         let given = self.url.clone().filter(|url| !url.is_empty());
@@ -73,7 +73,7 @@ pub struct Submit {
     pub at: At,
 }
 
-/// Who acts, and why.
+/// The operator's name and reason.
 #[derive(clap::Args, Clone)]
 pub struct By {
     /// Operator's name; ignored if the token names one [default: your user name on this machine]
@@ -85,7 +85,7 @@ pub struct By {
 }
 
 impl By {
-    /// Who acts: as given, or whoever the system says this is. USER is missing in containers and under cron.
+    /// The operator's name: as given, else the user of this machine. USER is missing in containers and under cron.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let is_name = |text: &String| !text.trim().is_empty();
@@ -98,7 +98,7 @@ impl By {
         self.by.clone().or_else(|| named("USER")).or_else(|| named("LOGNAME")).or_else(asked)
     }
 
-    /// The body of an act with these, and with what of `more` was given: `null` is a value like any other to the API.
+    /// The body of an act: name, reason, and the fields of `more` that are not `null`.
     #[must_use]
     pub fn body(&self, more: Value) -> Value {
         let mut body = serde_json::json!({"by": self.name(), "reason": self.reason});
