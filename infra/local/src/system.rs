@@ -322,6 +322,22 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
     Ok(opened.map_err(StartError::Data)?)
 }
 
+/// The workflows in `folder`, or in `workflows/` here, or the built-in ones.
+///
+/// # Errors
+/// The first file that is wrong, with its line and what to write instead.
+pub fn read_workflows(folder: Option<&Path>, external_agents: &[String]) -> Result<Workflows> {
+    let agents: Vec<&str> =
+        agent::agents::NAMES.into_iter().chain(external_agents.iter().map(String::as_str)).collect();
+    let here = Path::new("workflows");
+    let folder = folder.or_else(|| here.is_dir().then_some(here));
+    let workflows = match folder {
+        Some(folder) => workflows::in_folder(folder, &agents)?,
+        None => workflows::built_in(&agents)?,
+    };
+    Ok(workflows)
+}
+
 fn configure(options: &Options) -> Result<Config> {
     if matches!(options.backend, Backend::Deployed) {
         return Config::from_env().context("reading the deployment's settings from the environment");

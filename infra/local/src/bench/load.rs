@@ -1,7 +1,8 @@
 //! Orders for a system in this process, and when each of them ended.
 
+use super::latency::Latency;
 use super::lock;
-use super::report::{Latency, Rate, Throughput, over_time};
+use super::report::{Rate, Throughput, over_time};
 use crate::cli::args::Bench;
 use crate::demo::calls;
 use crate::process;

@@ -2,6 +2,7 @@
 //! agents that do nothing.
 
 pub mod agent;
+mod latency;
 mod load;
 mod recovery;
 mod report;
@@ -11,8 +12,9 @@ use crate::cli::args::{Bench, Part};
 use crate::process;
 use crate::system::{Options, System};
 use anyhow::{Context, Result};
+use latency::Latency;
 use load::{Board, Load};
-use report::{Latency, Report};
+use report::Report;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! the scheduler together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, NAME, WORK};
+use super::latency::quantile;
 use super::lock;
-use super::report::quantile;
 use crate::client::Api;
 use crate::say;
 use crate::system::SKEW;

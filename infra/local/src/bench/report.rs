@@ -1,5 +1,6 @@
 //! What was measured, for programs and for people.
 
+use super::latency::Latency;
 use super::recovery::Recovery;
 use super::steady::Steady;
 use crate::say;
@@ -89,32 +90,6 @@ impl Throughput {
     }
 }
 
-/// How long orders took, in milliseconds.
-#[derive(Debug, Default, Serialize)]
-pub struct Latency {
-    /// Median.
-    pub p50_ms: f64,
-    /// 90th percentile.
-    pub p90_ms: f64,
-    /// 99th percentile.
-    pub p99_ms: f64,
-    /// The slowest.
-    pub max_ms: f64,
-}
-
-impl Latency {
-    /// Of these milliseconds, in any order; all zero of none.
-    pub fn of(mut latencies: Vec<f64>) -> Self {
-        latencies.sort_by(f64::total_cmp);
-        Self {
-            p50_ms: quantile(&latencies, 0.50),
-            p90_ms: quantile(&latencies, 0.90),
-            p99_ms: quantile(&latencies, 0.99),
-            max_ms: quantile(&latencies, 1.0),
-        }
-    }
-}
-
 /// A run at a fixed rate. An order's time counts from when it was to be submitted.
 #[derive(Debug, Serialize)]
 pub struct Rate {
@@ -199,13 +174,6 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Latency {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { p50_ms, p90_ms, p99_ms, max_ms } = self;
-        write!(f, "p50 {p50_ms:.1} ms, p90 {p90_ms:.1} ms, p99 {p99_ms:.1} ms, at most {max_ms:.1} ms")
-    }
-}
-
 /// How many a second, in equal parts of the time until the last one.
 pub fn over_time(ends_s: &[f64]) -> Vec<(f64, f64)> {
     let width = ends_s.last().copied().unwrap_or_default().max(1e-3) / BINS as f64;
@@ -214,12 +182,6 @@ pub fn over_time(ends_s: &[f64]) -> Vec<(f64, f64)> {
         bins[((end / width) as usize).min(BINS - 1)] += 1;
     }
     bins.iter().enumerate().map(|(n, count)| ((n as f64 + 0.5) * width, f64::from(*count) / width)).collect()
-}
-
-/// The `q`-th part of what is sorted; 0 of nothing.
-pub fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let index = ((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1));
-    sorted.get(index).copied().unwrap_or_default()
 }
 
 fn cpu_model() -> String {

@@ -1,7 +1,7 @@
 //! One long run at a fixed rate: whether memory and files stay as they are.
 
+use super::latency::Latency;
 use super::load::Load;
-use super::report::Latency;
 use crate::{process, say};
 use anyhow::{Context, Result};
 use serde::Serialize;

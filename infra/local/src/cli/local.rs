@@ -3,14 +3,14 @@
 use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
 use crate::start_error::StartError;
-use crate::system::{self, Backend, CACHE, Options, System};
+use crate::system::{self, Backend, CACHE, Options, System, read_workflows};
 use crate::{access, bench, demo, doctor, say, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use submit::workflows::{self, Workflows};
+use submit::workflows::Workflows;
 
 /// Runs it to its end; without a command the demo. `folder` is where the workflows are.
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
@@ -42,22 +42,6 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         }
         Some(other) => super::api::run(other).await,
     }
-}
-
-/// The workflows in `folder`, or in `workflows/` here, or the built-in ones.
-///
-/// # Errors
-/// The first file that is wrong, with its line and what to write instead.
-pub fn read_workflows(folder: Option<&Path>, external_agents: &[String]) -> Result<Workflows> {
-    let agents: Vec<&str> =
-        agent::agents::NAMES.into_iter().chain(external_agents.iter().map(String::as_str)).collect();
-    let here = Path::new("workflows");
-    let folder = folder.or_else(|| here.is_dir().then_some(here));
-    let workflows = match folder {
-        Some(folder) => workflows::in_folder(folder, &agents)?,
-        None => workflows::built_in(&agents)?,
-    };
-    Ok(workflows)
 }
 
 async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {

@@ -3,7 +3,7 @@
 mod api;
 pub mod args;
 mod bulk;
-pub(crate) mod local;
+mod local;
 pub(crate) mod show;
 mod watch;
 

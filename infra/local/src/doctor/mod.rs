@@ -4,11 +4,11 @@ mod aws;
 mod http;
 
 use crate::cli::args::Doctor;
-use crate::cli::local::read_workflows;
 use crate::cli::show::painted;
 use crate::client::Api;
 use crate::data_folder::{TOKEN_FILE, is_here};
-use crate::{stdout, system};
+use crate::stdout;
+use crate::system::{self, read_workflows};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws::{Place, at};
