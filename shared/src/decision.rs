@@ -18,7 +18,7 @@ pub struct Turn<'a> {
     pub now: Timestamp,
     /// The deciding instance; becomes LockedBy of what it claims.
     pub instance: &'a str,
-    /// How far apart the clocks of two instances may be.
+    /// Largest clock skew between two instances.
     pub skew: SignedDuration,
     /// Which agents are paused: their steps are not claimed.
     pub agents: &'a Agents,

@@ -90,7 +90,7 @@ impl std::fmt::Debug for Core {
 pub struct Config {
     /// Name of this instance, unique among all that run; used as LockedBy and in every stamp.
     pub instance: String,
-    /// How far apart the clocks of two instances may be.
+    /// Largest clock skew between two instances.
     pub skew: SignedDuration,
     /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is stale, the
     /// conditional write fails and the task is read after all.
@@ -221,7 +221,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         crate::time::millis((self.config.clock)())
     }
 
-    /// How far apart the clocks of two instances may be.
+    /// Largest clock skew between two instances.
     pub fn skew(&self) -> SignedDuration {
         self.config.skew
     }

@@ -1,12 +1,12 @@
 //! The pure core of Stepwarden, the *Scheduler Agent Supervisor* pattern.
 //!
-//! It decides; it never acts. [`scheduler::schedule`] and [`supervisor::supervise`] turn a recorded [`task::Task`] and an
-//! event into a new record and the effects to send. They read no clock, draw no random number and await nothing, so a
-//! table, a model checker and a simulation can run them exhaustively. [`engine::Engine`] is the only shell around them:
-//! load, decide, save under a version condition, send.
+//! It decides; it never acts. [`scheduler::schedule`] and [`supervisor::supervise`] turn a recorded [`task::Task`] and
+//! an event into a new record and the effects to send. They read no clock, draw no random number and await nothing, so
+//! a table, a model checker and a simulation can run them exhaustively. [`engine::Engine`] is the only shell around
+//! them: load, decide, save under a version condition, send.
 //!
-//! Words (the pattern's own): a *task* is one run of a *workflow*, a named list of *steps*; an *agent* does one step at one
-//! remote service; `complete_by` is the time after which only the *supervisor* touches a step.
+//! Words (the pattern's own): a *task* is one run of a *workflow*, a named list of *steps*; an *agent* does one step at
+//! one remote service; `complete_by` is the time after which only the *supervisor* touches a step.
 
 mod change;
 pub mod control;

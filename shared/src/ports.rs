@@ -17,7 +17,7 @@ use std::future::Future;
 /// The source of an error, kept for the log.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a store or a queue did not do what it was asked.
+/// Why a store or a queue failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It did not answer, answered late, or throttled. A write may or may not have been applied; retry.

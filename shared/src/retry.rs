@@ -88,9 +88,9 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The wait before call number `call + 1`, after `call` calls (1 is the first): `unit` of `min(cap, base * 2^(call-1))`.
-    ///
-    /// `unit` is a random number in `0.0..1.0`, drawn by the caller ("full jitter", Brooker, "Exponential Backoff And Jitter", AWS, 2015).
+    /// The wait before call number `call + 1`, after `call` calls (1 is the first):
+    /// `unit * min(cap, base * 2^(call-1))`, where `unit` is a random number in `0.0..1.0` that the caller draws ("full
+    /// jitter": Brooker, "Exponential Backoff And Jitter", AWS, 2015).
     #[must_use]
     pub fn wait(&self, call: u32, unit: f64) -> SignedDuration {
         let bound =

@@ -261,7 +261,7 @@ pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 /// whose queue is permanently gone cost little and hold up nothing. Alerts wait this long once the bus is back.
 pub const MAX_OWED_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Longest record of a task, in bytes of JSON: DynamoDB's limit for an item is 400 KiB, and the columns take some of it.
+/// Longest record of a task, in bytes of JSON. DynamoDB's limit for an item is 400 KiB; the columns take some of it.
 pub const MAX_RECORD: usize = 390 * 1024;
 /// How much longer the record of a task in Error may be, so that a task at the limit can still be stopped and alerted.
 pub const ERROR_RECORD: usize = 8 * 1024;

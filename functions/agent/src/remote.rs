@@ -177,8 +177,8 @@ pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
     AgentError::NotCalled { error, is_permanent }
 }
 
-/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file. It has its
-/// causes: if a name cannot be resolved, only the last one says why.
+/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file.
+/// It has its causes: if a name cannot be resolved, only the last one says why.
 pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     let is_unsent = error.is_builder();
     let error = Chain(&error.without_url()).to_string();

@@ -1,4 +1,4 @@
-//! What a caller may do, by the claims of the token that the authoriser checked: API Gateway's, or the local listener's.
+//! What a caller may do, by the claims of the token that the authoriser (API Gateway's or the local one) checked.
 
 use crate::http::claim;
 use crate::problem::{self, Problem};

@@ -1,5 +1,5 @@
-//! The edge of the HTTP API, shared by the functions behind it: requests read strictly, callers' rights, and refusals as problem
-//! details.
+//! The edge of the HTTP API, shared by the functions behind it: requests read strictly, callers' rights, and refusals
+//! as problem details.
 
 pub mod auth;
 pub mod http;

@@ -28,7 +28,7 @@ const MAX_WHY: usize = 300;
 pub struct QueueRow {
     /// Its name, as in `POST /queues/{name}/redrive`.
     pub name: String,
-    /// Messages that wait, are with a consumer, or are not yet to be seen. Absent where SQS did not say.
+    /// Messages that are waiting, in flight or delayed. Absent if SQS did not report them.
     #[serde(flatten)]
     pub counts: Option<Counts>,
     /// Messages that were received too often. Absent if the queue has no dead letters, if the queue of the normal class counts

@@ -1,8 +1,8 @@
 //! Leader election on a lease, usable alone: run work while leader, with a fencing token.
 //!
-//! [`run_while_leader`] waits for the lease, runs the work, renews the lease while the work makes progress, cancels the work
-//! before the lease can end, and gives the lease back when the work has returned. [`Hold`] is the same lease for work that
-//! comes in ticks: held between them, renewed at half its life.
+//! [`run_while_leader`] waits for the lease, runs the work, renews the lease while the work makes progress, cancels the
+//! work before the lease can end, and gives the lease back when the work has returned. [`Hold`] is the same lease for
+//! work that comes in ticks: held between them, renewed at half its life.
 //!
 //! It decides nothing about the work. Whatever is done under a lease must be safe with no leader and with two, because
 //! clocks drift and processes pause: let every write carry [`Leadership::token`], and refuse an older one.

@@ -57,9 +57,9 @@ pub struct Settings {
     pub wind_down: Duration,
     /// Longest time between a contender's checks for a free lease; each wait is random, from half of it to all of it.
     pub poll_every: Duration,
-    /// How far apart the clocks of two contenders may be.
+    /// Largest clock skew between two contenders.
     pub skew: Duration,
-    /// The work must call [`crate::Leadership::progress`] at least this often, or it counts as hung; `None`: no watchdog.
+    /// How often the work must call [`crate::Leadership::progress`], or it counts as hung; `None`: no watchdog.
     pub progress_within: Option<Duration>,
     /// Longest tenure: after it the work is cancelled and others get a turn; `None`: no limit.
     pub tenure: Option<Duration>,

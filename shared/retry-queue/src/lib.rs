@@ -1,8 +1,9 @@
 //! A retry queue: one call stores a unit of work, which is retried until it is done or needs a person.
 //!
-//! It is the core of Stepwarden with a smaller interface. A unit of work is a task of one step, whose workflow is made in
-//! code from the handler's [`Policy`] and pinned by hash like any other. Every change is one conditional write, so of many
-//! workers exactly one runs each attempt, and CompleteBy reveals a dead worker. Workers poll: no queue, no leader.
+//! It is the core of Stepwarden with a smaller interface. A unit of work is a task of one step, whose workflow is made
+//! in code from the handler's [`Policy`] and pinned by hash like any other. Every change is one conditional write, so
+//! of many workers exactly one runs each attempt, and CompleteBy reveals a dead worker. Workers poll: no queue, no
+//! leader.
 //!
 //! *Live tasks and history* are the two sparse indexes of one table, over records of one shape. A live task has a due
 //! time and is in the due index. Success takes it out, and the store deletes it after its retention, if it has one. A

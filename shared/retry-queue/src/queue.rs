@@ -23,7 +23,7 @@ const MAX_HANDLER: usize = 64;
 pub struct Settings {
     /// Shards of the due index.
     pub shards: u16,
-    /// How far apart the clocks of two instances may be.
+    /// Largest clock skew between two instances.
     pub skew: SignedDuration,
     /// Policy of the handlers that `policies` does not name.
     pub policy: Policy,

@@ -1,4 +1,4 @@
-//! What one worker instance does: which handlers, which shards, how many, what it skips, and what an exception leads to.
+//! What one worker instance does: which handlers and shards, how many tasks, what it skips, what an exception causes.
 
 use shared::order::Id;
 use std::collections::HashSet;

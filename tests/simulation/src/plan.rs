@@ -1,4 +1,4 @@
-//! What one seed simulates: which workflow, how many orders, which processes, and how often each class of fault happens.
+//! What one seed simulates: the workflow, the orders, the processes, and the rate of each class of fault.
 
 use crate::dice::{Class, Draw};
 use shared::control::MAX_WITHHELD;

@@ -1,4 +1,4 @@
-//! What happened in a run, line by line, and a hash over all of it: two runs of one seed are the same if their hashes are.
+//! What happened in a run, line by line, and a hash of it: runs with equal hashes are equal.
 
 use std::fmt::{self, Write};
 

@@ -11,8 +11,8 @@ use crate::secrets::Secrets;
 use shared::pools::Layout;
 use std::sync::Arc;
 
-/// Every agent, calling its remote service below the URL that `url` gives for its name. `secrets` is for calls that workflow
-/// files describe.
+/// Every agent, calling its remote service below the URL that `url` gives for its name. `secrets` is for calls that
+/// workflow files describe.
 #[must_use]
 pub fn all(url: impl Fn(&str) -> String, secrets: &Arc<Secrets>) -> Vec<Arc<dyn Agent>> {
     let http = client();

@@ -1,5 +1,5 @@
-//! An agent that only calls its remote service: `inventory` reserves an order's goods and releases them, `payment` charges the
-//! customer and refunds the charge, `shipping` hands the parcel to the carrier and calls it back.
+//! An agent that only calls its remote service: `inventory` reserves an order's goods and releases them, `payment`
+//! charges the customer and refunds the charge, `shipping` hands the parcel to the carrier and calls it back.
 
 use crate::remote::Remote;
 use crate::{Agent, AgentError, Call};
