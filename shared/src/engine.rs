@@ -276,9 +276,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
-    ///
-    /// # Errors
-    /// The workflow cannot be read.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
@@ -289,9 +286,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// What [`mend::mend`] makes of `task`, ready to replace an unreadable record. Nothing is saved or sent.
-    ///
-    /// # Errors
-    /// The workflow cannot be read.
     pub async fn mended(
         &self,
         task: &Task,

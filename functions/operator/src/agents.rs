@@ -120,9 +120,6 @@ pub struct Queue {
 
 impl Operator {
     /// All agents. If SQS does not report a queue, the others are still shown.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn agents(&self) -> Result<Vec<Agent>, Problem> {
         let Agents { mut paused, mut strained, .. } =
             self.engine.store.read_agents().await.map_err(|e| act::unavailable(&e))?;

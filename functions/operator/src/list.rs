@@ -252,9 +252,6 @@ impl Operator {
     }
 
     /// The tasks with their definitions, and those whose definitions cannot be read.
-    ///
-    /// # Errors
-    /// The table failed.
     pub(crate) async fn with_workflows(
         &self,
         tasks: Vec<Task>,

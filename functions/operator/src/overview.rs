@@ -124,9 +124,6 @@ type Open = (Count, Option<Oldest>, Group, BTreeMap<String, Breaker>, Vec<Unread
 
 impl Operator {
     /// The state of the system.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn overview(&self) -> Result<Overview, Problem> {
         self.look().await.map_err(|e| act::unavailable(&e))
     }

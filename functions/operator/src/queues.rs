@@ -150,9 +150,6 @@ impl Operator {
     }
 
     /// All leases that were ever taken.
-    ///
-    /// # Errors
-    /// The table failed.
     pub async fn leases(&self) -> Result<Vec<LeaseRow>, Problem> {
         let now = self.engine.now();
         let mut rows = Vec::new();

@@ -14,9 +14,6 @@ const MOST: usize = 100;
 
 /// Measures how long the oldest orders, and owed messages, have waited. An order keeps its first place in the due index
 /// until it is moved, so the first of a part are its oldest; of the moved ones a bounded number is read.
-///
-/// # Errors
-/// The due index failed.
 pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards: u16) -> Result<(), Error> {
     let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..shards).map(move |shard| part + shard));
     let pages = try_join_all(parts.map(|part| engine.store.due(part, Timestamp::MAX, PAGE, None))).await?;

@@ -222,9 +222,6 @@ impl<S: StateStore> RetryQueue<S> {
 
     /// The same with a key, a time or a shard.
     ///
-    /// # Errors
-    /// The store failed.
-    ///
     /// # Panics
     /// If the handler's name is invalid.
     pub async fn enqueue_entry(&self, entry: Entry) -> Result<Enqueued, Error> {
@@ -257,18 +254,12 @@ impl<S: StateStore> RetryQueue<S> {
     }
 
     /// The record of one unit of work, live or in history.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn get(&self, id: &Id) -> Result<Option<Task>, Error> {
         self.engine.store.load(id).await
     }
 
     /// Makes a task of the history live again, with all its retries ahead. `false` if it is not in history, or has
     /// changed since `seen` was read.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn resubmit(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
         let what = What::Resubmit { step: None, input: None };
         let event = Event::Act(Act { what, by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) });
@@ -289,9 +280,6 @@ impl<S: StateStore> RetryQueue<S> {
 
 impl<S: StateStore + AttentionIndex> RetryQueue<S> {
     /// Up to `limit` tasks of the history, longest there first, and the cursor of the next page.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn history(&self, limit: u32, cursor: Option<&str>) -> Result<(Vec<Task>, Option<String>), Error> {
         let page = self.engine.store.attention(limit, cursor).await?;
         let mut tasks = Vec::new();

@@ -109,9 +109,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// Stores `workflow`, once per instance.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
         let hash = workflow.hash();
         if !lock(&self.workflows).contains_key(&hash) {
