@@ -5,30 +5,29 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Makes `folder`, and those above it that are missing, for their owner alone. One that is there stays as it is: who made it
-/// may have had reasons.
+/// Creates `folder` and its missing parents for their owner alone. An existing folder keeps its mode.
 ///
 /// # Errors
-/// The system's.
+/// The operating system's.
 pub fn create(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Opens `file` for reading and writing, and makes it if it is missing; its owner alone may read it from then on.
+/// Opens `file` for reading and writing, and creates it if it is missing; from then on only its owner may read it.
 ///
 /// # Errors
-/// The system's.
+/// The operating system's.
 pub fn open(file: &Path) -> io::Result<File> {
     keep_private(file)?;
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(file)
 }
 
-/// Makes `file` its owner's alone, if it is there. SQLite gives the files beside a database the mode of the database.
+/// Restricts `file` to its owner, if it exists. SQLite gives the files beside a database the mode of the database.
 ///
-/// By its path: to close a file that SQLite has open in this process would end SQLite's locks on it (POSIX).
+/// By path, because closing a file that SQLite has open in this process would end SQLite's locks on it (POSIX).
 ///
 /// # Errors
-/// The system's.
+/// The operating system's.
 pub fn keep_private(file: &Path) -> io::Result<()> {
     let closed = match std::fs::metadata(file) {
         Ok(found) if found.permissions().mode() & 0o077 == 0 => Ok(()),
@@ -36,7 +35,7 @@ pub fn keep_private(file: &Path) -> io::Result<()> {
         Err(error) => Err(error),
     };
     match closed {
-        // Somebody else's file: whoever may use it has decided so.
+        // The file of another user, who has decided who may use it.
         Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) => Ok(()),
         closed => closed,
     }

@@ -1,11 +1,11 @@
 //! Which host a request was meant for.
 //!
-//! A page in a browser may make a name of its own point to this machine (DNS rebinding), but cannot make the browser send
-//! another `Host` header: requests to other names than this machine's are refused.
+//! A web page can make its own name point to this machine (DNS rebinding), but cannot make the browser send another
+//! `Host` header: requests to names other than this machine's are refused.
 
 use axum::http::{HeaderMap, Uri, Version, header, uri::Authority};
 
-/// Why a request is refused before anything else of it is looked at.
+/// Why a request is refused before anything else in it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// RFC 9112, section 3.2: no `Host`, more than one, or one that is malformed. 400.
@@ -23,19 +23,19 @@ pub fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Wro
     let host = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => return Err(Wrong::Malformed("send one Host header, not several")),
         (Some(host), None) => host.to_str().ok(),
-        // Before HTTP/1.1 there was none; whatever such a request was meant for is not known.
+        // Before HTTP/1.1 there was no `Host`, so it is unknown which host such a request was meant for.
         (None, _) if version < Version::HTTP_11 => return Err(Wrong::Misdirected),
         (None, _) => return Err(Wrong::Malformed("send a Host header")),
     };
     let Some((name, _)) = host.and_then(parts) else {
         return Err(Wrong::Malformed("the Host header is a name or an address, and perhaps a port"));
     };
-    // RFC 9112, section 3.2.2: a target in absolute form counts more than the header. Here both have to fit.
+    // RFC 9112, section 3.2.2: a target in absolute form takes precedence over the header. Here both must fit.
     let fits = |authority: &Authority| parts(authority.as_str()).is_some_and(|(name, _)| is_this_machine(name));
     if is_this_machine(name) && uri.authority().is_none_or(fits) { Ok(()) } else { Err(Wrong::Misdirected) }
 }
 
-/// Whether `host`, as a `Host` header or a URL has it, is a name of this machine.
+/// Whether `host`, as in a `Host` header or a URL, is a name of this machine.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {
     parts(host).is_some_and(|(name, _)| is_this_machine(name))
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    // Also what only begins like a name of this machine.
+    // Including names that only begin like one of this machine.
     #[test]
     fn other_names_are_misdirected() {
         for host in [
@@ -134,7 +134,7 @@ mod tests {
             assert!(matches!(sent("/orders", &[host.as_bytes()]), Err(Wrong::Malformed(_))), "{host}");
             assert!(!is_loopback(host));
         }
-        // The look-alike of `localhost` in other letters is no text of a header.
+        // The look-alike of `localhost` in other letters is not valid text of a header.
         assert!(matches!(sent("/", &["l\u{43e}calhost".as_bytes()]), Err(Wrong::Malformed(_))));
         assert!(matches!(sent("/", &[]), Err(Wrong::Malformed(_))));
         assert!(matches!(sent("/", &[b"localhost", b"localhost"]), Err(Wrong::Malformed(_))));

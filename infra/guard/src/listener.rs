@@ -1,14 +1,14 @@
-//! One way to serve HTTP/1.1 on loopback: bounds of time, number and size, and the standards' answers to what is wrong.
+//! One way to serve HTTP/1.1 on loopback: limits on time, number and size, and the standards' answers to bad requests.
 //!
 //! | what | at most | then |
 //! |---|---|---|
-//! | connections | [`Limits::connections`], below the limit of open files | who waits longest for a request to come is closed |
+//! | connections | [`Limits::connections`], below the limit of open files | the connection that has been idle longest is closed |
 //! | a head, and the wait for one | [`HEAD`] | closed |
 //! | a body | [`BODY`], and the listener's own size | 408, 413 |
 //! | an answer that is not read | [`STALLED`] | closed |
 //!
-//! A request meant for another host is refused before its body is read, and so is whatever a handler refuses without reading.
-//! `HEAD` is `GET` without the body. HTTP/2 is refused with 505.
+//! A request meant for another host is refused before its body is read, and so is whatever a handler refuses without
+//! reading it. `HEAD` is `GET` without the body. HTTP/2 is refused with 505.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -39,34 +39,34 @@ use crate::host::{self, Wrong};
 pub const HEAD: Duration = Duration::from_secs(20);
 /// How long a body may take.
 pub const BODY: Duration = Duration::from_secs(30);
-/// How long a caller may leave an answer unread that does not fit into the system's buffers.
+/// How long a caller may leave unread an answer that does not fit into the system's buffers.
 pub const STALLED: Duration = Duration::from_secs(30);
-/// Connections of one listener at most, where the limit of open files allows so many.
+/// Most connections of one listener, if the limit of open files allows that many.
 pub const MOST_CONNECTIONS: usize = 1024;
-/// Bytes of a head at most.
+/// Most bytes of a head.
 const HEAD_BYTES: usize = 64 * 1024;
-/// What a connection that is closed for another one may still take to send the end of its last answer.
+/// How long a connection that is closed in favour of another may take to send the end of its last answer.
 const LAST_BYTES: Duration = Duration::from_millis(100);
-/// Pause after the system refused a connection, for want of files or memory.
+/// Pause after the system refused a connection for lack of files or memory.
 const OUT_OF_FILES: Duration = Duration::from_millis(100);
 
-/// What a listener decides for itself.
+/// The settings of one listener.
 #[derive(Clone, Copy)]
 pub struct Settings {
-    /// Bytes of a body at most. A handler may ask for less.
+    /// Most bytes of a body. A handler may allow less.
     pub most_body: usize,
-    /// How long requests under way may take once the end has begun.
+    /// How long running requests may take after the shutdown has begun.
     pub grace: Duration,
     /// A refusal in the listener's own form.
     pub refuse: fn(Refusal) -> Response<Body>,
-    /// Its bounds.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// Bounds that do not depend on what is served.
+/// Limits that do not depend on what is served.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at most.
+    /// Most connections.
     pub connections: usize,
     /// See [`HEAD`].
     pub head: Duration,
@@ -84,16 +84,16 @@ impl Default for Limits {
     }
 }
 
-/// Why a request is refused here.
+/// Why the listener refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// 400 or 421.
     Host(Wrong),
     /// 400: wrongly chunked, or cut short.
     MalformedBody,
-    /// 408: not there in time.
+    /// 408: the body did not arrive in time.
     SlowBody,
-    /// 413: more than so many bytes.
+    /// 413: more than this many bytes.
     TooLarge(usize),
 }
 
@@ -122,7 +122,7 @@ impl Refusal {
     }
 }
 
-/// Cuts its connection: nothing is written from then on, the server closes it instead. In the extensions of every request.
+/// Cuts its connection: nothing more is written, and the server closes it. Every request has one in its extensions.
 #[derive(Clone, Debug, Default)]
 pub struct Cut(Arc<AtomicBool>);
 
@@ -137,7 +137,7 @@ impl Cut {
     }
 }
 
-/// Serves `router` until `shutdown` is ready, then answers what is under way, for [`Settings::grace`] at most.
+/// Serves `router` until `shutdown` is ready, then answers running requests, for at most [`Settings::grace`].
 ///
 /// On a loopback address only requests to names of this machine are answered.
 ///
@@ -159,7 +159,7 @@ pub async fn serve(
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Of one connection, or of all: the next try tells.
+                    // This may concern one connection or all; the next try shows.
                     tracing::warn!("a connection was not accepted: {error}");
                     sleep(OUT_OF_FILES).await;
                     continue;
@@ -191,7 +191,7 @@ struct Door {
 }
 
 async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, door: Door, mut closing: watch::Receiver<bool>) {
-    // Without it small answers may wait 40 ms for an acknowledgement; a refusal only costs that.
+    // Without it, small answers may wait 40 ms for an acknowledgement. If it fails, that is all it costs.
     let _ = stream.set_nodelay(true);
     let limits = door.settings.limits;
     let seat = Seat::new(Arc::clone(&door.seats));
@@ -212,7 +212,7 @@ async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, door: Door, 
             Pin::new(&mut conn).graceful_shutdown();
             loop {
                 let ended = timeout(LAST_BYTES, poll_fn(|cx| conn.poll_without_shutdown(cx))).await;
-                // A request that came at the same moment is answered first.
+                // A request that arrived at the same moment is answered first.
                 if ended.is_ok() || !seat.0.is_busy.load(Ordering::Acquire) {
                     break Ok(());
                 }
@@ -253,7 +253,7 @@ async fn answer(
         Body::new(Bounded { body, left: most_body, most: most_body, patience, trouble: Arc::clone(&trouble) })
     });
     if request.method() == Method::HEAD {
-        // hyper sends the head of the answer alone.
+        // hyper sends only the head of the answer.
         *request.method_mut() = Method::GET;
     }
     request.extensions_mut().insert(cut);
@@ -275,7 +275,7 @@ const MALFORMED: u8 = 1;
 const SLOW: u8 = 2;
 const TOO_LARGE: u8 = 3;
 
-/// A body that is read for so long and up to so many bytes. What ends it before its end is told to whoever answers.
+/// A body with limits on time and size. If it is cut off, the handler learns why.
 struct Bounded {
     body: Incoming,
     left: usize,
@@ -296,7 +296,7 @@ impl HttpBody for Bounded {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        // Before a byte is read of what is declared as too large.
+        // Before a byte is read of a body that is declared as too large.
         if self.left == self.most && self.body.size_hint().lower() > self.most as u64 {
             return self.fail(TOO_LARGE);
         }
@@ -325,22 +325,22 @@ impl HttpBody for Bounded {
     }
 }
 
-/// The connections that wait for a request, the one that has waited longest first.
+/// The connections that wait for a request, longest wait first.
 #[derive(Default)]
 struct Seats {
     waiting: Mutex<(u64, std::collections::BTreeMap<u64, Arc<Waiting>>)>,
-    /// A connection began to wait.
+    /// Signals that a connection began to wait.
     changed: Notify,
 }
 
 /// One connection.
 #[derive(Default)]
 struct Waiting {
-    /// Its place among those that wait.
+    /// Its position among those that wait.
     at: Mutex<Option<u64>>,
-    /// Between a request's head and the end of its answer.
+    /// True between a request's head and the end of its answer.
     is_busy: AtomicBool,
-    /// Its place is needed for another.
+    /// Signals that its place is needed for another.
     leave: Notify,
 }
 
@@ -349,7 +349,8 @@ impl Seats {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection. If there is none, who waits longest leaves; if all are busy, the first to end leaves.
+    /// A place for a new connection. If none is free, the connection that has been idle longest leaves; if all are
+    /// busy, the first to finish.
     async fn place(&self, places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
         loop {
             if let Ok(place) = Arc::clone(places).try_acquire_owned() {
@@ -385,7 +386,7 @@ impl Seats {
     }
 }
 
-/// Waits for a request, until it is dropped.
+/// A connection waits for a request until this is dropped.
 struct Seat(Arc<Waiting>, Arc<Seats>);
 
 impl Seat {
@@ -402,7 +403,7 @@ impl Drop for Seat {
     }
 }
 
-/// A request under way, until its answer is out.
+/// A running request, until its answer is sent.
 struct Busy(Arc<Seats>, Arc<Waiting>);
 
 impl Busy {
@@ -424,7 +425,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, whose connection is busy until it is out.
+/// The body of an answer, whose connection is busy until it is sent.
 struct Held {
     body: Body,
     _busy: Busy,
@@ -447,7 +448,7 @@ impl HttpBody for Held {
     }
 }
 
-/// A connection whose writes fail once it is cut, or once its caller has read nothing for a while.
+/// A connection whose writes fail once it is cut, or once its caller has not read for a while.
 struct Stream {
     stream: TcpStream,
     cut: Cut,
@@ -507,11 +508,11 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Files this process may have open, after asking for as many as the system lets it have.
+/// Number of files that this process may have open, after raising the limit as far as the system allows.
 #[must_use]
 pub fn open_files() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// Enough; more would only make tables of the system larger.
+    /// Enough; more would only enlarge tables of the system.
     const ENOUGH: u64 = 8192;
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);

@@ -1,19 +1,19 @@
-//! Whether a SQLite database still holds what it held: a mark beside it says what there was.
+//! Detects whether a SQLite database has lost content: a mark beside it records what it contained.
 //!
-//! SQLite ends its log at the first frame whose checksum is wrong, and calls what comes after it never written: after a kill one
-//! flipped bit took 88 of 120 finished orders, in silence. A file that is deleted or emptied is a new one to it. So each commit
-//! notes how far the log has got (a copy of the head that SQLite keeps in its index of the log), and a clean end notes a hash of
-//! the database. What is less than was noted is damage, and is said before anything is written.
+//! SQLite ends its log at the first frame with a wrong checksum and treats everything after it as never written: after
+//! a kill, one flipped bit silently took 88 of 120 finished orders. A file that was deleted or emptied is a new one to
+//! it. So each commit records how far the log has got (a copy of the head that SQLite keeps in its index of the log),
+//! and a clean end records a hash of the database. Less than recorded is damage, and is reported before any write.
 //!
-//! | the program ended | what is looked at |
+//! | the program ended | what is checked |
 //! |---|---|
 //! | cleanly | the database is the one that was left |
-//! | by a kill or a power failure | the log holds every frame that was noted, by its checksums; SQLite's `quick_check` |
+//! | by a kill or a power failure | the log holds every recorded frame, by its checksums; SQLite's `quick_check` |
 //!
-//! Where writes survive a kill and not a power failure, the log may be shorter than noted after the system has started anew.
-//! A mark that changes its state is synced before the database changes, so after a power failure it is never of another end.
+//! If writes survive a kill but not a power failure, the log may be shorter than recorded after a system restart.
+//! A mark's change of state is synced before the database changes, so a power failure leaves no mark of another end.
 //!
-//! Not seen: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
+//! Not detected: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -26,25 +26,25 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::folder;
 
-/// Databases larger than this are not read through at start and at the end: it takes a second per gigabyte or so.
+/// Larger databases are not read through at start and at the end: that takes about a second per gigabyte.
 pub const READ_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
-/// A flipped bit cannot be told from what a program without marks wrote, so a person has to.
+/// A flipped bit looks the same as a write by a program without marks, so a person must tell them apart.
 const CHANGED: &str =
     "it is not as this program left it; if an older version, which keeps no mark, has used it since, nothing is lost";
 const MAGIC: &[u8; 8] = b"swmark\x001";
-/// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all that.
+/// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all of these.
 const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;
 /// Bytes of the head of SQLite's index of its log ("WAL-mode File Format", section 2.1); there are two copies.
 const HEAD: usize = 48;
 
-/// Why a database is not as it was, in words for its user.
+/// Why a database is not as it was left, in words for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsound {
     /// It has lost something.
     #[error("{0}")]
     Damaged(String),
-    /// It cannot be opened, for reasons of the system.
+    /// It cannot be opened, for a reason of the operating system.
     #[error("{0}")]
     Unusable(String),
 }
@@ -61,7 +61,7 @@ enum State {
 
 struct Note {
     state: State,
-    /// When the system started, if what is written survives its kills but not its end; else zeros.
+    /// When the system started, if writes survive its processes' kills but not its own end; else zeros.
     boot: [u8; 7],
     head: [u8; HEAD],
     bytes: u64,
@@ -103,7 +103,8 @@ impl Note {
     }
 }
 
-/// Where the mark of the database `db` is. Not under its name: who deletes `queues.db*` has not said that it shall be empty.
+/// Path of the mark of the database `db`. It does not begin with the database's name: deleting `queues.db*` does not
+/// say that the database is meant to be empty.
 #[must_use]
 pub fn file_of(db: &Path) -> PathBuf {
     db.with_extension("mark")
@@ -115,7 +116,7 @@ fn beside(db: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Looks for damage, and changes nothing.
+/// Checks for damage, and changes nothing.
 ///
 /// # Errors
 /// [`Unsound`].
@@ -124,7 +125,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
     let damaged = |why: &str| Err(Unsound::Damaged(why.into()));
     let mark = match std::fs::read(file_of(db)) {
         Ok(mark) => mark,
-        // Of an older version, or restored without it.
+        // The database of an older version, or one restored without its mark.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(error)),
     };
@@ -134,7 +135,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return damaged("it is missing"),
         Err(error) => return Err(unusable(error)),
     }
-    // Made, and the process or the machine ended, or the disk was full, before anything was in it.
+    // Created, but the process or the machine ended, or the disk was full, before the first write to it.
     if mark.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
@@ -148,7 +149,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
             if found.map_err(unusable)? == (note.bytes, note.hash) { Ok(()) } else { damaged(CHANGED) }
         }
         State::Open | State::Closing if note.frames() == 0 => Ok(()),
-        // The system has ended since, and nobody asked for more to survive that than there is.
+        // The system was restarted since, and these writes need not survive that.
         State::Open | State::Closing if note.boot != [0; 7] && note.boot != boot() => Ok(()),
         State::Open | State::Closing => {
             let log = beside(db, "-wal");
@@ -162,7 +163,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
     }
 }
 
-/// Why the log does not hold the frames that were noted, if so. "WAL-mode File Format", sections 1.2 to 1.4.
+/// Why the log lacks frames that were recorded, if it does. "WAL-mode File Format", sections 1.2 to 1.4.
 fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     let frames = note.frames();
     let lost = |found: u32| {
@@ -191,7 +192,7 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
         return Ok(lost(0));
     }
     if head[16..24] != note.head[32..40] {
-        // The first salt rises by one each time the log begins anew, once the database holds all of it.
+        // The first salt rises by one each time the log restarts, once the database contains all of it.
         let salt = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
         let later = salt(&head[16..20]).wrapping_sub(salt(&note.head[32..36]));
         return Ok(if (1..1000).contains(&later) { None } else { lost(0) });
@@ -226,7 +227,7 @@ fn is_sum(stored: &[u8], (a, b): (u32, u32)) -> bool {
     stored[..4] == a.to_be_bytes() && stored[4..8] == b.to_be_bytes()
 }
 
-/// Looks for damage before anything is written: by the mark, then by SQLite.
+/// Checks for damage before anything is written: by the mark, then by SQLite.
 ///
 /// # Errors
 /// [`Unsound`].
@@ -235,12 +236,12 @@ pub fn check(db: &Path) -> Result<(), Unsound> {
     if db.metadata().map_or(0, |found| found.len()) == 0 {
         return Ok(());
     }
-    // SQLite takes the log in and deletes it, as at a clean end.
+    // SQLite takes the log in and deletes it, as after a clean end.
     closing(db).map_err(|error| Unsound::Unusable(error.to_string()))?;
     quick_check(db)
 }
 
-/// Whether the last process that had `db` open did not end cleanly. To be asked before [`check`].
+/// Whether the last process that had `db` open ended without closing it. Call this before [`check`].
 #[must_use]
 pub fn was_killed(db: &Path) -> bool {
     std::fs::read(file_of(db)).is_ok_and(|mark| Note::decode(&mark).is_some_and(|note| note.state != State::Closed))
@@ -290,11 +291,11 @@ fn of_sqlite(error: &rusqlite::Error) -> Unsound {
     }
 }
 
-/// Goes on with what is left of a database that is damaged: what there is of its files is copied aside, and what SQLite cannot
-/// use is taken away. What was done, if anything.
+/// Continues with what is left of a damaged database: copies its files aside, and removes what SQLite cannot use.
+/// Returns what was done, if anything.
 ///
 /// # Errors
-/// The system's.
+/// The operating system's.
 pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
     let why = match check(db) {
         Ok(()) => return Ok(None),
@@ -306,7 +307,7 @@ pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
         let (from, to) = (beside(db, end), beside(db, &format!("{end}.damaged-{now_s}")));
         match std::fs::copy(&from, &to) {
             Ok(_) => {
-                // Of an older version it may be open to others, and so would its copy be.
+                // A file of an older version may be readable by others, and so would its copy be.
                 folder::keep_private(&to)?;
                 kept.push(to.display().to_string());
             }
@@ -314,7 +315,7 @@ pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
             Err(error) => return Err(error),
         }
     }
-    // The mark said what was; from here on it is what SQLite reads.
+    // The mark recorded what was there; from now on the content is what SQLite reads.
     remove(&file_of(db))?;
     let is_usable = db.metadata().is_ok_and(|found| found.len() > 0) && quick_check(db).is_ok();
     if !is_usable {
@@ -336,7 +337,7 @@ fn remove(file: &Path) -> io::Result<()> {
 
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a: no single wrong byte goes unnoticed.
+/// FNV-1a: detects every single wrong byte.
 fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
     for byte in bytes {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -356,16 +357,16 @@ fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
     }
 }
 
-/// What a commit that is noted survives.
+/// What a recorded commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
-    /// The end of the process. After a power failure less than was noted is no damage.
+    /// The end of the process. After a power failure, less than was recorded is no damage.
     Kills,
     /// A power failure.
     Power,
 }
 
-/// Which start of the system this is; zeros where it does not say.
+/// Identifies this start of the system; zeros if the system does not say.
 #[must_use]
 pub fn boot() -> [u8; 7] {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -373,7 +374,7 @@ pub fn boot() -> [u8; 7] {
     hash.to_le_bytes()[..7].try_into().expect("seven of eight")
 }
 
-/// An open database with its mark: closed first, then noted as closed.
+/// An open database with its mark: closes the database first, then records it as closed.
 pub struct Marked<C> {
     database: Option<C>,
     mark: Option<Mark>,
@@ -396,20 +397,20 @@ impl<C> Marked<C> {
             Survives::Kills => boot(),
         };
         let mark = Mark { db: db.to_owned(), file, boot, index: OnceLock::new() };
-        // Of what the log holds from an earlier run nothing is known but what was noted then: SQLite has read it by now.
+        // Of the log's content from an earlier run, only what was recorded then is known: SQLite has now read it.
         mark.write(State::Open, &mark.head().unwrap_or([0; HEAD]), (0, 0))?;
-        // Else a power failure could leave what the last clean end noted, beside a database that has changed since.
+        // Otherwise a power failure could leave the mark of the last clean end beside a changed database.
         mark.file.sync_all()?;
         Ok(Self { database: Some(database), mark: Some(mark) })
     }
 
-    /// How far the log has got, to be noted by [`Marked::note`] once it is durable.
+    /// How far the log has got; record this with [`Marked::note`] once it is durable.
     pub fn head(&self) -> Option<[u8; HEAD]> {
         self.mark.as_ref()?.head()
     }
 
-    /// Notes how far the log has got. It is in the system's hands afterwards, so it survives a kill; after a power failure it is
-    /// what was noted before, and never more than the log holds.
+    /// Records how far the log has got. The operating system has the record afterwards, so it survives a kill. After a
+    /// power failure the previous record may remain, which is never more than the log contains.
     pub fn note(&self, head: Option<[u8; HEAD]>) {
         if let (Some(mark), Some(head)) = (&self.mark, head)
             && let Err(error) = mark.write(State::Open, &head, (0, 0))
@@ -442,7 +443,7 @@ impl<C> Drop for Marked<C> {
             file.write_all_at(&Note { state, boot, head: *head, bytes, hash }.encode(), 0)
         };
         let closed = write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
-            // Only after the database: to close a file of its own here would end SQLite's locks on it (POSIX).
+            // Only after the database: closing a file of this process here would end SQLite's locks on it (POSIX).
             drop(self.database.take());
             drop(index);
             let log = beside(&db, "-wal");
@@ -463,7 +464,7 @@ struct Mark {
     db: PathBuf,
     file: File,
     boot: [u8; 7],
-    /// SQLite's index of the log, opened once and kept.
+    /// SQLite's index of the log, opened once and kept open.
     index: OnceLock<Option<File>>,
 }
 
@@ -477,7 +478,7 @@ impl Mark {
     }
 }
 
-/// Both copies are the same, or a write is under way, which notes for itself.
+/// Both copies are equal, or a write is in progress, which will record the head itself.
 fn read_head(index: &File) -> Option<[u8; HEAD]> {
     let mut both = [0; 2 * HEAD];
     index.read_exact_at(&mut both, 0).ok()?;
@@ -489,7 +490,7 @@ fn read_head(index: &File) -> Option<[u8; HEAD]> {
 mod tests {
     use super::*;
 
-    // What is not read through has its length at least.
+    // A file that is not read through must at least have its length.
     #[test]
     fn a_large_database_that_was_cut_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
