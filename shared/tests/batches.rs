@@ -1,5 +1,5 @@
-//! Goal: what an instance does not have in memory it reads together, and one order's trouble stays its own. Method: a store
-//! in memory that writes down what it is asked, answers as it is told to, and yields at each call.
+//! Goal: what an instance does not have in memory it reads together, and one order's trouble stays its own. Method: a
+//! store in memory that records its calls, answers as configured, and yields at each call.
 
 mod support;
 
@@ -128,7 +128,7 @@ struct World {
 type Instance = Engine<Arc<Store>, Arc<Queue>>;
 
 impl World {
-    /// Orders `ord_1` to `ord_N`, made by an instance that is gone.
+    /// Orders `ord_1` to `ord_N`, made by an instance that no longer exists.
     async fn new(orders: i64) -> Self {
         Self::of(ONE, orders).await
     }
@@ -215,7 +215,7 @@ async fn what_an_instance_remembers_it_does_not_ask_for() {
     assert_eq!(world.store.asked(), ["agents", "workflow"]);
     engine.handle(wakes([1])).await;
     world.store.asked();
-    // The first and the third are remembered, as far as writing on them goes.
+    // The first and the third are in memory, which is enough to try a write on them.
     let cancel = |n| (id(n), Event::Cancel { by: "shop".into(), reason: String::new() });
     assert_eq!(words(&engine.handle(vec![cancel(1), wakes([2]).remove(0), cancel(3)]).await), ["applied"; 3]);
     assert_eq!(world.store.asked(), ["load_all ord_2", "orders ord_2"]);
@@ -230,12 +230,12 @@ async fn one_orders_trouble_stays_its_own() {
     assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
 }
 
-// The same order twice in a batch, and inputs that cannot be had.
+// The same order twice in a batch, and inputs that cannot be read.
 #[tokio::test]
 async fn an_input_that_cannot_be_read_holds_up_its_own_requests_only() {
     let world = World::new(3).await;
     let engine = world.instance("s");
-    // Claimed by another instance, whose requests are sent again by whoever hears of it.
+    // Claimed by another instance, whose requests are re-sent by the instance that gets the redelivery.
     engine.handle(wakes(1..=3)).await;
     world.sent();
     world.store.memory.tables().orders.remove(&id(2));
@@ -257,7 +257,7 @@ async fn a_sweep_reads_a_page_at_once() {
     assert_eq!(world.store.asked(), ["agents", "load_all ord_1 ord_2 ord_9 ord_3", "workflow"]);
 }
 
-// What a batch read before another batch of the same instance saved does not take the place of what that saved.
+// A task read before another batch of the same instance saved it must not replace the saved one.
 #[tokio::test]
 async fn an_older_read_does_not_hide_a_newer_save() {
     let world = World::of(SIDE_BY_SIDE, 1).await;

@@ -1,6 +1,6 @@
-//! Goal: whatever happens to an order, its record stays one that can be written, and whatever part of a send fails is made up for.
-//! Method: random events from a seed over a store that has DynamoDB's limit, and a messenger that fails any part of a send.
-//! `SEED=n` plays one seed.
+//! Goal: whatever happens to an order, its record can still be written, and whatever part of a send fails is made up
+//! for. Method: random events from a seed, over a store with DynamoDB's limit and a messenger that fails any part of a
+//! send. `SEED=n` plays one seed.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn seeds(n: u64) -> Vec<u64> {
     std::env::var("SEED").map_or_else(|_| (0..n).collect(), |seed| vec![seed.parse().expect("SEED is a number")])
 }
 
-/// What was sent; each effect fails by itself with a chance of `fails` in 100.
+/// What was sent; each effect fails with a probability of `fails` in 100.
 struct Network {
     dice: Mutex<Dice>,
     fails: usize,
@@ -133,7 +133,7 @@ fn long(bytes: usize) -> Value {
     json!({ "x": "x".repeat(bytes - 8) })
 }
 
-/// Fifty steps side by side, each with an undo.
+/// Fifty concurrent steps, each with an undo.
 fn fifty(on_failure: &str) -> String {
     let step = |n: usize| {
         format!(
@@ -144,9 +144,9 @@ fn fifty(on_failure: &str) -> String {
     format!("name = \"wide\"\non_failure = \"{on_failure}\"\n{}", (0..50).map(step).collect::<String>())
 }
 
-/// An event drawn at random, of those that make the record longer most of all.
+/// An event drawn at random, mostly one that lengthens the record.
 fn draw(world: &World, dice: &mut Dice) -> Event {
-    // The first steps are done; most of what happens goes on at the last ones.
+    // The first steps are done; most events concern the last ones.
     let step = if dice.below(4) == 0 { dice.below(50) } else { 48 + dice.below(2) };
     let name = || Some(format!("s{step}"));
     // A control character takes six bytes in JSON.
@@ -169,7 +169,7 @@ fn draw(world: &World, dice: &mut Dice) -> Event {
     }
 }
 
-// The record of an order stays writable, whatever is done to it, and no message about it is given back for its length.
+// The record of an order stays writable, whatever is done to it, and no message about it fails for its length.
 #[tokio::test]
 async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written() {
     let mut longest = 0;
@@ -235,7 +235,7 @@ async fn nearly_full(on_failure: &str, free: usize) -> World {
 /// What happens to an order, as an event.
 type Cause<'a> = &'a dyn Fn(&World) -> Event;
 
-// TooLarge becomes Error with an alert: before, no write went through any more, and the order was Processing for ever.
+// TooLarge becomes Error with an alert: before, no write succeeded any more, and the order stayed Processing for ever.
 #[tokio::test]
 async fn an_order_whose_record_is_full_stops_with_an_alert() {
     let done = |world: &World| world.reply(0, Outcome::Done { output: long(MAX_OUTPUT) });
@@ -264,7 +264,7 @@ async fn an_order_whose_record_is_full_stops_with_an_alert() {
     }
 }
 
-// The supervisor's side: what expires in a record that is full is not looked at for ever.
+// The supervisor's side: an expired attempt in a full record is not checked for ever.
 #[tokio::test]
 async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_alert() {
     let world = nearly_full("undo", 150).await;
@@ -276,7 +276,7 @@ async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_aler
     assert_eq!(world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
 }
 
-// A person is told, and nothing changes.
+// The person is told that it does not fit, and nothing changes.
 #[tokio::test]
 async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     let world = nearly_full("error", 150).await;
@@ -295,8 +295,8 @@ async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     assert!(refused > 0, "{:?}", world.task());
 }
 
-// A record that is full stops an order between two steps too. No step has failed then, and an input that a person gave one is what
-// can be made shorter.
+// A full record can stop an order between two steps. Then no step has failed, and what can be shortened is an input
+// that a person gave a step.
 #[tokio::test]
 async fn an_order_that_a_full_record_stopped_between_steps_goes_on_with_a_shorter_input() {
     let world = nearly_full("error", 150).await;
@@ -322,7 +322,7 @@ async fn an_order_that_a_full_record_stopped_between_steps_goes_on_with_a_shorte
         why(Refusal::NotFailed),
         "it has no input of its own"
     );
-    // The others are still longer than they may be together: a version without that bound let them in.
+    // The others together are still longer than allowed: a version without that bound accepted them.
     let shorter = resubmit(Some("s0"), Some(json!({ "ref": 1 }))).await;
     assert!(matches!(shorter, Ok(Answer::Applied(_))), "{shorter:?}");
     engine.handle(wake()).await.remove(0).unwrap();
@@ -330,8 +330,8 @@ async fn an_order_that_a_full_record_stopped_between_steps_goes_on_with_a_shorte
     assert!(task.steps.iter().all(|step| step.claim().is_some()), "{:?}", task.reason);
 }
 
-/// Plays an order over a network of which any part of a send fails, until nothing is on its way: what failed comes again with its
-/// message.
+/// Plays an order over a network in which any part of a send may fail, until nothing is in flight: what failed is
+/// redelivered with its message.
 async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, Vec<Effect>) {
     let mut dice = Dice(seed ^ 0xffff);
     let world = World::new(text, seed, 35).await;
@@ -359,7 +359,7 @@ async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, 
     panic!("SEED={seed}: it does not end");
 }
 
-// A part of a batch of sends fails, of messages and of events, as SQS and EventBridge may do it.
+// Part of a batch of sends fails, messages and events, as SQS and EventBridge may do it.
 #[tokio::test]
 async fn whatever_part_of_a_send_fails_comes_with_the_message_that_caused_it() {
     let notice = |all: &[Effect], kind| all.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == kind));
@@ -371,7 +371,7 @@ async fn whatever_part_of_a_send_fails_comes_with_the_message_that_caused_it() {
             assert_eq!(task.process_state(), ProcessState::Processed, "SEED={seed}");
             assert!(task.steps.iter().all(|step| step.attempt == 1), "SEED={seed}: no attempt was lost: {task:?}");
             assert!(notice(&all, NoticeKind::Completed), "SEED={seed}");
-            // What could not be sent last is owed.
+            // The last effects that could not be sent are owed.
             assert_eq!(task.due.is_some(), task.notice_owed, "SEED={seed}");
         }
         let refuses = |step: &str| if step == "b" { failed() } else { done(json!(null)) };

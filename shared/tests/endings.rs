@@ -1,4 +1,4 @@
-//! How an order ends otherwise than well, and who is told, as tables: undo, cancel, resubmit, alerts and notices.
+//! How an order ends other than well, and who is notified, as tables: undo, cancel, resubmit, alerts and notices.
 //!
 //! Method: as in `transitions.rs`.
 
@@ -14,7 +14,7 @@ use support::*;
 
 // ---------------------------------------------------------------- undo
 
-// G1, J2: what is undone does not wait among what may wait.
+// G1, J2: an undo does not wait among low-priority work.
 #[test]
 fn the_undo_of_a_patient_order_is_not_patient() {
     let mut bench = Bench::new(ONE);
@@ -41,7 +41,7 @@ fn undos_run_in_reverse_order_also_across_steps_without_undo() {
     bench.done("a").is("Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Undone#1", "notice Undone");
 }
 
-// G1: undos that do not depend on one another run side by side.
+// G1: undos that do not depend on one another run concurrently.
 #[test]
 fn independent_undos_run_side_by_side() {
     let text = SIDE_BY_SIDE.replacen(
@@ -65,7 +65,7 @@ fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
     bench.at(61_000).wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
 }
 
-// An undo that waits says until when: in the notice of the turn, also when it is sent again, and to whoever asks.
+// An undo that waits says until when: in the notice of the turn, even if re-sent, and in the order's status.
 #[test]
 fn an_undo_that_waits_says_until_when() {
     let mut bench = Bench::claimed(ONE);
@@ -85,8 +85,8 @@ fn an_undo_that_waits_says_until_when() {
     assert_eq!(told(bench.done("a")), (None, vec![None]), "it is over");
 }
 
-// A queue may refuse the notice of the turn, and the undo may end before the message that turned the task comes again. So what ends
-// the wait sends that notice too, under its number. Found by the simulation, seed 131 of the built-in workflows.
+// A queue may refuse the notice of the turn, and the undo may end before the message that turned the task is
+// redelivered. So what ends the wait sends that notice too, under its number. Found by the simulation, seed 131.
 #[test]
 fn what_ends_the_wait_for_an_undo_sends_the_notice_of_the_turn() {
     let mut bench = Bench::claimed(&with_tombstones(ONE));
@@ -103,15 +103,15 @@ fn what_ends_the_wait_for_an_undo_sends_the_notice_of_the_turn() {
     bench.at(60_000).supervise().keeps(Kept::NothingReady, "notice Failed, wake");
 }
 
-// A Wake of before the turn, delivered late, could begin an undo that ends before the notice of the turn is out: it sends that
-// notice and a Wake that knows of it. Found by the simulation, seed 21279 of workflows/order.toml.
+// A late Wake from before the turn could begin an undo that ends before the notice of the turn is out. So it sends that
+// notice, and a Wake that knows of it. Found by the simulation, seed 21279 of workflows/order.toml.
 #[test]
 fn a_wake_that_does_not_know_of_the_turn_begins_no_undo() {
     let mut bench = Bench::claimed(ONE);
     bench.at(1000).cancel().at(11_000).wake(1).keeps(Kept::NothingReady, "notice Failed, wake");
     assert_eq!(bench.notices(), [(NoticeKind::Failed, 2)]);
     bench.wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
-    // Without a queue for notices there is none to wait for.
+    // Without a queue for notices there is no notice to wait for.
     let mut bench = Bench::claimed(ONE);
     bench.task.reply_queue = None;
     bench.at(1000).cancel().at(11_000).wake(1).is("Undoing a=UndoProcessing#2", "undo a#2");
@@ -121,7 +121,7 @@ fn with_tombstones(text: &str) -> String {
     format!("tombstones = true\n{text}")
 }
 
-/// Two steps side by side, both with an undo.
+/// Two concurrent steps, both with an undo.
 fn both_undone() -> String {
     let step = |name: &str| {
         format!("[[step]]\nname = \"{name}\"\nagent = \"x\"\ntimeout = \"10s\"\nundo = {{ agent = \"x\" }}\n")
@@ -129,7 +129,7 @@ fn both_undone() -> String {
     with_tombstones(&format!("name = \"both\"\n{}{}", step("a"), step("b")))
 }
 
-// Where services keep tombstones a request that was answered does no harm any more: the undo begins with the Wake of the turn.
+// If services keep tombstones, an answered request is harmless: the undo begins with the Wake of the turn.
 #[test]
 fn with_tombstones_an_undo_does_not_wait_for_what_was_answered() {
     let mut bench = Bench::claimed(&with_tombstones(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1)));
@@ -138,19 +138,19 @@ fn with_tombstones_an_undo_does_not_wait_for_what_was_answered() {
     bench.wake(4).is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
 }
 
-// It waits for attempts under way: what they did is known then, and their undo comes with what they returned.
+// It waits for attempts in progress: then their outcome is known, and their undo carries what they returned.
 #[test]
 fn with_tombstones_an_undo_begins_with_the_last_answer() {
     let mut bench = Bench::claimed(&both_undone());
     bench.at(1000).failed("b").is("Undoing a=Processing#1 b=Failed#1", "wake+10000, notice Failed");
     bench.wake(2).keeps(Kept::NothingReady, "wake+10000");
     bench.done("a").is("Undoing a=Processed#1 b=Failed#1", "notice Failed, wake, notice StepCompleted");
-    // The process died before it sent them: the reply comes again.
+    // The process died before it sent them: the reply is redelivered.
     let reply = bench.reply("a", 1, done(json!({"of": "a"})));
     bench.on(&reply).keeps(Kept::Repeated, "notice Failed, notice StepCompleted, wake");
     bench.wake(3).is("Undoing a=UndoProcessing#2 b=UndoProcessing#2", "undo a#2, undo b#2");
     assert_eq!(bench.request("a").output, Some(json!({"of": "a"})));
-    // A silent one is waited for until its CompleteBy, as ever.
+    // A silent attempt is waited for until its CompleteBy, as usual.
     let mut bench = Bench::claimed(&both_undone());
     bench.at(1000).failed("b").at(11_000).supervise().is("Undoing a=Pending#1f1 b=Failed#1", "notice Failed, wake");
     bench.wake(3).is("Undoing a=UndoProcessing#2f1 b=UndoProcessing#2", "undo a#2, undo b#2");
@@ -160,7 +160,7 @@ fn with_tombstones_an_undo_begins_with_the_last_answer() {
     bench.done("a").is("Undoing a=Processed#1 b=Failed#1", "notice StepCompleted");
 }
 
-// A step without an undo gets no tombstone: where it failed, its request may still be carried out, so the wait stays.
+// A step without an undo gets no tombstone: if it failed, its request may still be carried out, so the wait stays.
 #[test]
 fn with_tombstones_a_failed_step_without_an_undo_is_waited_for() {
     let mut bench = Bench::claimed(&with_tombstones(SIDE_BY_SIDE));
@@ -169,8 +169,8 @@ fn with_tombstones_a_failed_step_without_an_undo_is_waited_for() {
     bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2 b=Undone#1 c=Pending", "undo a#2");
 }
 
-// I2 under clocks that differ: one instance begins the undo as soon as it may, another one with a clock behind takes the last
-// reply. It ends the task all the same: nothing else would, for nothing is due any more. Found by the simulation, seed 91.
+// I2 under clock skew: one instance begins the undo as soon as it may, and another one whose clock lags takes the last
+// reply. It must end the task: nothing else would, because nothing is due any more. Found by the simulation, seed 91.
 #[test]
 fn an_undo_once_begun_ends_on_a_clock_that_is_behind_too() {
     let mut bench = Bench::claimed(ONE);
@@ -184,7 +184,7 @@ fn an_undo_once_begun_ends_on_a_clock_that_is_behind_too() {
     bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
 }
 
-// G3: an outcome nobody knows is undone; the request says so by having no output.
+// G3: an unknown outcome is undone; the request has no output to show that.
 #[test]
 fn a_step_whose_outcome_is_unknown_is_undone_too() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
@@ -217,7 +217,7 @@ fn an_undo_that_fails_for_good_stops_with_an_alert() {
     bench.is("Error a=UndoFailed#3uf2 b=Undone#1 c=Pending", "notice AttentionNeeded, alert");
 }
 
-// G2: who reads it learns which step it was, whether it failed at once or at its threshold.
+// G2: a reader of the order learns which step it was, and whether it failed at once or at its threshold.
 #[test]
 fn the_reason_of_a_stop_names_the_step() {
     let reason = |bench: &Bench| bench.task.reason.clone().unwrap();
@@ -231,7 +231,7 @@ fn the_reason_of_a_stop_names_the_step() {
     assert!(reason(&bench).starts_with("the undo of `a` failed: "), "{}", reason(&bench));
 }
 
-// G2, D8: resubmission goes on in the direction that failed.
+// G2, D8: a resubmission continues in the direction that failed.
 #[test]
 fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
     let mut bench = Bench::claimed(ONE);
@@ -246,7 +246,7 @@ fn unkeepable() -> [(Outcome, &'static str); 3] {
     [(done(json!("x".repeat(MAX_OUTPUT + 1))), "return a reference"), (done(deep), "nested"), (garbled, "twice")]
 }
 
-// An undo returns nothing that is kept: no answer can make it fail.
+// An undo's output is not kept, so no answer can make it fail.
 #[test]
 fn an_undo_with_an_output_that_cannot_be_kept_is_done_all_the_same() {
     for (outcome, _) in unkeepable() {
@@ -345,7 +345,7 @@ fn cancel_in_each_phase() {
 
 // ---------------------------------------------------------------- resubmit, in each phase
 
-// D8, wording 5: all failed steps, the due row, and the attempts that go on.
+// D8, wording 5: all failed steps, the due row, and the numbers of attempts, which continue.
 #[test]
 fn resubmit_resets_every_failed_step_and_keeps_the_attempts() {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
@@ -361,7 +361,7 @@ fn resubmit_resets_every_failed_step_and_keeps_the_attempts() {
     assert!(bench.task.log.len() >= 5, "earlier attempts stay in the history: {:?}", bench.task.log);
 }
 
-// D8: a sibling that still runs goes on.
+// D8: a sibling that still runs continues.
 #[test]
 fn resubmit_leaves_a_running_sibling_alone() {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
@@ -374,7 +374,7 @@ fn resubmit_leaves_a_running_sibling_alone() {
         .is("Processing a=Processed#2 b=Processed#1 c=Processing#1", "do c#1, notice StepCompleted");
 }
 
-// D8: elsewhere it is not allowed, and an operator who looked at an older version is told.
+// D8: in other states it is not allowed, and an operator who saw an older version learns that.
 #[test]
 fn resubmit_is_only_for_a_stopped_task_as_the_operator_saw_it() {
     for bench in [&mut Bench::new(ONE), &mut Bench::claimed(ONE)] {
@@ -461,7 +461,7 @@ fn the_history_in_a_notice_gives_each_event_of_a_step_its_attempt() {
     assert_eq!(entries, expected);
 }
 
-// F2, F3, D10: an alert that did not go out is sent at the next sweep, with the notice that may have died with it.
+// F2, F3, D10: an alert that did not go out is sent by the next sweep, with the notice that may have been lost with it.
 #[test]
 fn an_alert_stays_due_until_it_is_out() {
     let mut bench = Bench::claimed(&on_failure_error(ONE));
@@ -476,7 +476,7 @@ fn an_alert_stays_due_until_it_is_out() {
     assert_eq!(bench.task.due, None);
 }
 
-// F2: whoever saved it is sending it; a sweep in between would send it a second time.
+// F2: the instance that saved it is sending it; a sweep in between would send it a second time.
 #[test]
 fn an_alert_just_saved_is_left_to_whoever_saved_it() {
     let mut bench = Bench::claimed(&on_failure_error(ONE));
@@ -533,7 +533,7 @@ fn a_strict_notice_stays_due_until_it_is_out() {
     bench.cancel();
     assert!(bench.task.notice_owed);
 
-    // The alert alone does not say that the submitter was told.
+    // The alert alone does not prove that the submitter got its notice.
     let mut bench = Bench::claimed(&strict(&on_failure_error(ONE)));
     bench.failed("a").on(&Event::AlertSent { version: 2 }).at(2000).supervise();
     bench.keeps(Kept::NothingReady, "notice AttentionNeeded");

@@ -273,7 +273,7 @@ async fn a_wake_claims_and_its_requests_carry_the_orders_input() {
     assert!(matches!(one(&engine, wake("ord_9")).await, Ok(Handled::NoSuchTask)));
 }
 
-// J3: what one reply told goes for all orders of this instance, and of many claims at once one goes to see how the pool does.
+// J3: what one reply reveals counts for all orders of this instance; of concurrent claims one goes to probe the pool.
 #[tokio::test]
 async fn a_pool_is_left_after_one_reply_and_probed_by_one_of_many_claims() {
     let world = World::new(ONE, 30).await;
@@ -455,8 +455,8 @@ async fn sixteen_schedulers_on_one_store_claim_each_step_exactly_once() {
     }
 }
 
-// F1: a notice of a turn, or of the beginning, is sent again only as long as its task stays where it is. So no Wake goes out
-// before it, and what failed is tried again with both. Found by the simulation, seeds 16 and 1995.
+// F1: a notice of a turn, or of the beginning, is re-sent only while its task stays where it is. So no Wake goes out
+// before it, and what failed is retried with both. Found by the simulation, seeds 16 and 1995.
 #[tokio::test]
 async fn a_wake_never_overtakes_the_notice_of_its_task() {
     let world = World::new(ONE, 1).await;
@@ -484,7 +484,7 @@ async fn a_wake_never_overtakes_the_notice_of_its_task() {
     assert_eq!(world.sent().len(), 2);
 }
 
-// The same where two messages are one save: the Wake of one waits for the notice of the other, and both come again.
+// The same if two messages are one save: the Wake of one waits for the notice of the other, and both are redelivered.
 #[tokio::test]
 async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
     let world = World::new(&format!("tombstones = true\n{SIDE_BY_SIDE}"), 1).await;
@@ -508,7 +508,7 @@ async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
     assert!(is_there("notice Failed") && is_there("wake"), "{sent:?}");
 }
 
-// B9: an instance that could never read who is paused claims for nobody; one that could goes on by what it knows.
+// B9: an instance that could never read who is paused claims nothing; one that could relies on what it knows.
 #[tokio::test]
 async fn who_knows_of_no_pause_yet_hands_out_nothing() {
     let world = World::new(ONE, 2).await;
@@ -557,7 +557,7 @@ async fn two_replies_for_one_task_in_one_batch_are_both_recorded() {
     }
 }
 
-/// `steps` steps side by side, one attempt each: whoever's reply is lost turns the order to undo.
+/// `steps` concurrent steps, one attempt each: any lost reply turns the order to undo.
 fn side_by_side(steps: usize) -> String {
     let step = |n| {
         format!("[[step]]\nname = \"s{n}\"\nagent = \"x\"\ntimeout = \"10s\"\nretry = {{ max = 1, backoff = [] }}\n")
@@ -592,8 +592,7 @@ async fn many_replies_of_one_order_at_once_are_all_recorded() {
     }
 }
 
-// Each change in a save has a version of its own: the notices have different numbers, and each reply delivered again sends
-// what it caused and no more.
+// Each change in a save has its own version: notices have different numbers, and a redelivered reply re-sends its own.
 #[tokio::test]
 async fn each_of_several_changes_in_one_save_is_sent_again_by_its_own_message() {
     let world = World::new(SIDE_BY_SIDE, 1).await;
@@ -652,7 +651,7 @@ async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
     assert!(one(&engine, (task, Event::Reply(fatal))).await.is_err());
     assert!(world.store.get("ord_1").alert.is_some());
     world.queues.take();
-    // Long enough after the save that nobody can be sending it any more.
+    // So long after the save that no instance can still be sending it.
     world.at(2000);
     for round in 0..2 {
         assert!(engine.recover(&[id("ord_1")], 1).await[0].is_err(), "round {round}");

@@ -1,5 +1,5 @@
-//! A mended record: what is refused, and how an order goes on from there. That nothing is refused which the system itself writes is
-//! checked after every event of every test on this bench. // B9
+//! A mended record: what is refused, and how an order continues from it. That nothing is refused which the system
+//! itself writes is checked after every event of every test on this bench. // B9
 
 mod support;
 
@@ -127,13 +127,13 @@ fn a_text_that_an_order_could_not_go_on_with_is_refused_where_it_is_wrong() {
     assert_eq!(refused.unwrap_err().at, "st", "five inputs are too long together");
 }
 
-/// Five steps side by side.
+/// Five concurrent steps.
 fn many() -> String {
     let step = |n: usize| format!("[[step]]\nname = \"s{n}\"\nagent = \"x\"\ntimeout = \"10s\"\n");
     format!("name = \"many\"\n{}", (0..5).map(step).collect::<String>())
 }
 
-// A Wake begins what can begin; what is with an agent is left to its reply, or to the sweep.
+// A Wake begins what can begin; a step with an agent is left to its reply, or to the sweep.
 #[test]
 fn a_mended_order_goes_on_where_its_text_says() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
@@ -171,13 +171,13 @@ fn a_text_in_which_all_is_done_ends_the_order() {
     mended(&mut bench, |task| task.steps[0].state = State::Processed).unwrap();
     bench.is("Processed a=Processed#1", "notice Completed");
     assert!(bench.task.notice_owed && bench.task.due.is_some(), "no message would bring the notice again");
-    // One that had ended tells nobody again.
+    // An order that had ended sends no second notice.
     bench.task.notice_owed = false;
     mended(&mut bench, |_| {}).unwrap();
     bench.is("Processed a=Processed#2", "");
     assert!(!bench.task.notice_owed && bench.task.due.is_none());
 
-    // An undo that has not begun has everything ahead of it, and one that is over ends.
+    // An undo that has not begun has everything ahead of it, and an undo that is over ends.
     let mut bench = Bench::claimed(ONE);
     bench.done("a");
     mended(&mut bench, |task| task.phase = Phase::Undoing).unwrap();

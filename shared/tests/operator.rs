@@ -124,7 +124,7 @@ fn an_order_that_is_live_again_cannot_be_resubmitted() {
     assert_eq!(bench.attempt("a"), 2, "one claim for one resubmission");
 }
 
-// B9: every act, in every phase, on a version that is not the present one.
+// B9: every act, in every phase, on a version that is not the current one.
 #[test]
 fn no_act_applies_to_a_version_its_operator_did_not_see() {
     let benches: [fn() -> Bench; 4] = [|| Bench::new(ONE), || Bench::claimed(ONE), stopped, undo_failed];
@@ -142,8 +142,8 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
     }
 }
 
-// B9: the act was saved and its answer lost. Asked again at the same version it is done, whatever has happened since but for
-// another act; other words, another step or another output are another act.
+// B9: the act was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
+// except another act; another reason, step or output makes it another act.
 #[test]
 fn an_act_asked_for_again_at_its_version_is_done_already() {
     let output = json!({"by": "hand"});
@@ -174,14 +174,14 @@ fn an_act_asked_for_again_at_its_version_is_done_already() {
     bench.on(&seen(edited(1), version)).on(&seen(edited(1), version)).keeps(Kept::Repeated, "wake");
     bench.on(&seen(edited(2), version)).keeps(Kept::Moved, "").on(&seen(resubmit(), version)).keeps(Kept::Moved, "");
 
-    // The one before the last is not known any more.
+    // The act before the last is no longer recognised.
     let mut bench = Bench::claimed(ONE);
     let version = bench.task.version;
     bench.on(&seen(What::Pause, version)).on(&seen(What::Pause, version)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Resume, version + 1)).on(&seen(What::Resume, version + 1)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Pause, version)).keeps(Kept::Moved, "");
 
-    // Whoever looked before the alert was out acted on the same order, and repeats the same act.
+    // A person who looked before the alert was sent acted on the same order, and repeats the same act.
     let mut bench = stopped();
     let version = bench.task.version - 1;
     bench.on(&seen(resubmit(), version)).on(&seen(resubmit(), version)).keeps(Kept::Repeated, "wake");
@@ -212,8 +212,8 @@ fn happens(what: &str, bench: &mut Bench) {
     }
 }
 
-// B9: between a look and an act the system may clear an alert, or a notice, that it has sent, and set another time to look
-// again. Nobody would call that a change.
+// B9: between a look and an act the system may clear an alert or a notice that it sent, and set another due time. To a
+// person that is no change.
 #[test]
 fn only_what_a_person_would_call_a_change_moves_an_order_on() {
     let table: [(&[&str], bool); 13] = [
@@ -259,7 +259,7 @@ fn what_was_noted_of_an_earlier_version_says_nothing_of_this_one() {
 
 // ---------------------------------------------------------------- skip, mark done
 
-// B9, D8: what comes after a skipped step goes on without its output.
+// B9, D8: the steps after a skipped step continue without its output.
 #[test]
 fn a_skipped_step_counts_as_done_and_has_no_output() {
     let mut bench = stopped();
@@ -297,8 +297,8 @@ fn a_step_that_was_tried_and_skipped_is_undone_with_the_rest() {
     assert!(bench.effects().contains("undo a#2"), "{}", bench.effects());
 }
 
-// Where services keep tombstones an undo that a person asks for begins with its Wake once no attempt is under way, from wherever
-// the order stood; while one is, it says until when it waits, also after that one was given more time.
+// If services keep tombstones, an undo that a person asks for begins with its Wake once no attempt is in progress, from
+// any state of the order; until then it says how long it waits, even after that attempt got more time.
 #[test]
 fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
     let tombstones = |text: &str| format!("tombstones = true\n{text}");
@@ -347,7 +347,7 @@ fn an_order_goes_on_only_when_no_failed_step_is_left() {
     assert_eq!(bench.task.alert, None);
 }
 
-// B9: the last step by hand ends the order, and its notice is owed until it is out: nobody delivers an act again. F3
+// B9: the last step by hand ends the order, and its notice is owed until it is sent: no queue redelivers an act. F3
 #[test]
 fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
     for (what, step) in [(skip("a"), "Skipped"), (mark_done("a"), "Processed")] {
@@ -389,7 +389,7 @@ fn a_failed_undo_is_retried_skipped_or_marked_done() {
     refuses(&mut bench, What::Undo, Refusal::UndoBegun);
 }
 
-// B9: a step that waits after a failure can be settled too; one nobody tried, or that is with an agent, cannot.
+// B9: a step that waits after a failure can be settled too; an untried one, or one with an agent, cannot.
 #[test]
 fn only_a_step_that_failed_or_waits_after_a_failure_can_be_settled_by_hand() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
@@ -555,7 +555,7 @@ fn the_end_and_the_failure_of_a_paused_order_are_recorded() {
     let mut bench = Bench::claimed(ONE);
     bench.on(&act(What::Pause)).failed("a").is("Undoing a=Failed#1", "notice Failed");
     bench.at(60_000).wake(3).keeps(Kept::NothingReady, "").supervise().keeps(Kept::NothingReady, "");
-    // The notice of the turn may have been refused before the pause; once the undo has begun it is sent by nobody any more.
+    // The notice of the turn may have been refused before the pause; once the undo has begun, nothing sends it.
     bench.on(&act(What::Resume)).is("Undoing a=Failed#1", "notice Failed, wake");
     bench.wake(4).is("Undoing a=UndoProcessing#2", "undo a#2");
     bench.on(&act(What::Pause)).at(90_000).supervise().keeps(Kept::NothingReady, "");
@@ -674,7 +674,7 @@ fn the_inputs_of_resubmissions_are_bounded_together() {
     bench.failed("s4");
     refuses(&mut bench, edited(4), Refusal::LongInputs);
     bench.on(&act(resubmit())).wake(0).failed("s0");
-    // In place of an earlier one there is room.
+    // There is room for it if it replaces an earlier one.
     bench.on(&act(edited(0)));
     assert_eq!((bench.kept, bench.task.process_state()), (None, ProcessState::Processing));
 }

@@ -1,4 +1,4 @@
-//! Goal: requests go to the first pool that is well, whatever befalls the pools, and what is learned of them is right.
+//! Goal: requests go to the first healthy pool, whatever happens to the pools, and what is learned about them is right.
 //! Method: tables of health and news, and of pools and failures; then whole attempts of tasks on the bench.
 
 mod support;
@@ -66,7 +66,7 @@ fn health_follows_the_news() {
         (well(MISSES - 2), News::Missed, 0, well(MISSES - 1)),
         (well(MISSES - 1), News::Missed, 0, left(10_000, LEFT_FOR)),
         (left(5_000, secs(5)), News::Missed, 1_000, left(5_000, secs(5))),
-        // Each probe in vain doubles the wait, up to a bound.
+        // Each unsuccessful probe doubles the wait, up to a bound.
         (probed(5_000, secs(5)), News::Missed, 5_000, left(15_000, secs(10))),
         (probed(0, secs(200)), News::Missed, 0, left(300_000, LONGEST)),
     ];
@@ -94,7 +94,7 @@ fn layout() -> Layout {
     Layout::from([("x".into(), vec!["x".into(), "x-b".into(), "x-c".into()])])
 }
 
-/// A bench whose agent has three pools; `held` are left until so many seconds.
+/// A bench whose agent has three pools; `held` are avoided for this many seconds.
 fn bench(held: [i64; 3]) -> Bench {
     let mut bench = Bench::new(PATIENT);
     bench.pools = Pools::new(&layout());

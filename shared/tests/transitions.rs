@@ -70,7 +70,7 @@ fn a_prompt_order_changes_due_exactly_once() {
     assert_eq!(bench.dues, [Some(10_000), None]);
 }
 
-// E1, B5, C4: what an agent is told.
+// E1, B5, C4: what a request tells an agent.
 #[test]
 fn a_request_carries_all_that_the_agent_needs_and_its_key_never_holds_the_attempt() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
@@ -86,7 +86,7 @@ fn a_request_carries_all_that_the_agent_needs_and_its_key_never_holds_the_attemp
     bench.done("c").cancel().keeps(Kept::Refused(Refusal::Ended), "");
 }
 
-// A3: outputs of steps further up travel too, each looked at once, however many ways lead to it.
+// A3: outputs of steps further up travel too, each visited once, however many paths lead to it.
 #[test]
 fn a_request_for_the_end_of_a_wide_workflow_is_made_in_no_time() {
     let mut text = String::from("name = \"wide\"\n");
@@ -267,8 +267,8 @@ fn act(what: What) -> Event {
     Event::Act(Act { what, by: "ann".into(), reason: "a look".into(), seen: None })
 }
 
-// F1, F3: a person may act before the order has begun; nobody looks at version 0 again, so its notice goes once more, with the
-// act and whenever it is repeated (simulation, seed 115).
+// F1, F3: a person may act before the order has begun. Nothing looks at version 0 again, so its notice is sent with the act
+// and with each repetition of it (simulation, seed 115).
 #[test]
 fn an_act_before_the_first_wake_tells_that_the_order_was_received() {
     let received = |bench: &Bench| {
@@ -376,7 +376,7 @@ fn strained(since: i64, stretch: u32) -> Strain {
     Strain { since: at(since), last: at(since), stretch, held: 10, looked_at: 20, alert_owed: false }
 }
 
-// J1: while its agent is strained a step waits longer, whoever counts the failure; and not longer than the remote asks for.
+// J1: an agent's strain lengthens a step's wait, whichever process counts the failure, but not the remote's own wish.
 #[test]
 fn the_back_off_of_a_strained_agent_is_stretched() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
@@ -388,7 +388,7 @@ fn the_back_off_of_a_strained_agent_is_stretched() {
         let event = bench.answer("a", unavailable(wish));
         bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
     }
-    // What the breaker says is no failure, and another agent's trouble or an episode that is over is none of ours.
+    // An open breaker is no failure, and another agent's trouble or an episode that is over does not count.
     let mut bench = Bench::claimed(ONE);
     bench.agents.strained.insert("x".into(), strained(0, 4));
     let event = bench.answer("a", deferred(3000));
@@ -519,7 +519,7 @@ fn a_reply_within_the_extension_counts_and_after_it_does_not() {
     bench.at(11_000).supervise().at(41_000).on(&slow).keeps(Kept::Late, "");
 }
 
-// D5: an undo waits for the longer deadline too, and a task that turns back gives nobody more time.
+// D5: an undo waits for the longer deadline too, and a task that turns back gives no attempt more time.
 #[test]
 fn an_undo_waits_for_the_extended_deadline() {
     let mut bench = Bench::claimed(&late(ONE));

@@ -2,7 +2,7 @@
 //!
 //! | what | at most | then |
 //! |---|---|---|
-//! | connections | [`Limits::connections`], below the limit of open files | the connection that has been idle longest is closed |
+//! | connections | [`Limits::connections`], below the limit of open files | the connection that waited longest is closed |
 //! | a head, and the wait for one | [`HEAD`] | closed |
 //! | a body | [`BODY`], and the listener's own size | 408, 413 |
 //! | an answer that is not read | [`STALLED`] | closed |

@@ -19,7 +19,7 @@ use shared::workflow::file::{Known, parse};
 /// How far apart clocks may be, here.
 pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-/// `a` and `b` side by side, then `c`; `a` and `c` can be undone. Three attempts, after 1 s and 5 s.
+/// `a` and `b` concurrently, then `c`; `a` and `c` can be undone. Three attempts, after 1 s and 5 s.
 pub const SIDE_BY_SIDE: &str = r#"
 name = "sample"
 [[step]]
