@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// Longest body kept with a message set aside, in bytes of the JSON it is sent in: room for the reason below SQS's limit.
 const MAX_BODY: usize = 900 * 1024;
-/// Longest reason, in bytes: a parser quotes what it did not expect, which may be the whole message.
+/// Longest reason, in bytes: a parser quotes what it did not expect, perhaps the whole message.
 const MAX_REASON: usize = 1000;
 
 /// The attribute of a message that holds the `traceparent` of the span that sent it.
@@ -26,13 +26,13 @@ pub struct Record {
     pub queue: String,
     /// The message.
     pub body: String,
-    /// From being sent to being received, its delay included; not known of a message that came before.
+    /// From being sent to being received, its delay included; unknown for a redelivered message.
     pub waited: Option<SignedDuration>,
-    /// The `traceparent` of the span that sent it, where spans are made.
+    /// The `traceparent` of the span that sent it, if spans are created.
     pub sender: Option<String>,
 }
 
-/// The answer that tells the event source which records to deliver again.
+/// The answer that tells the event source which records to redeliver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Response {
@@ -49,7 +49,7 @@ pub struct Failure {
 }
 
 impl Response {
-    /// `message_id` has to be delivered again.
+    /// Marks `message_id` for redelivery.
     pub fn fail(&mut self, message_id: &str) {
         self.batch_item_failures.push(Failure { item_identifier: message_id.to_owned() });
     }
@@ -76,7 +76,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
         .collect()
 }
 
-/// By the queue's own clock. Of a message that is received again it says how long the queue was, not how long it is.
+/// By the queue's own clock. A redelivered message tells how long the queue was, not how long it is.
 fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
     let number = |name: &str| attributes.get(name)?.parse::<i64>().ok();
     if number("ApproximateReceiveCount")? != 1 {
@@ -86,10 +86,10 @@ fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
     Some(SignedDuration::from_millis(waited_ms.max(0)))
 }
 
-/// The message in a record, or why it is none.
+/// The message in a record.
 ///
 /// # Errors
-/// The parser's words.
+/// The parser's message, if it is not one.
 pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
     shared::json::read_own(&record.body).map_err(|e| format!("not a message that this queue accepts: {e}"))
 }
@@ -110,7 +110,7 @@ fn escaped_prefix(text: &str, max: usize) -> usize {
     over.unwrap_or(text.len())
 }
 
-/// Sets messages aside, each with its reason, and alerts. One that cannot be set aside now comes again.
+/// Sets messages aside, each with its reason, and alerts. A message that cannot be set aside now is redelivered.
 pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, String)>, response: &mut Response) {
     if messages.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! The SDK clients, with their timeouts and attempts said explicitly.
+//! The SDK clients, with explicit timeouts and attempts.
 
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
@@ -8,15 +8,15 @@ use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use std::time::Duration;
 
-/// Attempts per call, the first included: a throttled or lost call is tried again within the invocation.
+/// Attempts per call, the first included: a throttled or lost call is retried within the invocation.
 const ATTEMPTS: u32 = 3;
-/// Longest wait before the second attempt on this machine, where no other caller has to be spared; the SDK's own is a second.
+/// Longest wait before the second attempt on this machine, which has no other callers to spare; the SDK waits a second.
 const LOCAL_BACKOFF: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One attempt. DynamoDB and SQS answer within milliseconds; a longer silence is a lost packet.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The whole call, retries included: two silent attempts with the pause between them. It is less than a quarter of a function's time:
-/// one whose load, save and send are all silent lives to say what failed.
+/// The whole call, retries included: two silent attempts with the pause between them. Less than a quarter of a
+/// function's time, so that a function whose load, save and send are all silent can still report what failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(7);
 /// The same two for a receive that waits up to 20 s for messages.
 const POLL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(25);
@@ -31,12 +31,12 @@ pub struct Clients {
     pub sqs: aws_sdk_sqs::Client,
     /// The event bus.
     pub eventbridge: aws_sdk_eventbridge::Client,
-    /// What they have in common, for a client that one function alone needs.
+    /// The configuration they share, for a client that only one function needs.
     pub sdk: SdkConfig,
 }
 
 impl Clients {
-    /// Clients as the environment says: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
+    /// Clients as the environment configures them: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
     pub async fn from_env() -> Self {
         let config = aws_config::defaults(BehaviorVersion::latest())
             .http_client(http_client())
@@ -47,14 +47,14 @@ impl Clients {
         Self::new(&config)
     }
 
-    /// Clients of the endpoints embedded in another process of this machine, at `url`; nobody looks at signatures there.
+    /// Clients of the endpoints embedded in another process of this machine, at `url`, which check no signatures.
     #[must_use]
     pub fn unsigned(url: &str) -> Self {
         Self::without_signatures(http_client(), url)
     }
 
-    /// Clients of endpoints embedded in this process: `http` answers the calls. Nobody looks at signatures there, so none
-    /// are made, which would be a tenth of the time of a call.
+    /// Clients of endpoints embedded in this process: `http` answers the calls. Signatures are not checked there, so
+    /// none are made: they would take a tenth of the time of a call.
     #[must_use]
     pub fn embedded(http: SharedHttpClient) -> Self {
         Self::without_signatures(http, "http://127.0.0.1")
@@ -94,16 +94,16 @@ impl Clients {
     }
 }
 
-/// One for all three services: each HTTP client of its own would read the machine's root certificates once more, which is a
-/// good part of a cold start.
+/// One for all three services: each further HTTP client would read the machine's root certificates again, which is a
+/// large part of a cold start.
 pub(crate) fn http_client() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
         .build_https()
 }
 
-/// What a receive that waits for messages is sent with, for `config_override`: its answer comes after SQS's longest poll of 20 s,
-/// and it is no stalled stream meanwhile. For this call alone: a send or a delete must not wait as long.
+/// Settings of a receive that waits for messages, for `config_override`: its answer comes after SQS's longest poll of
+/// 20 s, and it is not a stalled stream meanwhile. For this call only: a send or a delete must not wait as long.
 #[must_use]
 pub fn long_poll() -> aws_sdk_sqs::config::Builder {
     let patient =
@@ -132,7 +132,7 @@ mod tests {
     use aws_smithy_types::body::SdkBody;
     use tokio::time::Instant;
 
-    /// A service that takes calls and answers after a while, if at all.
+    /// A service that accepts calls and answers after a while, if at all.
     #[derive(Clone, Copy, Debug)]
     struct Slow(Option<Duration>);
 

@@ -16,7 +16,7 @@ pub struct Error {
     problem: String,
 }
 
-/// Where everything is and how this process reckons.
+/// Where everything is, and the settings of this process.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `ORDERS_TABLE`: what was submitted.
@@ -27,30 +27,30 @@ pub struct Config {
     pub queue_prefix: String,
     /// `EVENT_BUS`: name of the bus alerts go to.
     pub event_bus: String,
-    /// `REPLY_QUEUES`: queues that a submission may ask notices to be sent to, and the tenants whose submissions may, for
-    /// instance `default;acme=acme;all=*`.
+    /// `REPLY_QUEUES`: queues that a submission may name for its notices, and the tenants whose submissions may, for
+    /// example `default;acme=acme;all=*`.
     pub reply_queues: ReplyQueues,
     /// `AGENTS` and `EXTERNAL_AGENTS`: names of all agents, separated by commas.
     pub agents: Vec<String>,
-    /// `EXTERNAL_AGENTS`: those of them that a program of somebody else's serves, which takes its requests from their queues.
+    /// `EXTERNAL_AGENTS`: agents that somebody's own program serves, which receives requests from their queues.
     pub external_agents: Vec<String>,
-    /// `AGENT_POOLS`: pools of the agents that have more than their own, the most preferred first, for instance
+    /// `AGENT_POOLS`: pools of the agents that have several, the most preferred first, for example
     /// `payment=payment,payment-b;fraud=fraud,fraud-b`.
     pub pools: Layout,
-    /// `PRIORITY_CLASSES`: whether urgent Wakes, and urgent and patient requests, have queues of their own.
+    /// `PRIORITY_CLASSES`: whether urgent Wakes, and requests of each priority, have their own queues.
     pub priority_classes: bool,
-    /// `SHARDS`: parts of the due index, 1 to 256. It may rise, and never falls while orders are open.
+    /// `SHARDS`: shards of the due index, 1 to 256. May be raised at any time, but not lowered while orders are open.
     pub shards: u16,
-    /// `ORDER_BUCKETS`: partitions per month of the order table, 1 to 256. It may rise and never falls.
+    /// `ORDER_BUCKETS`: partitions per month of the order table, 1 to 256. May be raised, never lowered.
     pub order_buckets: u16,
-    /// `CLOCK_SKEW_MS`: how far apart two clocks may be.
+    /// `CLOCK_SKEW_MS`: largest clock skew between two instances.
     pub clock_skew: SignedDuration,
     /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it for ever, as its order is.
     pub retention: SignedDuration,
     /// `TASK_CACHE`: most tasks and most inputs kept in memory between messages.
     pub cache: usize,
-    /// `OVERLOAD_AGE_MS`: no order is taken while messages it would wait behind are older than this, or than half of its
-    /// workflow's shortest timeout. Zero takes every order.
+    /// `OVERLOAD_AGE_MS`: a new order is refused while messages ahead of it are older than this, or than half of its
+    /// workflow's shortest timeout. Zero accepts every order.
     pub overload_age: SignedDuration,
     /// Name of this process, unique among all that run.
     pub instance: String,
@@ -123,7 +123,7 @@ impl Config {
         format!("{}{name}", self.queue_prefix)
     }
 
-    /// Name of the stack, of which all queues' names begin.
+    /// Name of the stack, with which all queues' names begin.
     #[must_use]
     pub fn stack(&self) -> &str {
         self.queue_prefix.rsplit('/').next().unwrap_or_default().trim_end_matches('-')
@@ -135,12 +135,12 @@ impl Config {
         self.pools.get(agent).map_or_else(|| vec![agent], |pools| pools.iter().map(String::as_str).collect())
     }
 
-    /// Whether somebody else's program serves this pool.
+    /// Whether an external program serves this pool.
     fn is_external(&self, pool: &str) -> bool {
         self.external_agents.iter().any(|agent| self.pools_of(agent).contains(&pool))
     }
 
-    /// The queues of one pool of an agent, the most urgent first. Somebody else's program has one queue to look at.
+    /// The queues of one pool of an agent, the most urgent first. An external program has a single queue.
     #[must_use]
     pub fn pool_queues(&self, pool: &str) -> Vec<String> {
         let queue = queue::agent(pool);
@@ -164,12 +164,12 @@ impl Config {
     pub fn queue_of(&self, request: &Request) -> String {
         let pools = self.pools_of(&request.agent);
         let wanted = request.pool.as_deref().unwrap_or(&request.agent);
-        // A pool that was taken out of the configuration since it was chosen.
+        // The pool was removed from the configuration since it was chosen.
         let pool = if pools.contains(&wanted) { wanted } else { pools[0] };
         queue::of_requests(pool, request.priority, self.priority_classes && !self.is_external(pool))
     }
 
-    /// The queue a Wake goes to. Only urgent ones have a queue of their own: what is not urgent waits its turn with the rest.
+    /// The queue that a Wake goes to. Only urgent Wakes have their own; all others share one.
     #[must_use]
     pub fn queue_of_wake(&self, priority: Priority) -> String {
         queue::of_wakes(priority, self.priority_classes)
@@ -204,10 +204,10 @@ pub fn pools(text: &str) -> Result<Layout, String> {
     Ok(all)
 }
 
-/// The same pools, each of an agent that there is, and none called as an agent that it does not belong to.
+/// The same pools, if each belongs to a known agent and none is named like an agent that it does not belong to.
 ///
 /// # Errors
-/// The pool that is, in words.
+/// The first pool that breaks this rule, in words.
 pub fn apart(pools: Layout, agents: &[String]) -> Result<Layout, String> {
     for (agent, names) in &pools {
         if let Some(name) = names.iter().find(|name| *name != agent && agents.contains(name)) {
@@ -233,7 +233,7 @@ fn flag(lookup: impl Fn(&str) -> Option<String>, name: &'static str, default: bo
 /// The whole number in variable `name`, or `default` if it is not set.
 ///
 /// # Errors
-/// It is no whole number from `least` to `most`.
+/// Not a whole number from `least` to `most`.
 pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
     lookup: impl Fn(&str) -> Option<String>,
     name: &'static str,
@@ -251,8 +251,8 @@ pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
     }
 }
 
-/// A name for this process that no other one has: 64 bits of the system's entropy. Bits of a clock would not do: of two processes with
-/// one name each takes the other's saves for its own.
+/// A name for this process that no other one has: 64 bits of the system's entropy. Bits of a clock would not do: two
+/// processes with one name take each other's saves for their own.
 #[must_use]
 pub fn instance() -> String {
     let bits = getrandom::u64().expect("the operating system has entropy");

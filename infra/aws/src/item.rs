@@ -1,7 +1,7 @@
 //! A task as a DynamoDB item, and back.
 //!
-//! The pattern's columns are attributes of their own, so that a person, a condition and an index can use them; the rest
-//! is one JSON string, `task`, because a string costs fewer bytes and less work than a tree of typed attributes.
+//! The pattern's columns are separate attributes, so that a person, a condition and an index can use them. The rest is
+//! one JSON string, `task`, which costs fewer bytes and less work than a tree of typed attributes.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::json;
@@ -26,16 +26,16 @@ pub(crate) fn n(number: impl ToString) -> AttributeValue {
 pub const ATTENTION_ERROR: &str = "Error";
 /// Value of `attention` for tasks that an operator paused: they are in no other index.
 pub const ATTENTION_PAUSED: &str = "Paused";
-/// Value of `attention` for records that cannot be read and were in no index of what waits for a person.
+/// Value of `attention` for unreadable records that were not yet listed as waiting for a person.
 pub const ATTENTION_UNREADABLE: &str = "Unreadable";
-/// Key of the item that is there once a retention was ever set: from then on each submission writes a [`used_id`].
+/// Key of the item that exists once a retention was ever set: from then on each submission writes a [`used_id`].
 pub const KEEPS_IDS: &str = "control#used-ids";
-/// Attribute of a record that cannot be read: why. Like the one below it is gone with the next save, which writes the whole item.
+/// Attribute of an unreadable record: why. Like the one below, it ends with the next save, which writes the whole item.
 pub const ASIDE: &str = "aside";
 /// Attribute of such a record: whether an operator was alerted.
 pub const ASIDE_TOLD: &str = "aside_told";
 
-/// The TASK item. `ttl` is set when the task has ended for good, owes nothing, and its id is [kept](used_id) elsewhere.
+/// The TASK item. `ttl` is set once the task has ended well, owes nothing, and its id is [kept](used_id) elsewhere.
 ///
 /// # Errors
 /// [`Error::TooLarge`] beyond [`Task::most_bytes`].
@@ -66,7 +66,7 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     } else if task.expires && !retention.is_zero() && state.is_final() && state != shared::task::ProcessState::Error {
         put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
     }
-    // A sparse index of what waits for a person: no order that goes well is ever written to it.
+    // A sparse index of what waits for a person: an order without trouble is never written to it.
     if state == shared::task::ProcessState::Error {
         put("attention", Some(s(ATTENTION_ERROR)));
     } else if task.paused_at.is_some() {
@@ -76,7 +76,7 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
 }
 
 /// The item that keeps the id of a task whose own item expires: without it the same idempotency key would make a second
-/// order under the first one's id, with the first one's keys at the services. It never expires.
+/// order under the first one's id, and with its keys at the services. It never expires.
 #[must_use]
 pub fn used_id(task: &Task) -> Item {
     Item::from([
@@ -91,8 +91,8 @@ pub fn shard(number: u16) -> String {
     format!("{number:03}")
 }
 
-/// The attributes that [`from_task`] writes, and those of a record that was set aside: an item is written whole, so any other one
-/// would be lost.
+/// The attributes that [`from_task`] writes, and those of a record that was set aside. An item is written whole, so any
+/// other attribute would be lost.
 const COLUMNS: [&str; 17] = [
     "pk",
     "version",
@@ -116,14 +116,14 @@ const COLUMNS: [&str; 17] = [
 /// The TASK in an item.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is not one that [`from_task`] wrote, or if it holds what this version does not know.
+/// [`Error::Corrupt`] if [`from_task`] did not write it, or if it contains something that this version does not know.
 pub fn to_task(item: &Item) -> Result<Task, Error> {
     let id = Id(text(item, "pk", "task")?.to_owned());
     let what = format!("task {id}");
     let record = text(item, "task", &what)?;
     let mut task: Task =
         json::read_own(record).map_err(|e| corrupt(&what, json::why_unread(&e, "attribute `task`")))?;
-    // Replication of the first kind adds attributes of AWS's own, which it keeps itself.
+    // Replication of the first kind adds attributes that AWS maintains itself.
     if let Some(name) = item.keys().find(|name| !COLUMNS.contains(&name.as_str()) && !name.starts_with("aws:")) {
         return Err(corrupt(&what, format!("{}: unknown attribute `{name}`", json::NEWER)));
     }
@@ -229,7 +229,7 @@ pub(crate) fn time(item: &Item, name: &str, what: &str) -> Result<Timestamp, Err
     Timestamp::from_millisecond(ms).map_err(|e| corrupt(what, format!("attribute `{name}`: {e}")))
 }
 
-/// A key as the text from which a later query goes on.
+/// A key as the text of a cursor.
 pub(crate) fn to_cursor(key: &Item) -> String {
     let plain: BTreeMap<&str, (&str, &str)> = key
         .iter()
@@ -242,7 +242,7 @@ pub(crate) fn to_cursor(key: &Item) -> String {
     serde_json::to_string(&plain).expect("strings only")
 }
 
-/// The key that is the text `cursor`.
+/// The key in the text `cursor`.
 pub(crate) fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
     let plain: BTreeMap<String, (String, String)> =
         serde_json::from_str(cursor).map_err(|e| corrupt(what, format!("cursor: {e}")))?;
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    // DynamoDB takes seconds: milliseconds would be a date in some fifty thousand years, and nothing would ever go.
+    // DynamoDB expects seconds: milliseconds would be a date some fifty thousand years ahead, so nothing would expire.
     #[test]
     fn time_to_live_is_in_seconds() {
         let ended = Timestamp::from_second(1_800_000_000).unwrap();
@@ -310,11 +310,11 @@ mod tests {
         let item = |phase, due| from_task(&task(phase, due), hour).unwrap();
         assert_eq!(item(Phase::Processed, None).get("ttl"), Some(&n(1_800_003_600)));
         assert_eq!(item(Phase::Undone, None).get("ttl"), Some(&n(1_800_003_600)));
-        // What alone keeps its idempotency key stays, and so does everything without a retention.
+        // An item stays if it alone protects its idempotency key, and so does everything without a retention.
         let keeps_key = Task { expires: false, ..task(Phase::Processed, None) };
         assert_eq!(from_task(&keeps_key, hour).unwrap().get("ttl"), None);
         assert_eq!(from_task(&task(Phase::Processed, None), SignedDuration::ZERO).unwrap().get("ttl"), None);
-        // What is open, owes something or waits for a person is kept.
+        // A task that is open, owes something or waits for a person is kept.
         assert_eq!(item(Phase::Processed, Some(ended)).get("ttl"), None);
         assert_eq!(item(Phase::Error, None).get("ttl"), None);
         assert_eq!(item(Phase::Forward, None).get("ttl"), None);

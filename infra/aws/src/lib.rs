@@ -1,7 +1,7 @@
 //! The adapters: tasks in DynamoDB, messages over SQS, alerts to EventBridge, all on the AWS SDK.
 //!
-//! There is one of each. Where they point is configuration: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the endpoints
-//! embedded in the local binary.
+//! There is one of each. Configuration decides where they point: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the
+//! endpoints embedded in the local binary.
 
 pub mod batch;
 mod batch_get;
@@ -32,13 +32,13 @@ pub use state_store::DynamoStore;
 /// The engine as it runs on AWS and on every endpoint that speaks its protocols.
 pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
 
-/// The engine of one process, whose saves are logged and counted: `config` says where, `clients` how, `clock` when.
+/// The engine of one process, which logs and counts its saves: `config` says where, `clients` how, `clock` when.
 #[must_use]
 pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) -> Engine {
     observed_engine(config, clients, clock, None)
 }
 
-/// The same, with an observer told of every save.
+/// The same, with an observer that is called with every save.
 #[must_use]
 pub fn observed_engine(
     config: &Config,

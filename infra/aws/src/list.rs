@@ -1,6 +1,6 @@
-//! Listing orders without an index of their own: by the order table's partitions, a month and a bucket each, newest first;
-//! and, for what waits for a person, by the sparse index. Every page is bounded, and a page may be empty and still have a
-//! next one: then nothing among what was looked at matched.
+//! Lists orders without a separate index: from the order table's partitions, a month and a bucket each, newest first;
+//! and what waits for a person from the sparse index. Every page is bounded. A page may be empty and still have a next
+//! one, if none of the orders that were read matched.
 
 use crate::item::{
     self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, from_cursor, n, s, to_cursor,
@@ -13,16 +13,15 @@ use shared::ports::{Error, StateStore};
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 
-/// Most orders looked at for one page.
+/// Most orders read for one page.
 pub const MAX_LOOKED_AT: usize = 500;
 /// Most orders on one page.
 pub const MAX_PAGE: usize = 100;
 /// Longest cursor, in bytes: a sort key is a time and an id; an index key has three such values, in JSON.
 pub const MAX_CURSOR: usize = 500;
-/// Most months looked at for one page.
+/// Most months read for one page.
 const MAX_MONTHS: usize = 13;
-/// No order is older: 2026, the year of the first version. Reading earlier months would find nothing, and an empty list would end with
-/// a cursor.
+/// No order is older: 2026, the year of the first version. Without this an empty list would page through empty months.
 const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 /// Which orders.
@@ -30,7 +29,7 @@ const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 pub struct Filter {
     /// In this state.
     pub state: Option<ProcessState>,
-    /// Paused ones only.
+    /// Only paused ones.
     pub paused: bool,
     /// Of this workflow.
     pub workflow: Option<String>,
@@ -56,7 +55,7 @@ impl Filter {
     }
 }
 
-/// An order whose record cannot be read: a list names it, and goes on.
+/// An order whose record cannot be read: a list names it and continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The order.
@@ -66,10 +65,10 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// `error` as what is wrong with one order, if it is that and not an outage.
+    /// `error` as the fault of one order.
     ///
     /// # Errors
-    /// The same error.
+    /// The same error, if it is an outage.
     pub fn of(id: &Id, error: Error) -> Result<Self, Error> {
         match error {
             Error::Corrupt { what, why } => Ok(Self { id: id.clone(), why: format!("{what}: {why}") }),
@@ -83,17 +82,17 @@ impl Unreadable {
 pub struct Page {
     /// Newest first: by acceptance, or by the last change for what waits for a person.
     pub tasks: Vec<Task>,
-    /// Orders that cannot be read, whether they would fit or not.
+    /// Orders that cannot be read, whether or not they would match.
     pub unreadable: Vec<Unreadable>,
-    /// Where the next page begins, if there is one.
+    /// Cursor of the next page, if there is one.
     pub next: Option<String>,
 }
 
 impl DynamoStore {
-    /// Up to `limit` orders that fit, from `cursor` on. Without `from` it goes back as far as tasks are kept.
+    /// Up to `limit` matching orders, from `cursor` on. Without `from` it goes back as far as tasks are kept.
     ///
     /// # Errors
-    /// The tables'; [`Error::Corrupt`] for a cursor that is not one of ours.
+    /// The tables failed; [`Error::Corrupt`] for a cursor that is not one of ours.
     pub async fn list(
         &self,
         filter: &Filter,
@@ -108,11 +107,11 @@ impl DynamoStore {
         }
     }
 
-    /// The first page of what a sweep set aside, which is in no other index of what waits for a person: records that still cannot
-    /// be read, and tasks whose records can.
+    /// The first page of what a sweep set aside, which is not yet listed as waiting for a person: records that still
+    /// cannot be read, and tasks whose records now can.
     ///
     /// # Errors
-    /// The tables'.
+    /// The tables failed.
     pub async fn list_aside(&self) -> Result<Page, Error> {
         self.list_attention(&Filter::default(), ATTENTION_UNREADABLE, MAX_PAGE, None).await
     }
@@ -130,7 +129,7 @@ impl DynamoStore {
         }
     }
 
-    /// Whether `cursor` is one that a page of this filter ended with, or could have.
+    /// Whether a page of this filter could have ended with `cursor`.
     #[must_use]
     pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
         let Some(value) = attention_of(filter) else { return cursor.len() <= MAX_CURSOR && time_of(cursor).is_ok() };
@@ -156,7 +155,7 @@ impl DynamoStore {
         loop {
             let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
             let query = query.expression_attribute_values(":value", s(value)).scan_index_forward(false);
-            // No more than fit on the page, so that the index's own cursor serves as ours.
+            // No more than the page has room for, so that the index's own cursor serves as ours.
             let found = self.ids(query, limit - page.tasks.len(), page.next.as_deref(), what).await?;
             looked_at += found.ids.len();
             for read in self.tasks(&found.ids).await? {
@@ -180,7 +179,7 @@ impl DynamoStore {
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
-        // With a retention tasks live for that long after their last change; a month more leaves room for long ones.
+        // With a retention, tasks live that long after their last change; a month more allows for long-running ones.
         let oldest = match self.retention {
             SignedDuration::ZERO => FIRST,
             retention => plus(now, SignedDuration::ZERO - retention - SignedDuration::from_hours(24 * 31)),
@@ -193,7 +192,7 @@ impl DynamoStore {
         let (mut looked_at, mut months) = (0, 0);
         while high > low {
             let last = time_of(&high)?;
-            // `high` is left out, so a month's first millisecond belongs to the month before it.
+            // `high` is excluded, so a month's first millisecond belongs to the month before it.
             let month = month_start(plus(last, SignedDuration::from_millis(-1)).max(time_of(&low)?));
             let floor = low.clone().max(sort_from(month));
             let keys = self.orders_between(month, &floor, &high, limit).await?;
@@ -261,7 +260,7 @@ impl DynamoStore {
                 .expression_attribute_values(":low", s(low))
                 .expression_attribute_values(":high", s(high))
                 .scan_index_forward(false)
-                // One more, because `high` itself is left out.
+                // One more, because `high` itself is excluded.
                 .limit(i32::try_from(limit + 1).unwrap_or(i32::MAX))
                 .send()
                 .await
@@ -271,7 +270,7 @@ impl DynamoStore {
             Ok::<_, Error>((keys?, is_cut))
         };
         let found = try_join_all((0..self.order_buckets).map(one)).await?;
-        // Where a bucket's answer was cut short (large orders fill a page early), nothing older than its last key is known.
+        // If a bucket's answer was cut short (large orders fill a page early), its older keys are unknown.
         let known_from = found.iter().filter(|(_, is_cut)| *is_cut).filter_map(|(keys, _)| keys.last());
         let known_from = known_from.map(|key| key.sort.clone()).max().unwrap_or_default();
         let mut keys: Vec<_> = found.into_iter().flat_map(|(keys, _)| keys).collect();
@@ -281,10 +280,10 @@ impl DynamoStore {
         Ok(keys)
     }
 
-    /// The tasks with these ids, in this order; those that are gone are left out. One that cannot be read takes no other along.
+    /// The tasks with these ids, in this order, without those that are gone. An unreadable task fails alone.
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub async fn tasks(&self, ids: &[Id]) -> Result<Vec<Result<Task, Unreadable>>, Error> {
         let read = ids.iter().zip(self.load_all(ids).await);
         let one = |(id, read): (&Id, Result<Option<Task>, Error>)| match read {
@@ -295,7 +294,7 @@ impl DynamoStore {
     }
 }
 
-/// The part of the sparse index that holds all that can fit.
+/// The part of the sparse index that contains all possible matches.
 fn attention_of(filter: &Filter) -> Option<&'static str> {
     match filter.state {
         _ if filter.paused => Some(ATTENTION_PAUSED),
@@ -308,13 +307,13 @@ fn attention_of(filter: &Filter) -> Option<&'static str> {
 struct OrderKey {
     sort: String,
     id: Id,
-    /// Of a record that somebody damaged it is not known.
+    /// Unknown for a record that somebody damaged.
     tenant: Option<String>,
 }
 
 impl OrderKey {
     fn read(item: &Item, what: &str) -> Result<Self, Error> {
-        // Of the three only this one is sure to be there: it is the key, and ends with the id.
+        // Of the three attributes only this one is sure to exist: it is the key, and ends with the id.
         let sort = item::text(item, "sort", what)?.to_owned();
         let id = Id(sort.split_once('#').map_or(sort.as_str(), |(_, id)| id).to_owned());
         Ok(Self { id, tenant: item::text(item, "tenant", what).ok().map(str::to_owned), sort })

@@ -1,4 +1,4 @@
-//! A record as it is stored, whether it can be read or not, and the write that puts a readable one in its place.
+//! A record as it is stored, readable or not, and the write that replaces it with a readable one.
 
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
 use crate::sdk_error::{CONDITION, is_done};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// The attribute that holds the text of a record.
 const TEXT: &str = "task";
-/// What tells one save of a record from the others.
+/// The attributes that distinguish one save of a record from another.
 const SAVE: [&str; 3] = [TEXT, "version", "stamp"];
-/// Attributes that sweeps write beside a record that cannot be read.
+/// Attributes that sweeps write beside an unreadable record.
 const NOTES: [&str; 2] = [ASIDE, ASIDE_TOLD];
 
 /// A record as it is stored.
@@ -29,14 +29,14 @@ impl Raw {
         self.item.get(TEXT).and_then(|value| value.as_s().ok()).map_or("", String::as_str)
     }
 
-    /// The attributes beside it by name, as text.
+    /// The other attributes by name, as text.
     #[must_use]
     pub fn columns(&self) -> BTreeMap<String, String> {
         let columns = self.item.iter().filter(|(name, _)| *name != TEXT && !NOTES.contains(&name.as_str()));
         columns.map(|(name, value)| (name.clone(), plain(value))).collect()
     }
 
-    /// A mark of exactly this save: another one as soon as somebody wrote the record. What sweeps note beside it counts for nothing.
+    /// A mark of exactly this save: it changes whenever the record is written, but not with what sweeps note beside it.
     #[must_use]
     pub fn mark(&self) -> String {
         let parts = SAVE.map(|name| self.item.get(name).map_or_else(String::new, plain));
@@ -51,17 +51,17 @@ impl Raw {
         item::to_task(&self.item)
     }
 
-    /// The task that it would be with `text` in the place of its own.
+    /// The task with `text` in the place of the stored text.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]: why that could not be read either.
+    /// [`Error::Corrupt`]: why that cannot be read either.
     pub fn with_text(&self, text: &str) -> Result<Task, Error> {
         let mut item = self.item.clone();
         item.insert(TEXT.into(), s(text));
         item::to_task(&item)
     }
 
-    /// Whether it is in the due index, so that its part of it is known.
+    /// Whether it is in the due index, so that its shard is known.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.item.contains_key("due")
@@ -82,16 +82,16 @@ impl DynamoStore {
     /// The record of the order called `id` as it is stored (a consistent read).
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub async fn raw(&self, id: &Id) -> Result<Option<Raw>, Error> {
         let item = self.record(&id.0, &format!("task {id}")).await?;
         Ok(item.map(|item| Raw { item }))
     }
 
-    /// Puts `task` in the place of `raw`, if that is still what is stored. False if it is not.
+    /// Replaces `raw` with `task`, if `raw` is still stored; false if not.
     ///
     /// # Errors
-    /// The table's; [`Error::TooLarge`].
+    /// The table failed; [`Error::TooLarge`].
     pub async fn replace_raw(&self, task: &Task, raw: &Raw) -> Result<bool, Error> {
         let mut put = self
             .client

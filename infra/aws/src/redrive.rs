@@ -15,20 +15,19 @@ use shared::ports::Error;
 
 /// Most messages that one call moves by hand.
 pub const MAX_MOVED: usize = 1000;
-/// Messages a second of a move task, at most: AWS's limit.
+/// Most messages per second of a move task: AWS's limit.
 pub const MAX_RATE: i32 = 500;
-/// How long a message is out of sight while it is moved.
+/// How long a message is invisible while it is moved.
 const OUT_OF_SIGHT_S: i32 = 60;
-/// Messages in one receive: SQS's most.
+/// Most messages in one receive of SQS.
 const BATCH: i32 = 10;
 
 /// What to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// At most so many, looked at one by one. `None` moves all of a dead-letter queue by a move task, which goes on after
-    /// the call.
+    /// At most this many, read one by one. `None` moves all dead letters with a move task, which outlives the call.
     pub limit: Option<usize>,
-    /// Messages a second of a move task.
+    /// Messages per second of a move task.
     pub rate_per_s: i32,
     /// Move nothing; show the first messages.
     pub dry_run: bool,
@@ -75,13 +74,13 @@ pub struct Redriver {
 }
 
 impl Redriver {
-    /// For the queues that `config` names.
+    /// A redriver for the queues that `config` names.
     #[must_use]
     pub fn new(clients: &Clients, config: &Config) -> Self {
         Self { sqs: clients.sqs.clone(), config: config.clone() }
     }
 
-    /// The queues whose messages can be moved back: the one of messages set aside, and those with dead letters.
+    /// The queues whose messages can be moved back: the queue of messages set aside, and those with dead letters.
     #[must_use]
     pub fn queues(&self) -> Vec<String> {
         // The classes of a queue share its dead letters.
@@ -92,16 +91,16 @@ impl Redriver {
     /// Messages in the queue called `name`, about.
     ///
     /// # Errors
-    /// SQS's.
+    /// SQS failed.
     pub async fn waiting(&self, name: &str) -> Result<u64, Error> {
         let [count] = self.attributes(name, [QueueAttributeName::ApproximateNumberOfMessages]).await?;
         Ok(count.parse().unwrap_or_default())
     }
 
-    /// How many messages the queue called `name` has, about.
+    /// The approximate message counts of the queue called `name`.
     ///
     /// # Errors
-    /// SQS's.
+    /// SQS failed.
     pub async fn counts(&self, name: &str) -> Result<Counts, Error> {
         let wanted = [
             QueueAttributeName::ApproximateNumberOfMessages,
@@ -129,7 +128,7 @@ impl Redriver {
     /// of [`Redriver::queues`].
     ///
     /// # Errors
-    /// SQS's; then some messages may have been moved.
+    /// SQS failed; some messages may have been moved.
     pub async fn redrive(&self, name: &str, wish: Wish) -> Result<Moved, Error> {
         let source = if name == queue::SET_ASIDE { name.to_owned() } else { queue::dead(name) };
         let mut moved = Moved { waiting: self.waiting(&source).await?, ..Moved::default() };
@@ -214,7 +213,7 @@ impl Redriver {
 
     async fn start_move_task(&self, source: &str, target: &str, rate_per_s: i32) -> Result<(), Error> {
         let [arn] = self.attributes(source, [QueueAttributeName::QueueArn]).await?;
-        // Said explicitly: a dead letter that somebody sent here by hand came from nowhere.
+        // Explicit: a dead letter that somebody sent here by hand has no source queue.
         let [target] = self.attributes(target, [QueueAttributeName::QueueArn]).await?;
         let task = self.sqs.start_message_move_task().source_arn(&arn).destination_arn(target);
         let task = task.max_number_of_messages_per_second(rate_per_s.clamp(1, MAX_RATE));

@@ -13,7 +13,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use shared::ports::Error;
 use std::collections::{HashMap, HashSet};
 
-/// Times a message is received before it goes to the dead-letter queue.
+/// Receives of a message before it goes to the dead-letter queue.
 pub const MAX_RECEIVES: u32 = 5;
 
 /// A queue that a function consumes.
@@ -21,7 +21,7 @@ pub const MAX_RECEIVES: u32 = 5;
 pub struct Consumed {
     /// Its name.
     pub name: String,
-    /// The queue whose dead-letter queue it shares: itself, or that of the ordinary class.
+    /// The queue whose dead-letter queue it shares: itself, or the queue of the normal class.
     pub of: String,
 }
 
@@ -40,11 +40,11 @@ pub fn consumed(config: &Config) -> Vec<Consumed> {
     all
 }
 
-/// Makes what is missing. Queues are called `name_prefix` and their own name; the answer is the URL of every queue up to
-/// its own name, for [`Config::queue_prefix`].
+/// Creates what is missing. Queues are named `name_prefix` and their own name; returns the URL of every queue up to its
+/// own name, for [`Config::queue_prefix`].
 ///
 /// # Errors
-/// The endpoint's.
+/// The endpoint failed.
 pub async fn create(
     clients: &Clients,
     config: &Config,
@@ -83,7 +83,7 @@ pub async fn create(
 }
 
 async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, String)]) -> Result<String, Error> {
-    /// SQS keeps messages for at most 14 days; nobody should have to hurry.
+    /// The maximum of SQS, 14 days: it leaves people the most time.
     const RETENTION_S: &str = "1209600";
     let mut all = HashMap::from([(Attribute::MessageRetentionPeriod, RETENTION_S.to_owned())]);
     all.extend(attributes.iter().cloned());
@@ -91,10 +91,10 @@ async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, S
     Ok(answer.map_err(|e| unavailable(&format!("queue {name}"), e))?.queue_url.unwrap_or_default())
 }
 
-/// The tables alone, for an endpoint that has no queues.
+/// Only the tables, for an endpoint without queues.
 ///
 /// # Errors
-/// The endpoint's.
+/// The endpoint failed.
 pub async fn create_tables(clients: &Clients, config: &Config) -> Result<(), Error> {
     let string = ScalarAttributeType::S;
     let number = ScalarAttributeType::N;

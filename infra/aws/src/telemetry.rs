@@ -12,14 +12,14 @@ pub fn init() {
     init_to("info", std::io::stderr);
 }
 
-/// The same, with another level where `RUST_LOG` says nothing, and to what `writer` makes for each line.
+/// The same, with another level unless `RUST_LOG` sets one, and to what `writer` makes for each line.
 pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + Sync + 'static) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let is_json = std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();
     let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let has_colours = !is_json && !wants_none && std::io::stderr().is_terminal();
     let writer = move || OneLine { to: writer(), has_colours };
-    // What cannot be written is lost: the subscriber would complain on standard error, and panic if that is gone.
+    // What cannot be written is lost: otherwise the subscriber would write to standard error, and panic without it.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     let builder = builder.log_internal_errors(false).with_ansi(has_colours);
     let started = if is_json {
@@ -30,8 +30,8 @@ pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + 
     drop(started);
 }
 
-/// Writes a line as one line: what others sent may hold line breaks, escape sequences and bidirectional controls, of which the
-/// subscriber replaces some, in some fields. The escapes are those of JSON, so that a line in JSON stays what it is.
+/// Writes a line as one line: foreign text may contain line breaks, escape sequences and bidirectional controls, of
+/// which the subscriber replaces only some, in some fields. The escapes are those of JSON, so JSON lines stay valid.
 struct OneLine<W> {
     to: W,
     /// The subscriber's own escape sequences are let through.
