@@ -10,10 +10,10 @@ use shared::ports::Error;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-/// Keys in one `BatchGetItem`: DynamoDB's most.
+/// Most keys in one `BatchGetItem` of DynamoDB.
 const BATCH: usize = 100;
-/// Requests in a row of which DynamoDB answers nothing. Of large items it answers a part at a time, 16 MB or 1 MB of a partition,
-/// and each such part leaves less.
+/// Most consecutive requests without any answer from DynamoDB. Large items are answered a part at a time, 16 MB or 1 MB
+/// of a partition, and each part leaves less.
 const ATTEMPTS: u32 = 5;
 
 type Read = Result<Option<Item>, Error>;
@@ -22,7 +22,7 @@ type Read = Result<Option<Item>, Error>;
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub table: &'a str,
-    /// Whether every write answered before is seen, for twice the price.
+    /// Whether reads see every write that was answered before, at twice the price.
     pub is_consistent: bool,
 }
 
@@ -38,15 +38,15 @@ impl<'a> Source<'a> {
 pub(crate) struct Reads(pub Client);
 
 impl Reads {
-    /// The item under `key`; `what` it is, for errors.
+    /// The item under `key`; `what` names it in errors.
     pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Read {
         let request = self.0.get_item().table_name(from.table).set_key(Some(key));
         let answer = request.consistent_read(from.is_consistent).send().await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
-    /// The items under `keys` as [`Reads::get_all`] answers them, of a table whose items never change: a read that may be
-    /// behind costs half, and can do no worse than miss one that was just written. Such a one is read again.
+    /// The items under `keys`, as from [`Reads::get_all`], of a table whose items never change. An eventually
+    /// consistent read costs half, and can at worst miss an item that was just written; a missing item is read again.
     pub(crate) async fn get_written_once(
         &self,
         table: &str,
@@ -63,8 +63,8 @@ impl Reads {
         answers
     }
 
-    /// The items under `keys`, all of the same attributes, in as few requests as DynamoDB takes. One answer for each key, in order; a
-    /// key may be there twice. One that cannot be read does not take the others along. `what` says what the n-th key is of, for errors.
+    /// The items under `keys`, which have the same attributes, in as few requests as DynamoDB allows. One answer per
+    /// key, in order; a key may occur twice. An unreadable item fails alone. `what` names the n-th item in errors.
     pub(crate) async fn get_all(&self, from: Source<'_>, keys: &[Item], what: impl Fn(usize) -> String) -> Vec<Read> {
         let mut answers = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(BATCH) {
@@ -95,7 +95,7 @@ impl Reads {
             let wanted = wanted.build().expect("keys are set");
             let answer = match self.0.batch_get_item().request_items(from.table, wanted).send().await {
                 Ok(answer) => answer,
-                // One key that DynamoDB does not take must not take the others along, nor a role older than this program.
+                // One key that DynamoDB refuses must not fail the others, nor must a role older than this program.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {
                     let one = |(n, key): (usize, &Item)| {
                         let (key, what) = (key.clone(), what(n));
@@ -103,7 +103,7 @@ impl Reads {
                     };
                     return join_all(keys.iter().enumerate().map(one)).await;
                 }
-                // So one that is throttled ends: asked for alone, and refused. What was read before it counts.
+                // So a throttled key is finally asked for alone, and refused. What was read before counts.
                 Err(error) => {
                     (left, reason) = (asked, DisplayErrorContext(error).to_string());
                     break;
@@ -132,7 +132,7 @@ impl Reads {
     }
 }
 
-/// What tells one item from the others: its key's values, in the order of their names. All of ours are strings.
+/// What distinguishes items: the values of their keys, in the order of their names. All our keys are strings.
 fn name(attributes: &BTreeSet<&str>, item: &Item) -> Vec<String> {
     let text = |attribute: &&str| match item.get(*attribute) {
         Some(AttributeValue::S(text)) => text.clone(),

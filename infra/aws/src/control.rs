@@ -1,5 +1,5 @@
-//! How agents and queues stand: one item, `control#agents`, with an attribute for each agent that an operator paused, each
-//! one that a supervisor found strained, and each queue that a scheduler found too long.
+//! The state of agents and queues: one item, `control#agents`, with an attribute for each agent that an operator
+//! paused, each agent that a supervisor found strained, and each queue that a scheduler found too long.
 
 use crate::item::{Item, s};
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
@@ -16,20 +16,20 @@ use shared::time::Timestamp;
 use std::collections::BTreeMap;
 
 const KEY: &str = "control#agents";
-/// Before the agent's or queue's name, so that no name meets another attribute.
+/// Prefix of an agent's or a queue's name, so that no name collides with another attribute.
 const PAUSED: &str = "agent#";
 const STRAINED: &str = "strain#";
 const WAIT: &str = "wait#";
 
 impl DynamoStore {
-    /// How agents and queues stand, by a consistent read.
+    /// The state of agents and queues, by a consistent read.
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub async fn read_agents(&self) -> Result<Agents, Error> {
         let item = self.record(KEY, KEY).await?.unwrap_or_default();
         let mut paused: BTreeMap<String, Pause> = all(&item, PAUSED);
-        // Whatever it says, somebody wanted this agent to be paused.
+        // Even if it cannot be read, somebody wanted this agent to be paused.
         for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {
             paused.entry(name.to_owned()).or_insert_with(|| Pause {
                 by: "somebody".into(),
@@ -40,10 +40,10 @@ impl DynamoStore {
         Ok(Agents { paused, strained: all(&item, STRAINED), waits: all(&item, WAIT) })
     }
 
-    /// Pauses the agent called `name`, or resumes it (`None`). Other agents' entries are not touched.
+    /// Pauses the agent called `name`, or resumes it (`None`). Other agents' entries stay as they are.
     ///
     /// # Errors
-    /// The table's.
+    /// The table failed.
     pub async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
         let update = match pause {
             Some(pause) => self.set_entry(PAUSED, name, pause),
@@ -83,8 +83,7 @@ impl DynamoStore {
     }
 }
 
-/// The attributes with this prefix, by the rest of their names. One that cannot be read is left out: it must not take what
-/// the others say along.
+/// The attributes with this prefix, by the rest of their names. An unreadable one is left out, and the others count.
 fn all<T: DeserializeOwned>(item: &Item, prefix: &str) -> BTreeMap<String, T> {
     let found = item.iter().filter_map(|(attribute, value)| {
         let name = attribute.strip_prefix(prefix)?;

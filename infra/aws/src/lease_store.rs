@@ -5,7 +5,7 @@ use crate::sdk_error::{CONDITION, is_done, unavailable};
 use aws_sdk_dynamodb::Client;
 use leader::{Error, Lease, LeaseStore};
 
-/// Leases in any table whose partition key is the string `pk`, with no other part of Stepwarden around.
+/// Leases in any table whose partition key is the string `pk`, usable without the rest of Stepwarden.
 ///
 /// Item: `pk` (`lease#` and the name), `holder` (empty when free), `token`, `expires` (UTC, milliseconds). No time to live:
 /// the token must outlive its holders.

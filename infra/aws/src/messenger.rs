@@ -1,4 +1,4 @@
-//! The Messenger on SQS and EventBridge: everything that is to be sent, in as few requests as the services allow.
+//! The Messenger on SQS and EventBridge: sends everything in as few requests as the services allow.
 
 use crate::batch::ATTRIBUTE;
 use crate::clients::Clients;
@@ -16,19 +16,19 @@ use shared::ports::{Error, Messenger};
 use shared::time::SignedDuration;
 use std::collections::HashMap;
 
-/// Entries in one request, of SQS and of EventBridge.
+/// Most entries in one request of SQS or EventBridge.
 const BATCH: usize = 10;
 /// SQS's limit for one message and for one request, in bytes.
 const MAX_BYTES: usize = 1024 * 1024;
-/// What the attribute of a message's sender counts of that: its name, its type and 55 characters.
+/// Bytes of that limit that the sender's attribute uses: its name, its type and 55 characters.
 const SENDER_BYTES: usize = 11 + 6 + 55;
 /// Longest text of an event's detail.
 const MAX_DETAIL: usize = 64 * 1024;
 /// Most bytes of events in one request. EventBridge's reference says "less than 256 KB"; the newest page of its quotas says 1 MB.
 const MAX_EVENTS: usize = 256_000;
-/// What an event counts beside its texts: its time.
+/// Bytes of an event besides its texts: its time.
 const TIME_BYTES: usize = 14;
-/// `source` of every event of ours.
+/// `source` of all our events.
 pub const EVENT_SOURCE: &str = "stepwarden";
 /// `detail-type` of an operator alert.
 pub const ORDER_ALERT: &str = "Order needs attention";
@@ -48,15 +48,15 @@ pub struct SqsMessenger {
 /// A message for a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The queue's name after the prefix.
+    /// The queue's name without the prefix.
     pub queue: String,
     /// The message.
     pub body: String,
-    /// When it is to be visible, in seconds from now.
+    /// Delay until it is visible, in seconds.
     pub delay_s: i32,
     /// Fair queues: one tenant's backlog does not hold up another's.
     pub group: Option<String>,
-    /// The `traceparent` of the span that sends it, where spans are made.
+    /// The `traceparent` of the span that sends it, if spans are created.
     pub sender: Option<String>,
 }
 
@@ -69,17 +69,17 @@ pub struct Event {
     pub detail: String,
 }
 
-/// What an effect is on its way.
+/// An effect as a message, an event, or both.
 ///
 /// # Errors
-/// [`Error::TooLarge`] beyond what SQS or EventBridge takes.
+/// [`Error::TooLarge`] beyond what SQS or EventBridge accepts.
 pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Option<Event>), Error> {
     let message = |queue: String, body: String, tenant: Option<&str>| match body.len() {
         bytes if bytes > MAX_BYTES => {
             Err(Error::TooLarge { what: format!("message to {queue}"), bytes, limit: MAX_BYTES })
         }
         bytes => {
-            // No message is refused for what only traces need.
+            // No message is refused because of an attribute that only traces need.
             let sender = traces::sender(effect).filter(|_| bytes + SENDER_BYTES <= MAX_BYTES);
             Ok(Outgoing { queue, body, delay_s: 0, group: tenant.map(group_of), sender })
         }
@@ -130,7 +130,7 @@ struct Parcel {
 }
 
 impl SqsMessenger {
-    /// Sends to the queues and the bus that `config` names.
+    /// A messenger for the queues and the bus that `config` names.
     #[must_use]
     pub fn new(clients: &Clients, config: &Config) -> Self {
         Self { sqs: clients.sqs.clone(), eventbridge: clients.eventbridge.clone(), config: config.clone() }
@@ -256,7 +256,7 @@ fn chunks<T>(all: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize, together: im
     chunks
 }
 
-/// SQS takes up to 128 letters, digits and marks as a group; a tenant's name may hold others.
+/// SQS accepts up to 128 letters, digits and marks as a group; a tenant's name may contain others.
 fn group_of(tenant: &str) -> String {
     let good = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let group: String = tenant.chars().take(128).map(good).collect();
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(sizes, [10, 10, 3, 1, 2]);
     }
 
-    // A request beyond the limit is refused whole, with every alert in it.
+    // A request beyond the limit is refused as a whole, with every alert in it.
     #[test]
     fn events_go_ten_and_256_kilobytes_at_a_time() {
         let event = |bytes| Event { detail_type: ORDER_ALERT, detail: "x".repeat(bytes) };
@@ -305,7 +305,7 @@ mod tests {
         };
         assert_eq!(sizes(&[10; 23]), [10, 10, 3]);
         assert_eq!(sizes(&[MAX_DETAIL; 10]), [3, 3, 3, 1]);
-        // With what counts beside the detail they are 262,144 bytes, and less is asked for.
+        // With what counts besides the detail they are 262,144 bytes, and the limit is lower.
         let most = 64 * 1024 - TIME_BYTES - EVENT_SOURCE.len() - ORDER_ALERT.len();
         assert_eq!(sizes(&[most; 4]), [3, 1]);
     }

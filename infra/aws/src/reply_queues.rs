@@ -1,4 +1,4 @@
-//! Reply queues: the registered names that submissions may ask notices to be sent to, and whose orders may ask it.
+//! Reply queues: the registered names that submissions may give for their notices, and the tenants that may use each.
 
 use shared::order::DEFAULT_TENANT;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,19 +7,19 @@ use std::str::FromStr;
 /// Longest name of a reply queue: SQS takes 80 characters, prefix and `notices-` included.
 const MAX_NAME: usize = 40;
 
-/// Whose orders may name a queue.
+/// The tenants whose orders may name a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owners {
-    /// Those of every tenant.
+    /// Every tenant.
     Everyone,
-    /// Those of these tenants.
+    /// These tenants.
     Only(BTreeSet<String>),
 }
 
 /// The reply queues of a system, by name.
 ///
-/// As text: `NAME=TENANT,TENANT;NAME=*`. `*` is every tenant, and a name alone belongs to the tenant `default`, which all
-/// orders have where callers bring no tenant.
+/// As text: `NAME=TENANT,TENANT;NAME=*`. `*` means every tenant. A name alone belongs to the tenant `default`, which
+/// all orders have if callers bring no tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplyQueues(BTreeMap<String, Owners>);
 
@@ -43,7 +43,7 @@ impl ReplyQueues {
     /// These queues and those of `other`.
     ///
     /// # Errors
-    /// A queue is in both, in words.
+    /// The name of a queue that is in both, in words.
     pub fn with(mut self, other: Self) -> Result<Self, String> {
         for (name, owners) in other.0 {
             self.insert(name, owners)?;

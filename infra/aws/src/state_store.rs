@@ -29,9 +29,9 @@ use tokio::sync::OnceCell;
 pub const DUE_INDEX: &str = "due";
 /// Name of the index of tasks that wait for a person.
 pub const ATTENTION_INDEX: &str = "attention";
-/// Attempts at a write that meets a transaction on the same item; the SDK does not repeat those.
+/// Attempts at a write that collides with a transaction on the same item; the SDK does not retry those.
 const CONFLICT_ATTEMPTS: u32 = 4;
-/// Longest wait of a writer among many, in milliseconds: as long as a few writes take, so that a hundred rounds stay within seconds.
+/// Longest wait of a writer among many, in milliseconds: the time of a few writes, so a hundred rounds take seconds.
 const LONGEST_YIELD_MS: u64 = 60;
 
 /// Orders, tasks and workflows in two tables.
@@ -44,7 +44,7 @@ pub struct DynamoStore {
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
     reads: Reads,
-    /// Whether ids are kept apart, once it is known.
+    /// Whether ids are kept separately, once known.
     keeps_ids: Arc<OnceCell<bool>>,
 }
 
@@ -64,7 +64,7 @@ impl DynamoStore {
         }
     }
 
-    /// The item under `pk` in the state table as the last write left it; `what` it is, for errors.
+    /// The item under `pk` in the state table as the last write left it; `what` names it in errors.
     pub(crate) async fn record(&self, pk: &str, what: &str) -> Result<Option<Item>, Error> {
         self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
     }
@@ -73,7 +73,7 @@ impl DynamoStore {
         self.client.query().table_name(&self.state_table).index_name(index)
     }
 
-    /// The ids that `query` finds from `cursor` on, `limit` at most.
+    /// The ids that `query` finds from `cursor` on, at most `limit`.
     pub(crate) async fn ids(
         &self,
         query: QueryFluentBuilder,
@@ -95,8 +95,8 @@ impl DynamoStore {
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
-    /// Where records were removed once, their ids are asked for ever, whatever the retention is now: with no retention again, an
-    /// id without a record would look like one that was never used.
+    /// Once records were ever removed, their ids are checked for ever, whatever the retention is now: otherwise an id
+    /// without a record would look like one that was never used.
     async fn learn_keeps_ids(&self) -> Result<bool, Error> {
         let what = "whether ids are kept apart";
         if self.retention.is_zero() {
@@ -107,7 +107,7 @@ impl DynamoStore {
         Ok(true)
     }
 
-    /// The order of a task that was made while there were fewer partitions.
+    /// The order of a task that was created when there were fewer partitions.
     async fn order_of_fewer_buckets(&self, task: &Task) -> Result<Option<Item>, Error> {
         let mut keys: Vec<Item> = Vec::new();
         for key in (1..self.order_buckets).map(|buckets| self.order_key(task, buckets)) {
@@ -201,7 +201,7 @@ impl StateStore for DynamoStore {
     }
 
     async fn yield_to_others(&self, lost: usize) {
-        // The first lost race is one of two writers as a rule: the other one is done.
+        // The first lost race is usually one of two writers, and the other one is done.
         if lost > 1 {
             let bound = (5u64 << lost.min(4)).min(LONGEST_YIELD_MS);
             tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=bound))).await;
@@ -343,7 +343,7 @@ impl LeaseStore for DynamoStore {
     }
 }
 
-/// Waits before another attempt at a write that met a transaction: 10, 20, 40 ms at most, at random.
+/// Waits before another attempt at a write that collided with a transaction: at most 10, 20, 40 ms, at random.
 async fn pause(attempt: u32) {
     let bound = 10u64 << attempt.min(6);
     tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=bound))).await;

@@ -66,7 +66,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Longest text of a message in a line of the log or an attribute of a span, in bytes: a message may hold anything.
+/// Longest text of a message in a line of the log or an attribute of a span, in bytes: a message may contain anything.
 pub const MAX_TEXT: usize = 128;
 
 /// `text`, or its beginning if it is longer than [`MAX_TEXT`].
@@ -75,7 +75,7 @@ pub fn brief(text: &str) -> Cow<'_, str> {
     if text.len() <= MAX_TEXT { text.into() } else { shared::history::shorten(text, MAX_TEXT).into() }
 }
 
-/// The trace that an order with this `traceparent` belongs to: 32 hexadecimal digits; none of one that is malformed.
+/// The trace of orders with this `traceparent`: 32 hexadecimal digits; `None` if it is missing or malformed.
 #[must_use]
 pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
     let text = traceparent?;
@@ -83,8 +83,8 @@ pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
     text.split('-').nth(1)
 }
 
-/// An error with its causes, one after another: what is logged as `error`. As a value of its own an error loses its causes
-/// in JSON, and with them what DynamoDB or SQS said.
+/// An error with its causes, one after another, for the log's `error`. Logged as a value, an error loses its causes in
+/// JSON, and with them what DynamoDB or SQS said.
 #[derive(Clone, Copy)]
 pub struct Chain<'a>(pub &'a dyn Error);
 

@@ -12,21 +12,21 @@ const NAMESPACE: &str = "Stepwarden";
 /// The dimension that all metrics have: the stack they come from.
 const STACK: &str = "stack";
 
-/// A metric's name, its kind, and what it has to tell.
+/// A metric's name, its kind, and the values to report.
 type Told = (&'static str, Kind, Vec<f64>);
 
-/// Writes what was counted since the last time to standard output, at the end of an invocation. Nothing was: no line.
+/// Writes what was counted since the last flush to standard output, at the end of an invocation; if nothing, no line.
 pub fn flush(stack: &str) {
     let lines = lines(&mut registry(), stack, Timestamp::now());
     if !lines.is_empty() {
-        // Where nobody reads the output nobody misses a metric.
+        // If nothing reads the output, no metric is missed.
         let _ = std::io::stdout().lock().write_all(lines.as_bytes());
     }
 }
 
-/// One line, or more where a label has more than one value: in a line each dimension has one.
+/// One line, or several if a label has several values: in a line each dimension has one value.
 fn lines(registry: &mut Registry, stack: &str, now: Timestamp) -> String {
-    // By label, then by its value: the metrics that have something to tell.
+    // By label, then by its value: the metrics that have values to report.
     let mut told: BTreeMap<Option<&str>, BTreeMap<String, Vec<Told>>> = BTreeMap::new();
     for ((name, value), series) in registry.iter_mut() {
         let pending = std::mem::take(&mut series.pending);

@@ -1,5 +1,5 @@
-//! What this process counts and measures. In Lambda it leaves as lines of the embedded metric format ([`flush`]), in the local
-//! system as Prometheus text ([`prometheus`]). `docs/telemetry.md` says what each metric tells.
+//! What this process counts and measures. In Lambda it is written as lines of the embedded metric format ([`flush`]),
+//! in the local system as Prometheus text ([`prometheus`]). `docs/telemetry.md` explains each metric.
 //!
 //! A metric has at most one label, whose values are few: names of workflows and agents, never of orders or tenants.
 
@@ -14,23 +14,23 @@ pub use saves::observe;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most values of a label; what comes beyond them counts as [`OTHER`]. Names come from workflow files, which people write.
+/// Most values of a label; further ones count as [`OTHER`]. Names come from workflow files, which people write.
 const MAX_VALUES: usize = 200;
-/// The label of what has no place of its own.
+/// Label of all values beyond [`MAX_VALUES`].
 const OTHER: &str = "other";
 /// Most times of one metric between two flushes: as many as an EMF line may hold.
 const MAX_PENDING: usize = 100;
 /// Upper bounds of a histogram's buckets, in seconds: from one sweep of the local system to an hour.
 const BUCKETS: [f64; 9] = [0.25, 1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
 
-/// How a metric is to be read.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// How often something happened.
     Counter,
-    /// How something stands; seconds.
+    /// The present value, in seconds.
     Gauge,
-    /// How long something took; seconds.
+    /// How long something took, in seconds.
     Histogram,
 }
 
@@ -39,11 +39,11 @@ pub enum Kind {
 pub struct Metric {
     /// Its name in CloudWatch, in the namespace `Stepwarden`.
     pub name: &'static str,
-    /// How it is to be read.
+    /// Its kind.
     pub kind: Kind,
     /// Its label, beside the stack's name.
     pub label: Option<&'static str>,
-    /// What it tells.
+    /// Its meaning.
     pub help: &'static str,
 }
 
@@ -80,10 +80,10 @@ struct Series {
     metric: &'static Metric,
     /// The counter or the gauge, or the sum of all times.
     value: f64,
-    /// Of a histogram: how many were at most each of [`BUCKETS`], and how many in all.
+    /// For a histogram: how many values were at most each of [`BUCKETS`], and how many there were.
     buckets: [u64; BUCKETS.len()],
     count: u64,
-    /// What the next flush has to tell: the sum, the latest value, or the times since the last one.
+    /// What the next flush reports: the sum, the latest value, or the times since the last one.
     pending: Vec<f64>,
 }
 
@@ -102,13 +102,13 @@ impl Metric {
         self.record(&mut registry(), value, 1.0);
     }
 
-    /// How it stands now, in seconds.
+    /// Sets the present value, in seconds.
     pub fn set(&'static self, seconds: f64) {
         debug_assert_eq!(self.kind, Kind::Gauge);
         self.record(&mut registry(), "", seconds);
     }
 
-    /// One that took so many seconds.
+    /// Records one that took this many seconds.
     pub fn took(&'static self, value: &str, seconds: f64) {
         debug_assert_eq!(self.kind, Kind::Histogram);
         self.record(&mut registry(), value, seconds.max(0.0));
@@ -128,7 +128,7 @@ impl Metric {
                 let told = series.pending.pop().unwrap_or_default();
                 series.pending.push(told + number);
             }
-            // What stands as it stood is not told again, but for a first value of nothing.
+            // An unchanged value is not reported again, nor is a first value of zero.
             Kind::Gauge if series.value == number => {}
             Kind::Gauge => {
                 series.value = number;

@@ -3,7 +3,7 @@
 use super::{ALL, BUCKETS, Kind, Metric, Registry, registry};
 use std::fmt::Write;
 
-/// All metrics as they stand.
+/// All metrics with their present values.
 #[must_use]
 pub fn prometheus() -> String {
     text(&registry())
@@ -38,7 +38,7 @@ fn text(registry: &Registry) -> String {
     text
 }
 
-/// As Prometheus names things: with a prefix, and the unit or `total` at the end.
+/// Prometheus's naming: with a prefix, and the unit or `total` at the end.
 fn name(metric: &Metric) -> String {
     let end = if metric.kind == Kind::Counter { "total" } else { "seconds" };
     format!("stepwarden_{}_{end}", metric.name)

@@ -1,6 +1,5 @@
-//! What every save tells: the log lines about an order as a whole, what is counted of orders and steps, and the links of spans
-//! to orders. A save that went
-//! through happened once, however often its message came.
+//! What every save reports: log lines about an order as a whole, counts of orders and steps, and links from spans to
+//! orders. A save that succeeded happened once, however often its message was delivered.
 
 use super::{
     ORDERS_ACCEPTED, ORDERS_IN_ERROR, ORDERS_PROCESSED, ORDERS_UNDONE, RECOVERY_LAG, STEP_ATTEMPTS, STEP_FAILURES,
@@ -35,7 +34,7 @@ pub fn observe(save: &Save<'_>, instance: &str) {
     };
     ended.add(&task.workflow);
     let state = state.name();
-    // Why is in the order's history: in words of a remote service, which may quote what it was sent.
+    // The reason is in the order's history: the words of a remote service may quote what it was sent.
     match state {
         "Error" => {
             tracing::error!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "stopped in Error")
@@ -56,7 +55,7 @@ fn steps(before: &Task, task: &Task, workflow: &Workflow, instance: &str, trace_
         if is_missed || (has_failed(new) && !has_failed(old)) {
             STEP_FAILURES.add(agent(old));
         }
-        // A reply that settles an attempt leaves the version of its change; silence leaves none.
+        // A reply that settles an attempt records the version of its change; silence records none.
         if is_missed && new.settled_at <= before.version {
             let lag = complete_by.duration_until(task.updated_at);
             RECOVERY_LAG.took(agent(old), lag.as_secs_f64());
