@@ -127,14 +127,14 @@ pub struct Get {
     /// Also show the input, the history and the acts that are possible now; needs the operator's scope
     #[arg(long)]
     pub full: bool,
-    /// Only its record, exactly as stored, also if it cannot be read; for operators
+    /// Print only the stored record, even if it cannot be read; needs the operator's scope
     #[arg(long, conflicts_with = "full")]
     pub raw: bool,
     #[command(flatten)]
     pub at: At,
 }
 
-/// A record in place of one that cannot be read.
+/// A corrected record that replaces an unreadable one.
 #[derive(clap::Args)]
 pub struct Mend {
     /// The order's id

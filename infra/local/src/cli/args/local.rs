@@ -32,7 +32,7 @@ pub struct Up {
     /// Start even if data files are damaged or missing, with the data that is left; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What a write survives once it was answered
+    /// What a write survives once it is answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Use the deployed tables and queues that the environment names instead of the embedded ones
@@ -51,7 +51,7 @@ pub struct Up {
     pub setup: Setup,
 }
 
-/// Which queues there are, beside those that every system has.
+/// The queues besides those that every system has.
 #[derive(clap::Args)]
 pub struct Setup {
     /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant `default`;
@@ -149,7 +149,7 @@ pub struct Bench {
     /// Orders per second in the run with --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What a write survives once it was answered
+    /// What a write survives once it is answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Keep everything in memory and skip the recovery part: there is nothing to recover
@@ -168,7 +168,7 @@ pub struct Bench {
 pub enum Part {
     /// Latency of one order at a time
     Single,
-    /// Orders a second, with many in flight
+    /// Orders per second, with many in flight
     Throughput,
     /// Latency at fixed rates
     Rates,

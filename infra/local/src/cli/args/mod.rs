@@ -176,8 +176,8 @@ pub enum Command {
     Resume(Act),
     /// Replace a record that cannot be read with a corrected one
     ///
-    /// The order continues from the new record. `get --raw` prints the stored record, why it cannot be read, and the mark for --seen. If
-    /// somebody else has written the record since, or if it can be read by now, nothing is changed.
+    /// The order continues from the new record. `get --raw` prints the stored record, why it cannot be read, and the
+    /// mark for --seen. Nothing changes if somebody else has written the record since, or if it has become readable.
     #[command(
         after_help = "Examples:\n  stepwarden get ORDER_ID --raw > record.json    then correct the file\n  stepwarden mend ORDER_ID record.json --seen MARK --reason \"a damaged disk\""
     )]
@@ -196,7 +196,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The level at which this process logs where `RUST_LOG` says nothing.
+    /// The log level of this process, unless `RUST_LOG` sets another one.
     #[must_use]
     pub fn log_level(&self) -> &'static str {
         match self {
