@@ -113,7 +113,7 @@ async fn a_caller_that_says_nothing_is_closed() {
     is_answered(address).await;
 }
 
-// Half bodies hold places only so long; who sends one is told.
+// Incomplete bodies hold places for a bounded time; their sender gets an answer.
 #[tokio::test]
 async fn a_body_that_does_not_come_is_given_up() {
     let address = serve(Limits { body: Duration::from_millis(100), ..limits() }).await;

@@ -202,7 +202,7 @@ fn there_is_a_way_on() {
     check(&db).unwrap();
 }
 
-// After a power failure a log may be shorter than noted, where nobody asked for more; the machine has started anew then.
+// After a power failure a log may be shorter than recorded if only kills must be survived and the machine restarted.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_power_failure_is_no_damage_where_writes_survive_kills_alone() {

@@ -42,7 +42,7 @@ async fn the_store_on_dynamodb_keeps_the_contract() {
     contract::lease::suite(&store).await;
 }
 
-// I5: the answer to the write is lost and the SDK tries again: the lease is this contender's all the same.
+// I5: the answer to the write is lost and the SDK retries: the lease is this contender's nevertheless.
 #[tokio::test]
 async fn a_write_whose_answer_is_lost_is_known_again() {
     let (endpoints, store) = dynamodb().await;

@@ -1,7 +1,8 @@
-//! Goal: one leader at a time among processes that are killed at random. Method: five contenders, each a process of its
-//! own, over one lease table served by this process over loopback HTTP. They act as fast as they can; every act goes, with
-//! the leader's token, into one item under the condition that no newer token was there, and into one of its own. Any of
-//! them is killed by SIGKILL and replaced. `SEED` replays the choice of victims, `CONTENDERS_FOR_S` runs longer.
+//! Goal: one leader at a time among processes that are killed at random. Method: five contenders, each a separate
+//! process, over one lease table that this process serves over loopback HTTP. They act as fast as they can. Every act
+//! writes the leader's token into one shared item, on condition that it has no newer token, and into an item of the
+//! contender. Any of them is killed by SIGKILL and replaced. `SEED` replays the victims, `CONTENDERS_FOR_S` runs
+//! longer.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
@@ -25,8 +26,8 @@ const TABLE: &str = "leases";
 const LIFE: Duration = Duration::from_millis(1500);
 const SKEW: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(150);
-/// Looks at a dead leader's lease until it is taken: its life and the skew, at half a tick each at the least, and one. Twice
-/// that, because a look on a busy machine may fail.
+/// Most checks of a dead leader's lease until it is taken: its life and the skew, at half a tick each at least, and
+/// one. Twice that, because a check on a busy machine may fail.
 const MOST_LOOKS: u32 = 2 * ((LIFE.as_millis() + SKEW.as_millis()) / (TICK.as_millis() / 2) + 1) as u32;
 
 fn client(url: &str) -> Client {
@@ -47,7 +48,7 @@ fn n(number: u64) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
-/// Counts the looks at one and the same record.
+/// Counts the checks of one unchanged record.
 struct Looks {
     leases: DynamoLeases,
     same: Mutex<(Option<Lease>, u32)>,
@@ -94,7 +95,7 @@ fn contender() {
     });
 }
 
-/// Acts until it has to stop; now and then gives up of its own accord.
+/// Acts until it must stop; now and then it gives up voluntarily.
 async fn act(client: &Client, leadership: Leadership, name: &str) {
     let token = leadership.token();
     for number in 1u64.. {

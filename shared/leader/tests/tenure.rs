@@ -32,7 +32,7 @@ async fn work_that_returns_gives_the_lease_back() {
     assert_eq!(store.writes.load(Ordering::Relaxed), writes, "nobody renews after the end");
 }
 
-// I1: the others stand ready; whoever gets it, one at a time, tokens rise, and each waits at most one poll.
+// I1: the others stand by; one at a time gets it, tokens rise, and each waits at most one poll.
 #[tokio::test(start_paused = true)]
 async fn many_contenders_lead_one_after_the_other() {
     let store = Arc::new(Store::default());
@@ -93,7 +93,7 @@ async fn a_dead_leader_is_followed_after_the_lease_life() {
     }
 }
 
-// I3, I5: the store is away for good: the work is told in time, and is over before the lease can end anywhere.
+// I3, I5: the store stays down: the work learns it in time, and is over before the lease can end on any clock.
 #[tokio::test(start_paused = true)]
 async fn work_stops_before_a_lease_that_cannot_be_renewed_ends() {
     for mood in [Mood::Away, Mood::Silent, Mood::Mute] {
@@ -112,7 +112,7 @@ async fn work_stops_before_a_lease_that_cannot_be_renewed_ends() {
         .await;
         assert_eq!(ended, Ended::Lost, "{mood:?}");
         store.set(Mood::Well);
-        // The stored lease still lives by the wall clock when the work is gone, and nobody gave it back.
+        // The stored lease still lives by the wall clock when the work has ended, because nothing released it.
         let (lease, now) = (store.stored().await, (settings.clock)());
         assert!(!lease.is_free(), "{mood:?}: work that was dropped gives nothing back");
         assert!(now <= lease.expires, "{mood:?}: {now} is after {}", lease.expires);
@@ -150,7 +150,7 @@ async fn a_short_fault_of_the_store_is_ridden_out() {
     }
 }
 
-// I5: while the store is away nobody leads and an alarm says so once; when it is back somebody leads.
+// I5: while the store is down there is no leader, and one alarm says so; once it is back there is one.
 #[tokio::test(start_paused = true)]
 async fn with_the_store_away_there_is_no_leader_and_an_alarm() {
     let store = Arc::new(Store::default());
@@ -172,7 +172,7 @@ async fn with_the_store_away_there_is_no_leader_and_an_alarm() {
     assert_eq!(told, [Note::NoLeader, Note::StoreBack, Note::Elected { token: 1 }, Note::Ended]);
 }
 
-// I3: two causes of cancellation, told apart: mine and the outer one.
+// I3: two causes of cancellation are distinguished: the lease's and the caller's.
 #[tokio::test(start_paused = true)]
 async fn the_outer_cancellation_is_told_from_a_lost_lease() {
     for (outer, expected) in [(true, Cause::Cancelled), (false, Cause::Lost)] {
@@ -225,7 +225,7 @@ fn shared_secs(s: i64) -> jiff::SignedDuration {
     jiff::SignedDuration::from_secs(s)
 }
 
-// I4: a leader that hangs, and whose renewal goes on, is found by the lack of progress.
+// I4: a leader that hangs while its renewals continue is found by its lack of progress.
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_progress_loses_the_lease() {
     let store = Store::default();
@@ -295,7 +295,7 @@ async fn work_that_outlives_its_lease_unseen_is_lost() {
     assert_eq!(ended, Ended::Lost);
 }
 
-// I2, I5: a holder whose clock is an hour ahead blocks nobody who watches, one whose clock is behind is not robbed.
+// I2, I5: a holder whose clock is an hour ahead blocks no contender that watches; one whose clock lags is not robbed.
 #[tokio::test(start_paused = true)]
 async fn who_watches_a_full_life_needs_nobodys_clock() {
     for ahead_ms in [-3_600_000, 0, 3_600_000] {
@@ -343,7 +343,7 @@ async fn a_hold_costs_nothing_in_the_first_half_of_its_life() {
     assert_eq!(hold.lead(&store).await.unwrap().unwrap().token, 2);
 }
 
-// I4, I5: a hold nobody asks for ends by itself, and its token is never used again.
+// I4, I5: a hold that is no longer asked for ends by itself, and its token is never used again.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_was_not_asked_for_is_another_tenure_afterwards() {
     let store = Store::default();

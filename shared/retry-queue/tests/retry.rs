@@ -142,7 +142,7 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
     assert_eq!(runs.lock().unwrap()[0].1, 7, "attempts go on, so that an old answer never counts");
 }
 
-// What goes to history while a worker stops is told as well: its handler ends after the worker was told to.
+// What goes to history while a worker stops is reported too: its handler ends after the worker was told to stop.
 #[tokio::test(start_paused = true)]
 async fn what_goes_to_history_while_the_worker_stops_is_told() {
     let (store, queue) = world();
@@ -251,7 +251,7 @@ async fn an_exception_goes_straight_to_history_unless_the_strategy_says_otherwis
     }
 }
 
-// H3, H4: not before its time; only this instance's handlers and shards; at most so many per poll.
+// H3, H4: not before its time; only this instance's handlers and shards; at most `per_poll` per poll.
 #[tokio::test(start_paused = true)]
 async fn the_due_query_keeps_to_time_handler_shard_and_number() {
     let (store, queue) = world();

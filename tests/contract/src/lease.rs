@@ -48,7 +48,7 @@ pub async fn suite<S: LeaseStore>(store: &S) {
     store.release(&again).await.unwrap();
     assert_eq!(store.read("sweep").await.unwrap(), Some(b.clone()));
 
-    // I2: given back, even by who knows only the record before the last renewal, it is free at once; the token goes on.
+    // I2: once given back, even by a holder that missed the last renewal, it is free at once; the token keeps rising.
     store.renew(&b, secs(22), LIFE).await.unwrap().unwrap();
     store.release(&b).await.unwrap();
     let free = store.read("sweep").await.unwrap().unwrap();

@@ -2,8 +2,8 @@
 //! function over the port alone. The adapters for AWS, the simulation's ports and the stores that tests use run through
 //! them, and so should one of your own. [`memory`] is a store in memory that keeps the contract.
 //!
-//! A suite panics where an answer is wrong. It makes records of its own and leaves them behind: give it an empty store. It
-//! waits for what may lag (an index, a queue) by tokio's clock, so under a paused clock it takes no time.
+//! A suite panics if an answer is wrong. It creates its own records and leaves them behind: give it an empty store. It
+//! waits by tokio's clock for what may lag (an index, a queue), so under a paused clock it takes no time.
 
 pub mod lease;
 pub mod memory;
@@ -37,7 +37,7 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// A time of the suites, in milliseconds from an origin of their own.
+/// A time of the suites, in milliseconds from their own origin.
 ///
 /// # Panics
 /// Beyond the calendar.

@@ -217,7 +217,7 @@ async fn every_character<P: Place>(place: &P) {
     assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
 }
 
-/// J2, J3: what is urgent, what may wait, and what is for another pool has queues of its own.
+/// J2, J3: high priority, low priority and each further pool have their own queues.
 async fn classes_and_pools<P: Place>(place: &P) {
     let requested = |n: usize, pool: Option<&str>, priority: Priority| {
         sent(Request { pool: pool.map(str::to_owned), priority, ..request(n, "payment", "tenant") })

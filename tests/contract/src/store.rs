@@ -169,7 +169,7 @@ async fn due_index<S: StateStore>(store: &S) {
     let due = ["ord_t0", "ord_t1", "ord_t2", "ord_t3", "ord_t4"];
     shows(SHARD, &due).await;
     assert!(walk(store, SHARD - 1, at(9000)).await.is_empty(), "another shard");
-    // Urgent tasks have shards of their own, above all others.
+    // Urgent tasks have their own shards, above all others.
     let (order, task) = pair("urgent", URGENT + SHARD);
     store.create(&order, &Task { due: Some(at(0)), ..task }).await.unwrap();
     shows(URGENT + SHARD, &["ord_urgent"]).await;
@@ -206,7 +206,7 @@ pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
     let stopped = Task { phase: Phase::Error, due: None, ..next(&task, "stopped") };
     store.save(&stopped, 0).await.unwrap();
     until("it is found", async || (found().await == [task.id.clone()]).then_some(())).await;
-    // A second one that stopped later comes after it, on a page of its own.
+    // A second one that stopped later follows it, on a separate page.
     let (order, second) = pair("attention-2", 0);
     store.create(&order, &second).await.unwrap();
     let later = Task { phase: Phase::UndoError, due: None, updated_at: at(9), ..next(&second, "stopped") };

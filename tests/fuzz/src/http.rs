@@ -114,8 +114,7 @@ impl World {
     }
 }
 
-/// Who asks: the first line, if it is `AS` and words: scopes of the token, and whose its orders are. Without the line nobody
-/// sent a token.
+/// The caller: the first line, if it is `AS` with the token's scopes and tenant. Without it the call has no token.
 #[derive(Default)]
 struct Caller<'a> {
     has_token: bool,
@@ -174,7 +173,7 @@ fn event(caller: &Caller<'_>, text: &str) -> Option<ApiGatewayV2httpRequest> {
         "body": body,
         "isBase64Encoded": false,
     });
-    // What API Gateway would not pass on, such as a header that is none.
+    // What API Gateway would not pass on, such as an invalid header.
     serde_json::from_value(event).ok()
 }
 

@@ -8,7 +8,7 @@ mod messages;
 mod records;
 mod workflow;
 
-/// A target: what it is called, and what it does with an input. True if the code under test took the input for good.
+/// A target: its name, and what it does with an input. True if the code under test accepted the input.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// All of them.

@@ -68,8 +68,8 @@ fn sent(message: &impl serde::Serialize) -> String {
     text
 }
 
-/// Whatever a scheduler reads: it is written as it was read, and moves a task by one version at most, never out of a final
-/// state. A reply counts only for the step and the attempt that are under way.
+/// Whatever a scheduler reads: it is written as it was read, and advances a task by at most one version, never out of a
+/// final state. A reply counts only for the current attempt of its step.
 pub fn to_scheduler(bytes: &[u8]) -> bool {
     let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return false };
     let json = sent(&message);
