@@ -303,28 +303,29 @@ fn sheet(meters: &[Meter], prices: &Prices) -> String {
     text + "\n"
 }
 
-/// Resources of a type in template.yaml that every stack has, whatever its parameters.
-fn in_every_stack(kind: &str) -> usize {
-    const TEMPLATE: &str = include_str!("../template.yaml");
-    let is_optional = |rest: &str| rest.trim_start().starts_with("Condition: HasClasses");
-    TEMPLATE.split(&format!("    Type: {kind}\n")).skip(1).filter(|rest| !is_optional(rest)).count()
+/// What the resources of a template cost in a month of thirty days while nothing happens, without the queues of priorities.
+fn idle(template: &str, prices: &Prices) -> f64 {
+    let of = |name: &str| prices.of("month", name);
+    let is_optional = |rest: &&str| rest.lines().next().is_some_and(|line| line.ends_with("HasClasses"));
+    let count = |kind: &str| template.split(&format!("    Type: {kind}\n")).skip(1).filter(|r| !is_optional(r)).count();
+    // Five connections for each queue, each of which waits 20 s for messages.
+    let polls = count("AWS::Lambda::EventSourceMapping") * 5 * 30 * 24 * 60 * 3;
+    count("AWS::CloudWatch::Alarm") as f64 * of("alarm")
+        + count("AWS::Logs::MetricFilter") as f64 * of("metric")
+        + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
 }
 
-/// What a stack costs in a month of thirty days: while nothing happens, and with orders that come one at a time.
+/// What a system costs in a month: while nothing happens, and with orders that come one at a time; and what an agent adds.
 fn month(an_order: f64, prices: &Prices) -> String {
-    let of = |name: &str| prices.of("month", name);
-    // Five connections, each of which waits 20 s for messages.
-    let polls = in_every_stack("AWS::Lambda::EventSourceMapping") * 5 * 30 * 24 * 60 * 3;
-    let idle = in_every_stack("AWS::CloudWatch::Alarm") as f64 * of("alarm")
-        + in_every_stack("AWS::Logs::MetricFilter") as f64 * of("metric")
-        + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
-        + of("sweeps");
-    let mut text = String::from("| orders a month | the stack | its orders | together |\n|---|---|---|---|\n");
+    let agent = idle(include_str!("../infra/agent.yaml"), prices);
+    // The agent `http` is always there.
+    let system = idle(include_str!("../template.yaml"), prices) + agent + prices.of("month", "sweeps");
+    let mut text = String::from("| orders a month | the system | its orders | together |\n|---|---|---|---|\n");
     for (words, orders) in [("none", 0.0), ("1,000", 1e3), ("10,000", 1e4), ("100,000", 1e5), ("1,000,000", 1e6)] {
         let sum = orders / 1e6 * an_order;
-        writeln!(text, "| {words} | {idle:.2} | {sum:.2} | **{:.2}** |", idle + sum).unwrap();
+        writeln!(text, "| {words} | {system:.2} | {sum:.2} | **{:.2}** |", system + sum).unwrap();
     }
-    text
+    text + &format!("\nEach agent beside `http` adds {agent:.2}.\n")
 }
 
 fn others(prices: &Prices) -> String {

@@ -42,9 +42,14 @@ def deploy(name, parameters, binaries):
         s3.put_object(Bucket=BUCKET, Key=f"{function}.zip", Body=archive(binaries / function / "bootstrap"))
         return f"CodeUri: s3://{BUCKET}/{function}.zip"
 
+    def nest(found):
+        key = Path(found[1]).name
+        s3.put_object(Bucket=BUCKET, Key=key, Body=with_batch_rights((ROOT / found[1]).read_text()).encode())
+        return f"Location: {emulator.URL}/{BUCKET}/{key}"
+
     text, count = re.subn(r"CodeUri: target/lambda/([a-z]+)/", upload, (ROOT / "template.yaml").read_text())
-    assert count == 5, f"{count} functions in template.yaml"
-    text = with_batch_rights(text)
+    assert count == 6, f"{count} functions in template.yaml"
+    text = re.sub(r"Location: (infra/[a-z]+\.yaml)", nest, with_batch_rights(text))
     # The template is larger than CloudFormation takes in a request.
     s3.put_object(Bucket=BUCKET, Key="template.yaml", Body=text.encode())
     cloudformation.create_stack(

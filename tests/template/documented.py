@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import source
-from checks import FUNCTIONS, check, documents, queue_names, rights, sources
+from checks import check, documents, functions, policies_of, queue_names, rights, sources
 from template import FILE, ROOT, read, target
 
 # The longest name of a stack that docs/deploy.md allows.
@@ -62,6 +62,8 @@ def names_fit_with_the_longest_stack_name(stack):
         yield f"docs/deploy.md: does not say that a stack's name has at most {LONGEST_STACK} characters"
     for kind, field, most, pattern in NAMES:
         for logical, name in properties(stack, kind, field):
+            # A function that is named by reference stands for its name.
+            name = re.sub(r"<(\w+)>", lambda found: stack.properties(found[1])["FunctionName"], name)
             if longest(name) > most:
                 yield f"{logical}: {field} has {longest(name)} characters, at most {most} are allowed"
             if not re.fullmatch(pattern, name):
@@ -153,7 +155,7 @@ CALL_S = int(re.search(r"const CALL_TIMEOUT: Duration = Duration::from_secs\((\d
 def functions_outlive_calls_to_silent_services(stack):
     """What has loaded, saved and not sent has to say so: a function that is killed says nothing."""
     for name, p in stack.of_type("AWS::Lambda::Function").items():
-        if p["Timeout"] <= 4 * CALL_S:
+        if int(p["Timeout"]) <= 4 * CALL_S:
             yield f"{name}: {p['Timeout']} s, and a call to a silent service takes {CALL_S} s"
     last = re.search(r"const LAST_PAGE: Duration = Duration::from_secs\((\d+)\);", source.document("functions/supervisor/src/main.rs"))
     if int(last[1]) <= CALL_S:
@@ -175,7 +177,7 @@ def longest_value(stack, name):
 def variables_fit_into_four_kilobytes(stack):
     """Of all parameters at their longest."""
     shared = stack.raw["Globals"]["Function"]["Environment"]["Variables"]
-    for function in FUNCTIONS:
+    for function in functions(stack):
         own = stack.raw["Resources"][function]["Properties"].get("Environment", {}).get("Variables", {})
         size = 0
         for name, value in {**shared, **own}.items():
@@ -272,7 +274,7 @@ def a_protected_table_is_made_unprotected_first(stack):
     for page in ("README.md", "docs/deploy.md"):
         lines = source.document(page).replace("\\\n", " ").splitlines()
         deploys = [line for line in lines if "sam deploy --template-file template.yaml --stack-name shop " in line]
-        steps = [("InventoryUrl=" in line, re.findall(r"DeletionProtection=(\w+)", line)) for line in deploys]
+        steps = [("Sample=true" in line, re.findall(r"DeletionProtection=(\w+)", line)) for line in deploys]
         # `sam deploy` keeps what is not named: a later command with false would take the protection away.
         if steps[:2] != [(True, ["false"]), (False, ["true"])] or any(is_first or "false" in to for is_first, to in steps[2:]):
             yield f"{page}: DeletionProtection is not false in the first deployment, true in the second and never false again: {steps}"
@@ -442,6 +444,11 @@ def policies_fit_into_their_roles(stack):
             yield f"{name}: policies of {size} characters, at most 10,240"
         if policy_size(p["AssumeRolePolicyDocument"]) > 2048:
             yield f"{name}: more than 2,048 characters of who may assume it"
+        if len(policies_of(stack, name)) > 10:
+            yield f"{name}: more than ten managed policies"
+    for name, p in stack.of_type("AWS::IAM::ManagedPolicy").items():
+        if (size := policy_size(p["PolicyDocument"])) > 6144:
+            yield f"{name}: {size} characters, at most 6,144"
     for name, document in documents(stack):
         if document.get("Version") != "2012-10-17":
             yield f"{name}: its version is {document.get('Version')}"
@@ -511,10 +518,10 @@ def counts_in_documents_are_those_of_the_template(stack):
     """Everything that grows with an agent."""
     if stack.parameters["PriorityClasses"] == "true" or stack.parameters["Active"] == "false":
         return
-    agents = len(stack.properties("Agent")["Environment"]["Variables"]["AGENTS"].split(","))
+    if stack.parameters["Sample"] == "false":
+        return
+    agents = len(stack.properties("Operator")["Environment"]["Variables"]["AGENTS"].split(","))
     more, words = 2 * agents + 1, {9: "nine", 11: "eleven", 13: "thirteen"}
-    if f"Lambda then polls {words.get(more)} more queues" not in stack.raw["Parameters"]["PriorityClasses"]["Description"]:
-        yield f"PriorityClasses: Lambda then polls {more} more queues"
     default = {n: int(stack.raw["Parameters"][f"{n}Concurrency"]["Default"]) for n in ("Scheduler", "Replies", "Submissions", "Agent")}
     most = sum(default.values()) + (agents - 1) * default["Agent"]
     deploy, cost = source.document("docs/deploy.md"), source.document("docs/cost.md")
@@ -522,12 +529,13 @@ def counts_in_documents_are_those_of_the_template(stack):
         f"{agents} x `AgentConcurrency`",
         f"{agents + 1} x `HighPriorityConcurrency` + {agents} x `LowPriorityConcurrency`",
         f"with the defaults about {most}",
-        f"The {words.get(more)} additional queues",
+        f"the {words.get(more)} additional queues",
         f"`AgentConcurrency=2` are {2 * (agents + 3)}",
     ):
         if text not in deploy:
             yield f"docs/deploy.md: does not say `{text}`"
-    for text in (f"{len(stack.of_type('AWS::CloudWatch::Alarm'))} alarms", f"`PriorityClasses` adds {words.get(more)} queues"):
+    alarms = len(stack.of_type("AWS::CloudWatch::Alarm")) - len(stack.nested) + 1
+    for text in (f"{alarms} alarms", "`PriorityClasses` adds one queue, and two for each agent"):
         if text not in cost:
             yield f"docs/cost.md: does not say `{text}`"
 
@@ -596,7 +604,7 @@ TABLE = [
     Row("Secrets Manager", "a policy names a secret with the six characters that were added to its name", "secretsmanager/latest/userguide/auth-and-access_examples.html", "secrets_and_keys_are_named_whole"),
     Row("CloudWatch", "periods of whole minutes, a day looked back, descriptions of 1,024 characters, five actions, names without :*$, retentions of a list", "AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html", "alarms_stay_within_the_limits_of_cloudwatch"),
     Row("CloudWatch", "500 metrics in a widget, 2,500 on a dashboard, 24 columns", "AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html", "the_dashboard_stays_within_its_limits"),
-    Row("IAM", "10,240 characters of inline policies in a role, 2,048 of trust", "IAM/latest/UserGuide/reference_iam-quotas.html", "policies_fit_into_their_roles"),
+    Row("IAM", "10,240 characters of inline policies in a role, 2,048 of trust, ten managed policies of 6,144", "IAM/latest/UserGuide/reference_iam-quotas.html", "policies_fit_into_their_roles"),
     Row("IAM", "a transaction needs the rights of its items, BatchGetItem one of its own, an index is a resource of its own", "amazondynamodb/latest/developerguide/transaction-apis-iam.html", "each_function_may_do_what_it_does"),
     Row("EventBridge Scheduler", "a trust policy names a group of schedules, not one", "scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html", "the_schedules_role_trusts_a_group"),
     Row("API Gateway", "HTTP APIs: 30 s, 300 routes, ten scopes with a JWT authorizer, access logs of 3 KB with a request id, 10,000 requests a second and 5,000 at once in an account", "apigateway/latest/developerguide/http-api-quotas.html", "the_api_stays_within_the_limits_of_api_gateway"),

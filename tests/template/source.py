@@ -63,6 +63,8 @@ def numbers_of(function):
 # Names of agents, and of those that call a remote service.
 AGENTS = re.findall(r'"([a-z-]+)"', _one(r"pub const NAMES: \[&str; \d+\] = \[([^\]]*)\]", _agents, "the list of agents"))
 REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
+# The variables of the function that serves them.
+AGENT_VARIABLES = {f"{name.upper()}_URL": name for name in REMOTE_AGENTS} | {"HTTP_SECRETS": "http"}
 
 # Queues.
 QUEUE = {n: v for n, v in re.findall(r'pub const ([A-Z_]+): &str = "([a-z-]+)";', _queues)}
@@ -97,7 +99,7 @@ LOCAL_VISIBILITY_S = int(
     _one(r"VISIBILITY_TIMEOUT_S: u32 = (\d+);", _read("infra/local/src/system.rs"), "the local visibility timeout")
 )
 
-FUNCTIONS = sorted(p.parent.name for p in (ROOT / "functions").glob("*/Cargo.toml"))
+FUNCTIONS = sorted(p.parent.parent.name for p in (ROOT / "functions").glob("*/src/main.rs"))
 
 
 def seconds(text):

@@ -1,4 +1,5 @@
-"""template.yaml as data: read, transformed as SAM does it, and evaluated for given parameters as CloudFormation does it."""
+"""template.yaml as data: read, transformed as SAM does it, and evaluated for given parameters as CloudFormation does it. The stacks
+that it nests are evaluated with it: their resources join its own, under the name of the nesting resource and their own."""
 
 import copy
 import os
@@ -12,8 +13,9 @@ from samtranslator.translator.translator import Translator
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "template.yaml"
 
-# What has no default, and what AWS knows.
+# The whole reference system with its example, and what AWS knows.
 GIVEN = {f"{name}Url": f"https://{name.lower()}.example" for name in ("Inventory", "Fraud", "Payment", "Shipping")}
+GIVEN["Sample"] = "true"
 PSEUDO = {
     "AWS::StackName": "shop",
     "AWS::Region": "eu-west-1",
@@ -23,6 +25,7 @@ PSEUDO = {
     "AWS::StackId": "arn:aws:cloudformation:eu-west-1:111122223333:stack/shop/0",
 }
 NO_VALUE = object()
+NESTED = "AWS::Serverless::Application"
 # SAM wants a Region to know the partition; nothing is called there.
 os.environ.setdefault("AWS_DEFAULT_REGION", PSEUDO["AWS::Region"])
 
@@ -47,9 +50,17 @@ def _intrinsic(loader, suffix, node):
 _Loader.add_multi_constructor("!", _intrinsic)
 
 
+class Template(dict):
+    """A template with intrinsic functions in their long form, and in `nested` the templates that it nests, by their paths."""
+
+    nested: dict
+
+
 def read(text=None):
-    """The template with intrinsic functions in their long form."""
-    return yaml.load(FILE.read_text() if text is None else text, _Loader)
+    raw = Template(yaml.load(FILE.read_text() if text is None else text, _Loader))
+    paths = {r["Properties"]["Location"] for r in raw["Resources"].values() if r["Type"] == NESTED}
+    raw.nested = {path: read((ROOT / path).read_text()) for path in sorted(paths)}
+    return raw
 
 
 def transform(raw, parameters=None):
@@ -59,6 +70,8 @@ def transform(raw, parameters=None):
     for resource in raw["Resources"].values():
         if resource["Type"] == "AWS::Serverless::Function":
             resource["Properties"]["CodeUri"] = "s3://bucket/key"
+        if resource["Type"] == NESTED:
+            resource["Properties"]["Location"] = f"https://bucket.s3.amazonaws.com/{resource['Properties']['Location']}"
     # The template names no managed policy, so that SAM need not ask IAM for their ARNs.
     return Translator({}, Parser()).translate(raw, dict(parameters or GIVEN))
 
@@ -66,21 +79,31 @@ def transform(raw, parameters=None):
 class Stack:
     """The transformed template with all parameters filled in. `Ref` and `GetAtt` of a resource become text that names it."""
 
-    def __init__(self, raw, **parameters):
+    def __init__(self, raw, name="", **parameters):
         self.raw = raw
+        self.name = name
+        given = {} if name else GIVEN
         self.parameters = {
-            name: parameters.get(name, GIVEN.get(name, p.get("Default"))) for name, p in raw["Parameters"].items()
+            name: parameters.get(name, given.get(name, p.get("Default"))) for name, p in raw["Parameters"].items()
         }
         unknown = set(parameters) - set(self.parameters)
         assert not unknown, f"no such parameter: {unknown}"
-        self.transformed = transform(raw, self.parameters)
+        missing = {name for name, value in self.parameters.items() if value is None}
+        assert not missing, f"parameters without a value: {missing}"
+        self.transformed = transform(raw, self.parameters) if "Transform" in raw else raw
         self.mappings = self.transformed.get("Mappings", {})
         self.conditions = self.transformed.get("Conditions", {})
         self.resources = {}
         for name, resource in self.transformed["Resources"].items():
             if "Condition" not in resource or self.holds(resource["Condition"]):
                 body = {k: v for k, v in resource.items() if k != "Condition"}
-                self.resources[name] = self.value(body)
+                self.resources[self.name + name] = self.value(body)
+        # What a nested stack says of itself is in its own parameters.
+        self.nested = {}
+        for name, p in self.of_type("AWS::CloudFormation::Stack").items():
+            path = raw["Resources"][name]["Properties"]["Location"]
+            self.nested[name] = Stack(raw.nested[path], name, **p["Parameters"])
+            self.resources |= self.nested[name].resources
 
     def of_type(self, kind):
         """Resources of a type by logical id, as (id, properties)."""
@@ -118,7 +141,7 @@ class Stack:
                 case "Ref":
                     return self._ref(arg)
                 case "Fn::GetAtt":
-                    return f"<{'.'.join(arg) if isinstance(arg, list) else arg}>"
+                    return f"<{self.name}{'.'.join(arg) if isinstance(arg, list) else arg}>"
                 case "Fn::If":
                     return self.value(arg[1] if self.holds(arg[0]) else arg[2])
                 case "Fn::FindInMap":
@@ -138,10 +161,10 @@ class Stack:
             return PSEUDO[name]
         if name in self.parameters:
             return self.parameters[name]
-        return f"<{name}>"
+        return f"<{self.name}{name}>"
 
     def _substitute(self, name):
-        return f"<{name}>" if "." in name else str(self._ref(name))
+        return f"<{self.name}{name}>" if "." in name else str(self._ref(name))
 
 
 def target(reference):

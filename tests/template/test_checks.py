@@ -11,6 +11,7 @@ KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
 SETTINGS = {
     "default": {},
+    "alone": {"Sample": "false", "InventoryUrl": "", "FraudUrl": "", "PaymentUrl": "", "ShippingUrl": ""},
     "jwt": JWT,
     "open": {"OpenOrders": "true"},
     "jwt-open": {**JWT, "OpenOrders": "true"},

@@ -33,6 +33,26 @@ pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
     read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents)
 }
 
+/// The workflows built into this program that a deployment with `agents` accepts orders for. The example's agents may be left out,
+/// and its workflows go with them.
+///
+/// # Errors
+/// The first file that is wrong, with its line and what to write instead.
+pub fn deployed(agents: &[&str]) -> Result<Workflows, Error> {
+    /// Those of template.yaml with `Sample=true`.
+    const EXAMPLE: [&str; 4] = ["inventory", "fraud", "payment", "shipping"];
+    let known: Vec<&str> = agents.iter().chain(&EXAMPLE).copied().collect();
+    let mut workflows = built_in(&known)?;
+    workflows.retain(|name, workflow| {
+        let missing: Vec<&str> = workflow.agents().into_iter().filter(|agent| !agents.contains(agent)).collect();
+        if !missing.is_empty() {
+            tracing::info!(workflow = name, "accepts no orders for it: without the example there is no {missing:?}");
+        }
+        missing.is_empty()
+    });
+    Ok(workflows)
+}
+
 /// The workflows in the `.toml` files of a folder.
 ///
 /// # Errors
@@ -96,6 +116,15 @@ mod tests {
         let names: Vec<_> = order.steps.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["reserve", "check-fraud", "charge", "ship"]);
         assert_eq!(order.steps[2].after, [0, 1]);
+    }
+
+    // Without the example's agents its workflow is left out; any other agent that is missing stops the start, as it always did.
+    #[test]
+    fn a_deployment_without_the_example_accepts_no_orders_for_it() {
+        assert!(deployed(&AGENTS).unwrap().contains_key("order"));
+        assert!(deployed(&["http"]).unwrap().is_empty());
+        assert!(deployed(&["http", "inventory", "fraud", "payment"]).unwrap().is_empty());
+        assert!(built_in(&["http"]).is_err());
     }
 
     // An agent starts nothing within the skew of CompleteBy, by a clock that may be ahead by the skew. Such a file

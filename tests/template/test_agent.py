@@ -1,0 +1,83 @@
+"""infra/agent.yaml makes what template.yaml and the code expect of an agent, and gives no right beyond it. What template.yaml nests is
+checked with it; here is what stands alone."""
+
+import json
+
+import pytest
+import source
+from template import ROOT, Stack, read, target
+from test_lint import BIN, run
+
+FILE = ROOT / "infra/agent.yaml"
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
+FUNCTION = {"Function": "shop-gift-wrap", "Role": "gift-wrap-role"}
+
+
+def stack_of(**parameters):
+    return Stack(read(FILE.read_text()), "Wrap", Stack="shop", Agent="gift-wrap", **parameters)
+
+
+@pytest.fixture(params=[{}, {"KmsKeyArn": KEY}, FUNCTION], ids=["default", "key", "function"])
+def stack(request):
+    return stack_of(**request.param)
+
+
+def rights(stack):
+    return {
+        (action, json.dumps(resource).strip('"'))
+        for s in stack.properties("WrapPolicy")["PolicyDocument"]["Statement"]
+        for action in (s["Action"] if isinstance(s["Action"], list) else [s["Action"]])
+        for resource in (s["Resource"] if isinstance(s["Resource"], list) else [s["Resource"]])
+    }
+
+
+def test_it_is_plain_cloudformation():
+    """A transform or an import would tie it to the system's stack, and so would a parameter that SSM resolves."""
+    text = FILE.read_text()
+    assert not {"Transform", "Export", "ImportValue", "AWS::SSM"} & {w for w in ("Transform", "Export", "ImportValue", "AWS::SSM") if f"{w}:" in text or f"!{w}" in text}
+    assert {"AWS::SSM::Parameter::Value<String>"}.isdisjoint(p["Type"] for p in read(text)["Parameters"].values())
+    required = {name for name, p in read(text)["Parameters"].items() if "Default" not in p}
+    assert required == {"Stack", "Agent"}
+
+
+def test_its_queues_are_those_of_the_code(stack):
+    queue, dead = stack.properties("WrapQueue"), stack.properties("WrapDead")
+    name = f"shop-{source.AGENT_QUEUE}gift-wrap"
+    assert (queue["QueueName"], dead["QueueName"]) == (name, name + source.DEAD_QUEUE)
+    assert target(queue["RedrivePolicy"]["deadLetterTargetArn"]) == "WrapDead"
+    assert queue["RedrivePolicy"]["maxReceiveCount"] == source.MAX_RECEIVES
+    assert dead["RedriveAllowPolicy"]["sourceQueueArns"] == [f"arn:aws:sqs:eu-west-1:111122223333:{name}"]
+    for p in (queue, dead):
+        assert p["MessageRetentionPeriod"] == source.RETENTION_S and p["ReceiveMessageWaitTimeSeconds"] == 20
+        assert p.get("KmsMasterKeyId") == (stack.parameters["KmsKeyArn"] or None)
+        assert p["Tags"] == [{"Key": "stepwarden", "Value": "shop"}]
+
+
+def test_nobody_may_more_than_he_needs(stack):
+    agent = rights(stack)
+    sends = {"shop-replies", "shop-set-aside"} if stack.parameters["Function"] else {"shop-replies"}
+    assert {r.rsplit(":", 1)[1] for a, r in agent if a == "sqs:SendMessage"} == sends
+    assert {r for a, r in agent if a == "sqs:ReceiveMessage"} == {"<WrapQueue.Arn>"}
+    more = {"kms"} if stack.parameters["KmsKeyArn"] else {"events", "logs"} if stack.parameters["Function"] else set()
+    assert {a.split(":")[0] for a, _ in agent} == {"sqs"} | more
+    assert "*" not in "".join(r for _, r in agent)
+
+
+def test_a_program_of_yours_gets_a_queue_and_no_event_source():
+    assert not stack_of().of_type("AWS::Lambda::EventSourceMapping") and not stack_of().of_type("AWS::Logs::LogGroup")
+    assert "Roles" not in stack_of().properties("WrapPolicy")
+    mine = stack_of(**FUNCTION)
+    assert mine.properties("WrapSource")["FunctionName"] == "shop-gift-wrap"
+    assert mine.properties("WrapLogs")["LogGroupName"] == "/aws/lambda/shop-gift-wrap"
+    assert mine.properties("WrapPolicy")["Roles"] == ["gift-wrap-role"]
+    assert len(stack_of(**FUNCTION, PriorityClasses="true").of_type("AWS::Lambda::EventSourceMapping")) == 3
+
+
+def test_it_has_one_alarm_that_names_the_runbook(stack):
+    (alarm,) = stack.of_type("AWS::CloudWatch::Alarm").values()
+    assert alarm["AlarmDescription"].rsplit("#", 1)[1] in source.runbook_sections()
+
+
+def test_cfn_lint():
+    answer = run(BIN / "cfn-lint", "--regions", "eu-west-1", "--template", FILE)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
