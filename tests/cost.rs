@@ -303,23 +303,28 @@ fn sheet(meters: &[Meter], prices: &Prices) -> String {
     text + "\n"
 }
 
-/// What the resources of a template cost in a month of thirty days while nothing happens, without the queues of priorities.
+/// Minutes of a month of thirty days.
+const MINUTES: usize = 30 * 24 * 60;
+
+/// What the resources of a template cost in a month while nothing happens, without the queues of priorities.
 fn idle(template: &str, prices: &Prices) -> f64 {
     let of = |name: &str| prices.of("month", name);
     let is_optional = |rest: &&str| rest.lines().next().is_some_and(|line| line.ends_with("HasClasses"));
     let count = |kind: &str| template.split(&format!("    Type: {kind}\n")).skip(1).filter(|r| !is_optional(r)).count();
-    // Five connections for each queue, each of which waits 20 s for messages.
-    let polls = count("AWS::Lambda::EventSourceMapping") * 5 * 30 * 24 * 60 * 3;
-    count("AWS::CloudWatch::Alarm") as f64 * of("alarm")
-        + count("AWS::Logs::MetricFilter") as f64 * of("metric")
-        + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
+    // Five connections for each queue, each of which waits 20 s for messages. A metric of ours has no value, and costs nothing.
+    let polls = count("AWS::Lambda::EventSourceMapping") * 5 * 3 * MINUTES;
+    count("AWS::CloudWatch::Alarm") as f64 * of("alarm") + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
 }
 
 /// What a system costs in a month: while nothing happens, and with orders that come one at a time; and what an agent adds.
 fn month(an_order: f64, prices: &Prices) -> String {
-    let agent = idle(include_str!("../infra/agent.yaml"), prices);
+    // With each sweep the supervisor looks whether there are dead letters: of the system's three queues, set aside, and of each agent.
+    let look = MINUTES as f64 / 1e6 * prices.of("million", "sqs_requests");
+    let agent = idle(include_str!("../infra/agent.yaml"), prices) + look;
     // The agent `http` is always there.
-    let system = idle(include_str!("../template.yaml"), prices) + agent + prices.of("month", "sweeps");
+    let system = idle(include_str!("../template.yaml"), prices) + 4.0 * look + agent + prices.of("month", "sweeps");
+    assert!(system <= 2.50, "an idle system costs {system:.2} USD a month");
+    assert!(agent <= 0.40, "an idle agent costs {agent:.2} USD a month");
     let mut text = String::from("| orders a month | the system | its orders | together |\n|---|---|---|---|\n");
     for (words, orders) in [("none", 0.0), ("1,000", 1e3), ("10,000", 1e4), ("100,000", 1e5), ("1,000,000", 1e6)] {
         let sum = orders / 1e6 * an_order;

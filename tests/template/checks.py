@@ -595,10 +595,16 @@ def the_agent_alone_reads_secrets(stack):
         yield "Agent: does not know where the secrets are"
 
 
+def _unhandled(stack):
+    """Queues whose messages nobody handles: those of the dead letters that a person moves back, and of messages set aside."""
+    return {target(stack.properties(q)["RedrivePolicy"]["deadLetterTargetArn"]) for q in consumed(stack) if "RedrivePolicy" in stack.properties(q)} | {"SetAsideQueue"}
+
+
 # B6
 @check
 def the_supervisor_only_requests_recovery(stack):
     queues = {("sqs:SendMessage", q) for q in scheduler_queues(stack) | {"NoticesDefaultQueue"}}
+    queues |= {("sqs:GetQueueAttributes", q) for q in _unhandled(stack)}
     if _may(stack, "Supervisor", "sqs:") != queues:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
     wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")}
@@ -824,26 +830,28 @@ def everything_that_needs_an_alarm_has_one(stack):
     def function(metric, f):
         return ("AWS/Lambda", metric, (("FunctionName", f"<{f}>"),))
 
-    names = queue_names(stack)
-    wanted = {queue("ApproximateNumberOfMessagesVisible", q) for q, n in names.items() if n.endswith("-dead")}
-    wanted |= {queue("ApproximateNumberOfMessagesVisible", "SetAsideQueue")}
-    wanted |= {queue("ApproximateAgeOfOldestMessage", q) for q in set(consumed(stack)) - _agent_queues(stack)}
-    wanted |= {function(m, f) for f in FUNCTIONS for m in ("Errors", "Throttles")}
-    wanted |= {function("RecursiveInvocationsDropped", f) for f in ("Scheduler", "Agent")}
-    wanted |= {("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
-    for rule, p in stack.of_type("AWS::Events::Rule").items():
-        # A metric of a rule that is not on the default bus has both dimensions. `Ref` of such a rule is `BUS|RULE`.
-        of_rule = (("EventBusName", p["EventBusName"]), ("RuleName", p["Name"]))
-        wanted |= {("AWS/Events", m, of_rule) for m in ("FailedInvocations", "InvocationsFailedToBeSentToDlq")}
+    wanted = {function("Errors", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    wanted |= {queue("ApproximateNumberOfMessagesVisible", "AlertsDead"), queue("ApproximateAgeOfOldestMessage", "SubmissionsQueue")}
     wanted |= {function("Invocations", "Supervisor")} if is_active(stack) else set()
+    # Orders that do not begin, whatever the cause.
+    wanted |= {("Stepwarden", "oldest_pending_age", (("stack", "shop"),))}
     wanted |= {(namespace, metric, ()) for namespace, metric, *_ in _filtered(stack)}
-    for table, p in stack.of_type("AWS::DynamoDB::Table").items():
-        of_table = [("TableName", f"<{table}>")]
-        of_indexes = [("GlobalSecondaryIndexName", i["IndexName"]) for i in p.get("GlobalSecondaryIndexes", [])]
-        for dimensions in [of_table, *(sorted([*of_table, index]) for index in of_indexes)]:
-            wanted |= {("AWS/DynamoDB", f"{kind}ThrottleEvents", tuple(dimensions)) for kind in ("Read", "Write")}
+    # One of each agent: nobody takes its requests.
+    wanted |= {queue("ApproximateAgeOfOldestMessage", q) for q in _agent_queues(stack) if base_of(queue_names(stack)[q]) == queue_names(stack)[q]}
     for n, m, d in sorted(wanted - there):
         yield f"no alarm on {m} of {d}"
+    for n, m, d in sorted(there - wanted):
+        yield f"an alarm on {m} of {d}, beyond the eight of the system and one for each agent"
+
+
+@check
+def an_alarm_is_on_one_metric(stack):
+    """CloudWatch bills each metric of an alarm, and for a query whatever it scans. Composite alarms are billed five times."""
+    for name, p in stack.of_type("AWS::CloudWatch::Alarm").items():
+        if "Metrics" in p or "MetricName" not in p:
+            yield f"{name}: has an expression"
+    if composite := stack.of_type("AWS::CloudWatch::CompositeAlarm"):
+        yield f"composite: {sorted(composite)}"
 
 
 @check
@@ -858,10 +866,10 @@ def alarms_are_on_metrics_that_exist(stack):
 
 @check
 def lines_that_are_alarms_are_counted(stack):
-    """A log line with the field `alarm` is one for the operator: each has a metric of its own, from the logs of its function."""
+    """A log line with the field `alarm` is one for the operator: each is counted in the logs of its function."""
     lines = source.alarm_lines()
-    counted = {(group, pattern) for _, _, group, pattern in _filtered(stack)}
-    wanted = {(log_group(stack, function.capitalize()), f'{{ $.alarm = "{value}" }}') for function, value in lines}
+    counted = {(group, value) for _, _, group, pattern in _filtered(stack) for value in re.findall(r'\$\.alarm = "(\w+)"', pattern)}
+    wanted = {(log_group(stack, function.capitalize()), value) for function, value in lines}
     if counted != wanted:
         yield f"not counted {sorted(wanted - counted)}, never logged {sorted(counted - wanted)}"
 

@@ -62,7 +62,7 @@ def numbers_of(function):
 
 # Names of agents, and of those that call a remote service.
 AGENTS = re.findall(r'"([a-z-]+)"', _one(r"pub const NAMES: \[&str; \d+\] = \[([^\]]*)\]", _agents, "the list of agents"))
-REMOTE_AGENTS = set(re.findall(r'remote\("([a-z-]+)"\)', _agents))
+REMOTE_AGENTS = set(re.findall(r'(?:remote|plain)\("([a-z-]+)"\)', _agents))
 # The variables of the function that serves them.
 AGENT_VARIABLES = {f"{name.upper()}_URL": name for name in REMOTE_AGENTS} | {"HTTP_SECRETS": "http"}
 

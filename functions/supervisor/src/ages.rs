@@ -9,6 +9,8 @@ use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_
 
 /// Orders read in each part of the due index, first due first.
 const PAGE: u32 = 10;
+/// What is owed is sent again by every sweep. If that fails for so long, in seconds, people have to know.
+const OWED_S: f64 = 300.0;
 /// Orders read in all.
 const MOST: usize = 100;
 
@@ -30,7 +32,11 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
         .set(age(|task| (!has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
     OLDEST_PROCESSING_AGE
         .set(age(|task| (has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
-    OUTBOX_LAG.set(age(|task| (task.alert.is_some() || task.notice_owed).then_some(task.updated_at)));
+    let owed = age(|task| (task.alert.is_some() || task.notice_owed).then_some(task.updated_at));
+    if owed > OWED_S {
+        tracing::error!(owed_s = owed, alarm = "owed", "an alert or a notice has been owed for five minutes");
+    }
+    OUTBOX_LAG.set(owed);
     Ok(())
 }
 

@@ -10,6 +10,7 @@
 //! tokens.
 
 pub mod ages;
+pub mod dead_letters;
 mod strain;
 
 use leader::{Hold, Lease, LeaseStore};

@@ -4,9 +4,10 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use stepwarden_aws::config::number;
+use stepwarden_aws::redrive::Redriver;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
-use supervisor::{Places, Settings, Supervisor, Sweep, ages};
+use supervisor::{Places, Settings, Supervisor, Sweep, ages, dead_letters};
 use tokio::time::Instant;
 
 /// A dead supervisor is replaced after this time; a slow one renews its lease.
@@ -29,8 +30,10 @@ async fn main() -> Result<(), Error> {
         strain_least: number(lookup, "STRAIN_LEAST", shared::strain::LEAST, 0, 1_000_000)?,
         ..Settings::new(config.shards, LEASE_LIFE)
     };
-    let engine = engine(&config, &Clients::from_env().await, wall_clock());
-    let (engine, stack) = (&engine, config.stack());
+    let clients = Clients::from_env().await;
+    let engine = engine(&config, &clients, wall_clock());
+    let redriver = Redriver::new(&clients, &config);
+    let (engine, redriver, stack) = (&engine, &redriver, config.stack());
     // Invocations do not overlap, and each continues where the last one was cut short.
     let places = &Mutex::new(Places::new());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
@@ -44,10 +47,12 @@ async fn main() -> Result<(), Error> {
         let swept = Box::pin(supervisor.patrol(every, until)).await;
         *places_of() = supervisor.places();
         // Once is enough: whoever leads does it.
-        if let Ok(Sweep { stood_by: false, .. }) = swept
-            && let Err(error) = Box::pin(ages::measure(engine, settings.shards)).await
-        {
-            tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
+        if let Ok(Sweep { stood_by: false, .. }) = swept {
+            let (measured, _) =
+                tokio::join!(Box::pin(ages::measure(engine, settings.shards)), dead_letters::tell(redriver));
+            if let Err(error) = measured {
+                tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
+            }
         }
         metrics::flush(stack);
         traces::flush_before(deadline).await;

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stepwarden_aws::DynamoStore;
-use supervisor::{Places, Settings, Supervisor, Sweep};
+use stepwarden_aws::redrive::Redriver;
+use supervisor::{Places, Settings, Supervisor, Sweep, dead_letters};
 
 /// More rows than one sweep reads of a part.
 const ROWS: usize = 10_050;
@@ -323,4 +324,21 @@ async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     assert_eq!(engine.store.load(&damaged).await.unwrap().unwrap().failure_count(), 1);
     let item = item().await;
     assert!(!item.contains_key("aside") && !item.contains_key("attention"), "{item:?}");
+}
+
+// Only queues that have dead letters are told of, and one that cannot be read hides none: an agent may have no stack yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_supervisor_tells_of_dead_letters() {
+    let (_endpoints, clients, mut config) = tables().await;
+    let redriver = Redriver::new(&clients, &config);
+    assert_eq!(dead_letters::queues(&redriver), ["set-aside", "replies-dead", "submissions-dead", "scheduler-dead"]);
+    config.agents.push("gone".into());
+    let redriver = Redriver::new(&clients, &config);
+    assert!(dead_letters::queues(&redriver).contains(&"agent-gone-dead".to_owned()));
+    assert_eq!(dead_letters::tell(&redriver).await, []);
+    for queue in ["replies-dead", "replies-dead", "set-aside"] {
+        clients.sqs.send_message().queue_url(config.queue_url(queue)).message_body("x").send().await.unwrap();
+    }
+    let told = [("set-aside".to_owned(), 1), ("replies-dead".to_owned(), 2)];
+    assert_eq!(dead_letters::tell(&redriver).await, told);
 }

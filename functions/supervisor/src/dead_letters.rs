@@ -1,0 +1,37 @@
+//! Tells people of dead letters and messages set aside: a line for each queue that has some, which the alarm counts.
+
+use futures::future::join_all;
+use shared::queues;
+use stepwarden_aws::redrive::Redriver;
+use stepwarden_aws::telemetry::Chain;
+
+/// The queues of messages that no function handled: those set aside, and the dead letters of the system and of every agent.
+#[must_use]
+pub fn queues(redriver: &Redriver) -> Vec<String> {
+    let of = |name: String| if name == queues::SET_ASIDE { name } else { queues::dead(&name) };
+    redriver.queues().into_iter().map(of).collect()
+}
+
+/// Looks at each of them, and tells of those that are not empty. A queue that cannot be read, because an agent has no stack yet for
+/// instance, hides no other.
+pub async fn tell(redriver: &Redriver) -> Vec<(String, u64)> {
+    let look = |queue: String| async move {
+        match redriver.waiting(&queue).await {
+            Ok(0) => None,
+            Ok(waiting) => {
+                tracing::error!(
+                    queue,
+                    waiting,
+                    alarm = "dead_letters",
+                    "messages were received five times and not handled, or set aside"
+                );
+                Some((queue, waiting))
+            }
+            Err(error) => {
+                tracing::info!(queue, error = %Chain(&error), "a queue of dead letters could not be read");
+                None
+            }
+        }
+    };
+    join_all(queues(redriver).into_iter().map(look)).await.into_iter().flatten().collect()
+}
