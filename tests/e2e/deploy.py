@@ -32,10 +32,12 @@ def with_batch_rights(template):
     return re.sub(r"^( *- )(sqs:(?:Send|Delete)Message)$", r"\1\2\n\1\2Batch", template, flags=re.MULTILINE)
 
 
-def deploy(name, parameters, binaries):
-    """The outputs of the stack `name`. `binaries` is the folder that CodeUri names by `target/lambda`."""
+def deploy(name, parameters, binaries, again=False):
+    """The outputs of the stack `name`, which is there already if it is deployed `again`. `binaries` is the folder that CodeUri names by
+    `target/lambda`."""
     s3, cloudformation = emulator.client("s3"), emulator.client("cloudformation")
-    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": emulator.REGION})
+    if not again:
+        s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": emulator.REGION})
 
     def upload(found):
         function = found[1]
@@ -52,7 +54,7 @@ def deploy(name, parameters, binaries):
     text = re.sub(r"Location: (infra/[a-z]+\.yaml)", nest, with_batch_rights(text))
     # The template is larger than CloudFormation takes in a request.
     s3.put_object(Bucket=BUCKET, Key="template.yaml", Body=text.encode())
-    cloudformation.create_stack(
+    (cloudformation.update_stack if again else cloudformation.create_stack)(
         StackName=name,
         TemplateURL=f"{emulator.URL}/{BUCKET}/template.yaml",
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
@@ -61,9 +63,9 @@ def deploy(name, parameters, binaries):
     deadline = time.monotonic() + PATIENCE_S
     while True:
         stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
-        if stack["StackStatus"] == "CREATE_COMPLETE":
+        if stack["StackStatus"] == ("UPDATE_COMPLETE" if again else "CREATE_COMPLETE"):
             return {o["OutputKey"]: o["OutputValue"] for o in stack.get("Outputs", [])}
-        if not stack["StackStatus"].endswith("IN_PROGRESS") or time.monotonic() > deadline:
+        if "ROLLBACK" in stack["StackStatus"] or stack["StackStatus"].endswith("FAILED") or time.monotonic() > deadline:
             events = cloudformation.describe_stack_events(StackName=name)["StackEvents"]
             failed = [f"{e['LogicalResourceId']}: {e.get('ResourceStatusReason')}" for e in events if "FAILED" in e["ResourceStatus"]]
             raise RuntimeError(f"the stack is {stack['StackStatus']}: {stack.get('StackStatusReason')}\n" + "\n".join(failed))

@@ -48,6 +48,10 @@ def main():
         parameters = {**urls, "Sample": "true", "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
         outputs = deploy.deploy(STACK, parameters, options.binaries)
         print(f"deployed in {time.monotonic() - begin:.1f} s: {outputs['ApiUrl']}", flush=True)
+        # A changed parameter reaches the agents' stacks, and all of them still work afterwards.
+        parameters["AgentConcurrency"] = "21"
+        outputs = deploy.deploy(STACK, parameters, options.binaries, again=True)
+        print(f"updated in {time.monotonic() - begin:.1f} s", flush=True)
         run(System(STACK, outputs, ministack, remotes), options)
         delete()
         print(f"all checks hold, {time.monotonic() - begin:.0f} s")

@@ -248,7 +248,9 @@ def queue_names_are_those_of_the_code(stack):
         for pool in pools.get(agent, agent).split(","):
             wanted |= {source.AGENT_QUEUE + pool + end for end in {""} | classes(stack)}
     wanted |= {source.QUEUE["SCHEDULER"] + source.CLASS_ENDS["High"]} if classes(stack) else set()
-    wanted |= {source.NOTICES_QUEUE + part.split("=")[0] for part in variables["REPLY_QUEUES"].split(";")}
+    # The others belong to the stacks of their readers.
+    own = stack.parameters["ReplyQueues"]
+    wanted |= {source.NOTICES_QUEUE + part.split("=")[0] for part in variables["REPLY_QUEUES"].removesuffix(own).split(";") if part}
     names = queue_names(stack)
     fed = {names[q] for q in consumed(stack)}
     passive = {source.QUEUE["SET_ASIDE"]} | {n for n in wanted if n.startswith(source.NOTICES_QUEUE)}
@@ -394,6 +396,25 @@ def no_resource_repeats_another_up_to_an_agents_name(stack):
         if text in seen:
             yield f"{name}: is {seen[text]} with another agent's name"
         seen[text] = name
+
+
+@check
+def what_a_company_prescribes_holds_everywhere(stack):
+    """And nothing of it where nothing is prescribed."""
+    given = {n: stack.parameters[n].split(",") if stack.parameters[n] else None for n in ("SubnetIds", "SecurityGroupIds", "Layers")}
+    network = {n: given[n] for n in ("SubnetIds", "SecurityGroupIds")} if given["SubnetIds"] else None
+    for name, p in stack.of_type("AWS::Lambda::Function").items():
+        if p.get("VpcConfig") != network:
+            yield f"{name}: runs in {p.get('VpcConfig')}"
+        if p.get("Layers") != given["Layers"]:
+            yield f"{name}: has layers {p.get('Layers')}"
+    for name, p in stack.of_type("AWS::IAM::Role").items():
+        if p.get("PermissionsBoundary", "") != stack.parameters["PermissionsBoundaryArn"]:
+            yield f"{name}: is bounded by {p.get('PermissionsBoundary')}"
+    for name, p in stack.of_type("AWS::Logs::LogGroup").items():
+        wanted = stack.parameters["AccessLogClass"] if name == "ApiLogs" else "STANDARD"
+        if p.get("LogGroupClass", "STANDARD") != wanted:
+            yield f"{name}: its class is {p.get('LogGroupClass')}, and metrics come from logs of class STANDARD only"
 
 
 @check
@@ -543,9 +564,11 @@ def each_function_has_a_role_of_its_own(stack):
     roles = {function: target(stack.properties(function)["Role"]) for function in functions(stack)}
     if len(set(roles.values())) != len(roles):
         yield f"shared: {roles}"
+    # In a VPC a function needs network interfaces, for which AWS has a policy.
+    vpc = ["arn:aws:iam::aws:policy/service-role/AWSLambdaENIManagementAccess"] if stack.parameters["SubnetIds"] else []
     for name, p in stack.of_type("AWS::IAM::Role").items():
-        if p.get("ManagedPolicyArns"):
-            yield f"{name}: has managed policies"
+        if p.get("ManagedPolicyArns", []) != (vpc if name in roles.values() else []):
+            yield f"{name}: has managed policies {p.get('ManagedPolicyArns')}"
     for function, role in roles.items():
         logs = f"<{log_group(stack, function)}.Arn>"
         wrong = {(a, r) for a, r in rights(stack, function) if a.startswith("logs:") and r != logs}

@@ -150,6 +150,8 @@ class Stack:
                 case "Fn::Sub":
                     text, own = (arg, {}) if isinstance(arg, str) else (arg[0], self.value(arg[1]))
                     return re.sub(r"\$\{([^}!]+)\}", lambda m: own[m[1]] if m[1] in own else self._substitute(m[1]), text)
+                case "Fn::Split":
+                    return str(self.value(arg[1])).split(arg[0])
                 case "Fn::Join":
                     return arg[0].join(str(self.value(a)) for a in arg[1])
         return {k: v for k, v in ((k, self.value(v)) for k, v in node.items()) if v is not NO_VALUE}

@@ -24,6 +24,14 @@ SETTINGS = {
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     "retention": {"RetentionDays": "30"},
+    "company": {
+        "SubnetIds": "subnet-0123456789abcdef0,subnet-0123456789abcdef1",
+        "SecurityGroupIds": "sg-0123456789abcdef0",
+        "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
+        "Layers": "arn:aws:lambda:eu-west-1:111122223333:layer:collector:3",
+        "AccessLogClass": "INFREQUENT_ACCESS",
+        "ReplyQueues": "audit=*;acme=acme,beta",
+    },
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},
     **{f"every-{m}-min": {"SupervisorRateMinutes": m} for m in read()["Parameters"]["SupervisorRateMinutes"]["AllowedValues"]},
 }

@@ -56,6 +56,13 @@ CLASSES = {"PriorityClasses": "true"}
 STANDBY = {"Active": "false"}
 SECRETS = {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf"}
 TRACES = {"OtlpEndpoint": "https://collector.example", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"}
+COMPANY = {
+    "SubnetIds": "subnet-0123456789abcdef0",
+    "SecurityGroupIds": "sg-0123456789abcdef0",
+    "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
+    "Layers": "arn:aws:lambda:eu-west-1:111122223333:layer:collector:3",
+    "AccessLogClass": "INFREQUENT_ACCESS",
+}
 VARIABLES = ("Globals", "Function", "Environment", "Variables")
 ALONE = {"Sample": "false", **{f"{name}Url": "" for name in ("Inventory", "Fraud", "Payment", "Shipping")}}
 
@@ -281,6 +288,11 @@ DEFECTS = [
     ("no_policy_has_a_star", put("Resources", "SchedulerRole", P, "Policies", 0, "PolicyDocument", "Statement", 5, "Condition", PASS), {}),
     ("no_policy_has_a_star", put("Resources", "SchedulerRole", P, "Policies", 0, "PolicyDocument", "Statement", 5, "Resource", 0, {"Fn::Sub": "arn:aws:sqs:eu-west-1:111122223333:${AWS::StackName}-*"}), {}),
     ("no_resource_repeats_another_up_to_an_agents_name", lambda raw: raw["Resources"].update(FraudDead={"Type": "AWS::SQS::Queue"}, ShippingDead={"Type": "AWS::SQS::Queue"}), {}),
+    ("what_a_company_prescribes_holds_everywhere", put("Globals", "Function", "VpcConfig", PASS), COMPANY),
+    ("what_a_company_prescribes_holds_everywhere", put("Globals", "Function", "Layers", PASS), COMPANY),
+    ("what_a_company_prescribes_holds_everywhere", resource("ScheduleRole", P, "PermissionsBoundary", PASS), COMPANY),
+    ("what_a_company_prescribes_holds_everywhere", resource("SubmitLogs", P, "LogGroupClass", {"Ref": "AccessLogClass"}), COMPANY),
+    ("each_function_has_a_role_of_its_own", resource("OperatorRole", P, "ManagedPolicyArns", PASS), COMPANY),
     ("parameters_have_defaults", put("Parameters", "PaymentUrl", "Default", PASS), {}),
     ("counts_in_documents_are_those_of_the_template", put("Resources", "ApiErrorsAlarm", PASS), {}),
     ("dead_letters_can_be_moved_back", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 8, "Action", 3, PASS), {}),
