@@ -35,7 +35,7 @@ impl Api {
         let workflows = [include_str!("../workflows/order.toml").to_owned(), three_noops("60s")];
         let world = World::start(&workflows, None).await;
         let submit = Arc::clone(&world.submit);
-        let handler: stepwarden::http::Handler = Arc::new(move |event| {
+        let handler: stepwarden::admission::Handler = Arc::new(move |event| {
             let submit = Arc::clone(&submit);
             async move { submit::http::handler(&*submit, event).await }.boxed()
         });
