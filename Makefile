@@ -53,7 +53,7 @@ rollback:
 
 # Writes docs/openapi.json anew, from the types.
 openapi:
-	UPDATE=1 cargo test --quiet --package stepwarden-tests --test openapi the_document
+	UPDATE=1 cargo test --quiet --package stepwarden-tests --test whole openapi::the_document
 
 # Requests made from that document against the local system, by schemathesis.
 schemathesis:

@@ -1,8 +1,8 @@
 //! Goal: what an operator has to know is told, once, and not lost while the bus is away or a supervisor dies. Method: the
 //! real supervisor, store and messenger over the embedded endpoints in virtual time; requests to agents stay unanswered.
 
-mod support;
-
+use crate::support::three_noops;
+use crate::support::world::World;
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::ports::StateStore;
@@ -14,8 +14,6 @@ use std::time::Duration;
 use stepwarden_aws::messenger::{AGENT_ALERT, ORDER_ALERT};
 use stepwarden_embedded::Fault;
 use supervisor::{Settings, Supervisor, Sweep};
-use support::three_noops;
-use support::world::World;
 use tokio::time::advance;
 
 const LIFE: Duration = Duration::from_secs(60);
@@ -187,7 +185,7 @@ async fn a_fifth_of_a_sweep_is_no_strain_and_more_is() {
         while done < 40 {
             let messages = world.receive_whole("agent-noop").await;
             let messages = &messages[..messages.len().min(40 - done)];
-            world.handle("agent-noop", &engine, support::world::whole_event("agent-noop", messages)).await;
+            world.handle("agent-noop", &engine, crate::support::world::whole_event("agent-noop", messages)).await;
             done += messages.len();
         }
         pass(SignedDuration::from_secs(30)).await;

@@ -1,8 +1,8 @@
 //! Goal: whatever a client sends, it gets the right answer, and what is refused leaves nothing behind. Method: the real
 //! handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
 
-mod support;
-
+use crate::support::world::World;
+use crate::support::{northwind, three_noops};
 use futures::FutureExt;
 use futures::future::join_all;
 use reqwest::{Method, StatusCode, header};
@@ -10,8 +10,6 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stepwarden_embedded::Fault;
 use submit::submission::MAX_BODY;
-use support::world::World;
-use support::{northwind, three_noops};
 
 struct Api {
     world: World,
@@ -43,7 +41,7 @@ impl Api {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (access, token) = stepwarden::access::Access::open(&Default::default()).unwrap();
         tokio::spawn(stepwarden::http::serve(listener, handler, Arc::new(access), std::future::pending()));
-        Self { world, url, http: support::http(&token) }
+        Self { world, url, http: crate::support::http(&token) }
     }
 
     fn post(&self, key: Option<&[u8]>, body: impl Into<reqwest::Body>) -> reqwest::RequestBuilder {
@@ -439,9 +437,9 @@ async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
     api.world.faults("SendMessageBatch", |_, _| Some(Fault::InternalError));
     assert_eq!(api.send(api.post(Some(b"key"), body.clone())).await.status, 202);
     api.world.no_faults();
-    assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 0);
+    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 0);
     assert_eq!(api.send(api.post(Some(b"key"), body)).await.status, 202);
-    assert_eq!(support::queued(&api.world.endpoints, "notices-shop"), 1);
+    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 1);
 }
 
 // Whoever reads a queue reads the notices of every order that names it: so only its tenants' orders may, over HTTP and by
@@ -472,7 +470,7 @@ async fn a_reply_queue_is_for_the_orders_of_its_tenants() {
         .await;
     let told = |answer: &Answer, name: &str| answer.body["detail"].as_str().unwrap().replace(name, "NAME");
     assert_eq!(told(&answer, "acme"), told(&missing, "none"), "nobody learns that it exists");
-    assert_eq!((api.kept().await.0, support::queued(&api.world.endpoints, "notices-acme")), (0, 0));
+    assert_eq!((api.kept().await.0, crate::support::queued(&api.world.endpoints, "notices-acme")), (0, 0));
     let id = submit.accept("acme", "one", submission("acme")).await.unwrap();
     let notices = api.world.receive("notices-acme").await;
     let notice: Value = serde_json::from_str(&notices[0].2).unwrap();

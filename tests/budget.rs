@@ -1,8 +1,8 @@
 //! Goal: an order costs no more calls, messages and bytes than it is allowed to. Method: orders delivered one message at a
 //! time over the embedded endpoints, which count; and every saved version of a real order, weighed as DynamoDB weighs it.
 
-mod support;
-
+use crate::support::world::World;
+use crate::support::{northwind, three_noops};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use shared::engine::Observer;
@@ -13,8 +13,6 @@ use std::time::Duration;
 use stepwarden_aws::{Engine, item};
 use stepwarden_embedded::Counts;
 use supervisor::{Settings, Supervisor};
-use support::world::World;
-use support::{northwind, three_noops};
 
 const ORDERS: u64 = 10;
 

@@ -1,14 +1,12 @@
 //! Goal: the console's files and what it asks for are answered as it relies on. Method: the whole system in memory, asked over
 //! HTTP. What the page makes of it is tested in a browser by `tests/console/run`.
 
-mod support;
-
+use crate::support::{Whole, three_noops, until};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::task::ProcessState;
 use stepwarden_remotes::{Service, ServiceFaults};
-use support::{Whole, three_noops, until};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

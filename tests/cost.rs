@@ -2,8 +2,9 @@
 //! a time, over the embedded endpoints; every request is weighed as AWS bills it and multiplied by docs/prices.toml. `UPDATE=1`
 //! writes the tables anew.
 
-mod support;
-
+use crate::support::page::{Prices, hold};
+use crate::support::world::{QUEUES, World, whole_event};
+use crate::support::{northwind, three_noops};
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, MessageSystemAttributeName, SendMessageBatchRequestEntry};
 use serde_json::{Value, json};
 use shared::task::ProcessState;
@@ -12,9 +13,6 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use stepwarden_aws::Engine;
 use stepwarden_embedded::{Call, FaultHook};
-use support::page::{Prices, hold};
-use support::world::{QUEUES, World, whole_event};
-use support::{northwind, three_noops};
 
 const ORDERS: usize = 10;
 /// SQS bills each begun 64 KB of a request, DynamoDB each begun 1 KB of a write and 4 KB of a read.

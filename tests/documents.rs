@@ -196,6 +196,15 @@ fn every_command_names_a_target_a_package_and_a_test_that_there_is() {
                         wrong.push(format!("{page}: `{command}`: no such {flag}"));
                     }
                 }
+                for module in rest.iter().filter_map(|word| Some(word.split_once("::")?.0)) {
+                    let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+                    if ![folder.join(format!("{module}.rs")), folder.join(format!("tests/{module}.rs"))]
+                        .iter()
+                        .any(|file| file.exists())
+                    {
+                        wrong.push(format!("{page}: `{command}`: no such module"));
+                    }
+                }
             }
             _ => {}
         }

@@ -1,15 +1,13 @@
 //! Goal: the contract of docs/agents.md holds for whoever keeps to it with nothing but SQS and JSON. Method: the whole system
 //! in one process, and an agent that is this test: it takes requests from their queue as plain text and sends replies so.
 
-mod support;
-
+use crate::support::{EXTERNAL, Whole, count, until};
 use aws_sdk_sqs::types::Message;
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::order::Id;
 use shared::task::ProcessState;
 use std::time::Duration;
-use support::{EXTERNAL, Whole, count, until};
 
 /// Position of the step that the test does.
 const WRAP: usize = 1;

@@ -1,16 +1,14 @@
 //! Goal: nobody waits behind somebody else's backlog. Method: thousands of one tenant's orders in all queues of the way, then
 //! one of another tenant, delivered batch by batch; and orders of each class, counted in the queues they wait in.
 
-mod support;
-
+use crate::support::world::World;
+use crate::support::{Whole, three_noops, trip, until};
 use serde_json::{Value, json};
 use shared::message::{Effect, Outcome, Reply, Request, Wake};
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use shared::task::ProcessState;
 use shared::time::SignedDuration;
-use support::world::World;
-use support::{Whole, three_noops, trip, until};
 
 async fn accept(world: &World, tenant: &str, key: &str) -> Id {
     let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
@@ -41,7 +39,7 @@ async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
         }
     }
     let queues = ["scheduler", "agent-noop", "replies", "notices-shop"];
-    let waiting = |queue: &&str| support::queued(&world.endpoints, queue);
+    let waiting = |queue: &&str| crate::support::queued(&world.endpoints, queue);
     assert!(queues.iter().map(waiting).all(|n| n >= BACKLOG));
 
     let id = accept(&world, "small", "one").await;
@@ -98,10 +96,10 @@ async fn without_classes_there_is_one_queue() {
     let body = json!({"workflow": "noops", "priority": "high", "input": {}}).to_string();
     let submission = submit::submission::parse(body.as_bytes()).unwrap();
     let id = world.submit.accept("acme", "one", submission).await.unwrap();
-    assert_eq!(support::queued(&world.endpoints, "scheduler-high"), 1);
+    assert_eq!(crate::support::queued(&world.endpoints, "scheduler-high"), 1);
     // The Wake that submit sent is read by whoever has the classes on; from there on there are none.
     world.deliver("scheduler-high", &engine).await;
-    assert_eq!(["agent-noop-high", "agent-noop"].map(|q| support::queued(&world.endpoints, q)), [0, 1]);
+    assert_eq!(["agent-noop-high", "agent-noop"].map(|q| crate::support::queued(&world.endpoints, q)), [0, 1]);
     world.settle(&engine).await;
     assert_eq!(world.submit.engine.store.load(&id).await.unwrap().unwrap().process_state(), ProcessState::Processed);
 }

@@ -2,8 +2,7 @@
 //! record unreadable, no key and no digit is lost in silence. Method: the whole system in one process, with a service and an
 //! agent of this test that answer what no well-meaning one would.
 
-mod support;
-
+use crate::support::{EXTERNAL, Whole, until};
 use aws_sdk_dynamodb::types::AttributeValue;
 use axum::body::Bytes;
 use axum::extract::Path;
@@ -16,7 +15,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use stepwarden_aws::messenger::MESSAGE_ALERT;
 use stepwarden_embedded::Event;
-use support::{EXTERNAL, Whole, until};
 
 /// One of each kind of character that JSON, XML or a terminal treats apart. SQS takes none but tab, line feed and carriage
 /// return below U+0020, and neither U+FFFE nor U+FFFF.

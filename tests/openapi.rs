@@ -2,12 +2,10 @@
 //! is made from the types and held to the file that is served; its routes are held to the text of the two routers and of
 //! template.yaml, and each is called on the whole system.
 //!
-//! `UPDATE=1 cargo test -p stepwarden-tests --test openapi` writes `docs/openapi.json` anew.
+//! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` anew.
 
-#[path = "openapi/document.rs"]
 mod document;
-mod support;
-
+use crate::support::{Whole, http, three_noops};
 use document::{Route, routes};
 use edge::auth::Scopes;
 use edge::problem::CODES;
@@ -15,7 +13,6 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden::access;
-use support::{Whole, http, three_noops};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

@@ -2,8 +2,8 @@
 //! well; and nobody is refused for another reason. Method: the real handlers over the embedded endpoints, every message
 //! delivered by the test, in virtual time: tokio's clock is paused, and the endpoints' clock goes with it.
 
-mod support;
-
+use crate::support::world::{World, whole_event};
+use crate::support::{queued, three_noops, trip};
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::overload::{FRESH, Wait, Waits};
@@ -14,8 +14,6 @@ use std::time::Duration;
 use stepwarden_aws::Engine;
 use submit::submission::PATIENCE;
 use supervisor::{Settings, Supervisor};
-use support::world::{World, whole_event};
-use support::{queued, three_noops, trip};
 use tokio::time::{Instant, advance};
 
 const SECOND: Duration = Duration::from_secs(1);

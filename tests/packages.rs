@@ -1,8 +1,9 @@
 //! Goal: what is linked into a function, and what the first command compiles, grows only on purpose. Method: `cargo tree`, and the
 //! profiles of the workspace's `Cargo.toml`.
 
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What template.yaml deploys.
 const FUNCTIONS: [&str; 5] = ["submit", "scheduler", "agent", "supervisor", "operator"];
@@ -24,10 +25,13 @@ const NOT_DEPLOYED: [&str; 10] = [
 /// Others', likewise: databases, servers and the command line.
 const NOT_LINKED: [&str; 5] = ["axum", "clap", "dynoxide-rs", "libsqlite3-sys", "rusqlite"];
 
+/// What every test begins with.
+const TEST: [&str; 2] = ["#[test]", "#[tokio::test"];
+
 /// The packages that the README's first command compiles, itself included.
 const FIRST_COMMAND: usize = 294;
 
-fn root() -> std::path::PathBuf {
+fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -90,6 +94,53 @@ fn the_first_command_compiles_no_more_packages_than_it_did() {
         "{count} packages: does a laptop need them? CONTRIBUTING.md, What the build spends"
     );
     assert!(count + 10 > FIRST_COMMAND, "only {count}: hold that");
+}
+
+/// The Rust files in a folder and below it.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    let below = |path: PathBuf| if path.is_dir() { rust_files(&path) } else { vec![path] };
+    entries.flat_map(below).filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
+}
+
+// Cargo compiles no file that no program names, and looks for no tests in a target with `test = false`.
+#[test]
+fn every_test_that_is_written_runs() {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_slice(&cargo.output().expect("cargo").stdout).expect("JSON");
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (mut lost, mut modules) = (Vec::new(), 0);
+    for package in metadata["packages"].as_array().expect("packages") {
+        let targets = package["targets"].as_array().expect("targets");
+        for target in targets {
+            let source = Path::new(target["src_path"].as_str().expect("a path"));
+            let folder = source.parent().expect("a folder");
+            if target["test"] == false && target["kind"] != json!(["custom-build"]) {
+                let has_tests = |path: &PathBuf| {
+                    read(path).lines().any(|line| TEST.iter().any(|mark| line.trim_start().starts_with(mark)))
+                };
+                // The files beside a program's own may be a library's.
+                let is_library = target["kind"] == json!(["lib"]);
+                let files = if is_library { rust_files(folder) } else { vec![source.to_owned()] };
+                lost.extend(files.into_iter().filter(has_tests));
+            } else if target["kind"] == json!(["test"]) {
+                let roots: Vec<&Path> = targets.iter().filter_map(|t| t["src_path"].as_str()).map(Path::new).collect();
+                let named: String =
+                    roots.iter().filter(|path| path.parent() == Some(folder)).map(|path| read(path)).collect();
+                for path in rust_files(folder).into_iter().filter(|path| path.parent() == Some(folder)) {
+                    let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+                    let is_module = named.contains(&format!("mod {name};\n"));
+                    modules += usize::from(is_module);
+                    if !is_module && !roots.contains(&path.as_path()) {
+                        lost.push(path);
+                    }
+                }
+            }
+        }
+    }
+    assert!(lost.is_empty(), "nobody runs the tests of {lost:?}");
+    assert!(modules > 40, "only {modules} modules were found");
 }
 
 fn manifest() -> toml::Table {

@@ -1,16 +1,14 @@
 //! Goal: a message that can never be handled is kept aside with its reason, a person is told, its neighbours go on, and
 //! nothing loops. Method: corrupt, foreign and oversized messages for the real handlers, alone and in batches.
 
-mod support;
-
+use crate::support::world::{World, event};
+use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::message::{Effect, SetAside};
 use shared::order::Id;
 use shared::ports::Messenger;
 use shared::task::ProcessState;
 use stepwarden_embedded::Fault;
-use support::world::{World, event};
-use support::{Whole, trip, until};
 
 const FOREIGN: &str = "ord_0123456789abcdefghjkmnpqrs";
 
@@ -44,7 +42,7 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
         ("agent-payment", wake(FOREIGN)),
         ("submissions", wake(FOREIGN)),
     ];
-    let queues = support::world::QUEUES;
+    let queues = crate::support::world::QUEUES;
     let all: Vec<(&str, String)> = queues
         .iter()
         .flat_map(|queue| corrupt.iter().map(|body| (*queue, (*body).to_owned())))

@@ -1,15 +1,13 @@
 //! Goal: work leaves a pool that is not well for one that is, and nothing is lost or done twice on the way. Method: the whole
 //! system in one process, with two pools of the payment agent; one of them is dead, or cannot reach its remote service.
 
-mod support;
-
+use crate::support::{Whole, count, trip, until};
 use serde_json::json;
 use shared::history::Kind;
 use shared::pools::Layout;
 use shared::task::{ProcessState, Task};
 use std::collections::BTreeMap;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
-use support::{Whole, count, trip, until};
 
 /// Position of the step that payment does.
 const CHARGE: usize = 2;

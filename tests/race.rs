@@ -1,8 +1,8 @@
 //! Goal: many schedulers and supervisors on one store do each thing once, and faults of the store's answers cost no more
 //! than a repetition. Method: engines with names and memories of their own over the real adapters, at the same time.
 
-mod support;
-
+use crate::support::world::{QUEUES, World, event};
+use crate::support::{expected, three_noops};
 use futures::future::join_all;
 use leader::LeaseStore;
 use serde_json::{Value, json};
@@ -18,8 +18,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stepwarden_aws::{DynamoStore, Engine, SqsMessenger};
 use stepwarden_embedded::{Call, Fault, FaultHook, Service};
-use support::world::{QUEUES, World, event};
-use support::{expected, three_noops};
 use tokio::sync::Barrier;
 
 const SCHEDULERS: usize = 16;
@@ -352,7 +350,7 @@ async fn try_deliver(world: &World, queue: &str, engine: &Engine) -> bool {
     let Ok(answer) = receive.wait_time_seconds(0).visibility_timeout(1).send().await else { return true };
     let messages = answer.messages.unwrap_or_default();
     if messages.is_empty() {
-        return support::queued(&world.endpoints, queue) > 0 && {
+        return crate::support::queued(&world.endpoints, queue) > 0 && {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             true
         };

@@ -2,8 +2,8 @@
 //! systems with endpoints of their own and the same remote services; the first one's items are copied into the second as
 //! they stood a while before the first one is lost, because replication lags. Queues are not copied: messages are hints.
 
-mod support;
-
+use crate::support::expected;
+use crate::support::world::{QUEUES, World};
 use serde_json::json;
 use shared::order::Id;
 use shared::ports::StateStore;
@@ -11,8 +11,6 @@ use shared::task::{ProcessState, Task};
 use shared::time::SignedDuration;
 use std::time::Duration;
 use supervisor::Settings;
-use support::expected;
-use support::world::{QUEUES, World};
 
 /// Items as they stand, written into the other Region's tables.
 async fn replicate(from: &World, to: &World) {

@@ -3,10 +3,9 @@
 //! and one bit says whether it was recovered. The index answers, limits and bills as DynamoDB does. The tables of
 //! docs/scaling.md come from
 //!
-//!     ORDERS=10000000 cargo test --release -p stepwarden-tests --test scale -- --nocapture
+//!     ORDERS=10000000 cargo test --release -p stepwarden-tests --test whole scale:: -- --nocapture
 
-mod support;
-
+use crate::support::page::{Prices, hold};
 use leader::{Lease, LeaseStore};
 use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
@@ -22,7 +21,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use supervisor::{Settings, Supervisor};
-use support::page::{Prices, hold};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Usual answers of DynamoDB and SQS within a Region.

@@ -4,8 +4,7 @@
 //!
 //! A field that is new in a type breaks `full` below: add it there and to the schema.
 
-mod support;
-
+use crate::support::{EXTERNAL, Whole, until};
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Map, Value, json};
 use shared::message::{
@@ -20,7 +19,6 @@ use shared::workflow::http::{Http, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use stepwarden_aws::messenger::{AGENT_ALERT, MESSAGE_ALERT, ORDER_ALERT};
-use support::{EXTERNAL, Whole, until};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

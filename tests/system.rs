@@ -2,15 +2,13 @@
 //! Method: the system in one process and in memory, with the real handlers, adapters, queues and remote services, and
 //! workflows with short times. Faults are switched on until they have been seen, then off; nothing waits for a fixed time.
 
-mod support;
-
+use crate::support::{Whole, count, northwind, trip, until, workflow};
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::step::State;
 use shared::task::{ProcessState, Task};
 use std::collections::BTreeSet;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
-use support::{Whole, count, northwind, trip, until, workflow};
 
 /// Positions of the steps.
 const RESERVE: usize = 0;

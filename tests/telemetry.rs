@@ -1,15 +1,13 @@
 //! Goal: every metric of docs/telemetry.md is emitted, and every metric that is emitted is in it. Method: the whole system in
 //! memory, with faults until each metric has been counted; what `GET /metrics` says of it.
 
-mod support;
-
+use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::task::ProcessState;
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden::access;
 use stepwarden_aws::metrics::{ALL, Kind};
 use stepwarden_remotes::{Service, ServiceFaults};
-use support::{Whole, trip, until};
 
 /// Position of the step that payment does.
 const CHARGE: usize = 2;

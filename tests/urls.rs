@@ -1,14 +1,12 @@
 //! Goal: an order whose steps are only URLs ends as any other does, under the faults of the services behind them. Method: the
 //! whole system in one process, and sample remote services that only the workflow file knows of.
 
-mod support;
-
+use crate::support::{Whole, count, trip};
 use serde_json::json;
 use shared::history::Kind;
 use shared::task::ProcessState;
 use std::collections::BTreeMap;
 use stepwarden_remotes::{Expected, Remotes, Service, ServiceFaults};
-use support::{Whole, count, trip};
 
 /// The reference workflow with each agent replaced by the URLs of its service.
 fn over_urls(url: &str) -> String {

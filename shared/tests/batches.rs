@@ -1,8 +1,7 @@
 //! Goal: what an instance does not have in memory it reads together, and one order's trouble stays its own. Method: a
 //! store in memory that records its calls, answers as configured, and yields at each call.
 
-mod support;
-
+use crate::support::*;
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use serde_json::json;
@@ -17,7 +16,6 @@ use shared::task::Task;
 use shared::workflow::{Hash, Workflow};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use support::*;
 
 #[derive(Default)]
 struct Store {

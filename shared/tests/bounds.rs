@@ -2,8 +2,7 @@
 //! for. Method: random events from a seed, over a store with DynamoDB's limit and a messenger that fails any part of a
 //! send. `SEED=n` plays one seed.
 
-mod support;
-
+use crate::support::*;
 use contract::memory::MemoryStore;
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, Refusal, What};
@@ -19,7 +18,6 @@ use shared::task::{MAX_RECORD, Phase, ProcessState, Task};
 use shared::workflow::Workflow;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use support::*;
 
 /// Random numbers from a seed (splitmix64).
 struct Dice(u64);

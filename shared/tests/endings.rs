@@ -2,15 +2,13 @@
 //!
 //! Method: as in `transitions.rs`.
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
 use shared::decision::{Event, Kept, Refusal};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::step::Direction;
 use shared::task::{Phase, Priority, Task};
-use support::*;
 
 // ---------------------------------------------------------------- undo
 

@@ -3,8 +3,7 @@
 //! Method: the fakes do what DynamoDB and SQS may do (a write that went through and whose answer is lost, a send that
 //! fails), and yield at each call, so that instances interleave. Nothing sleeps; the clock is a number.
 
-mod support;
-
+use crate::support::*;
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use serde_json::json;
@@ -19,7 +18,6 @@ use shared::task::{ProcessState, Task};
 use shared::workflow::{Hash, Workflow};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use support::*;
 
 /// What the next save does beside its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,13 @@
 //! A mended record: what is refused, and how an order continues from it. That nothing is refused which the system
 //! itself writes is checked after every event of every test on this bench. // B9
 
-mod support;
-
+use crate::support::*;
 use serde_json::{Value, json};
 use shared::decision::{Kept, Turn};
 use shared::mend::{Unfit, check, is_mended, mend};
 use shared::step::State;
 use shared::task::{Phase, Task};
 use shared::time::{Timestamp, plus};
-use support::*;
 
 /// The task on the bench after a person's change to its text: as it is saved, and what is sent.
 fn mended(bench: &mut Bench, change: impl FnOnce(&mut Task)) -> Result<(), Unfit> {

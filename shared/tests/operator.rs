@@ -2,8 +2,7 @@
 //!
 //! Method: as in `transitions.rs`; an act is one more event on the bench. // B9
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
 use shared::control::Pause;
 use shared::decision::{Act, Event, Kept, Refusal, What};
@@ -12,7 +11,6 @@ use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
 use shared::operator::MAX_INPUT;
 use shared::task::{Phase, ProcessState};
 use shared::view;
-use support::*;
 
 fn act(what: What) -> Event {
     Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None })

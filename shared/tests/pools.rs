@@ -1,14 +1,12 @@
 //! Goal: requests go to the first healthy pool, whatever happens to the pools, and what is learned about them is right.
 //! Method: tables of health and news, and of pools and failures; then whole attempts of tasks on the bench.
 
-mod support;
-
+use crate::support::{Bench, at, done, failed, secs};
 use jiff::SignedDuration;
 use shared::decision::{Act, Event, What};
 use shared::message::Outcome;
 use shared::pools::{Health, LEFT_FOR, LONGEST, Layout, MISSES, News, Pools, SHORTEST};
 use shared::task::Priority;
-use support::{Bench, at, done, failed, secs};
 
 /// One step that may fail often, with an undo.
 const PATIENT: &str = r#"

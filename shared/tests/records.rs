@@ -1,12 +1,10 @@
 //! Goal: what is stored keeps its form: a record is as short as it can be, and a task finds its part of the due index again
 //! after an update of the program.
 
-mod support;
-
+use crate::support::*;
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::task::{MAX_SHARDS, MOVED, Priority, Task, URGENT, moved, shard_of};
-use support::*;
 
 fn record(task: &Task) -> Value {
     serde_json::to_value(task).unwrap()

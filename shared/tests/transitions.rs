@@ -2,8 +2,7 @@
 //!
 //! Method: a [`Bench`] holds one task; every line of a test is one event with the state and the effects it must lead to.
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
 use shared::control::{Agents, Pause};
 use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
@@ -11,7 +10,6 @@ use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;
 use shared::strain::{self, Strain};
 use shared::task::{ProcessState, Task, grace};
-use support::*;
 
 // ---------------------------------------------------------------- the way forward
 

@@ -3,9 +3,7 @@
 //! Method: tables, queues and bus in memory, through the SDK; orders are driven by the engine's own events, so every state
 //! is one that the system really reaches. The clock is a number.
 
-mod common;
-
-use common::{START, WORKFLOW, World, ids, sorted};
+use crate::common::{START, WORKFLOW, World, ids, sorted};
 use serde_json::{Value, json};
 use shared::message::Outcome;
 use shared::order::Id;

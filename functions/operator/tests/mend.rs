@@ -1,10 +1,8 @@
 //! Goal: an order whose record cannot be read comes back by one act of a person, with nothing done twice and nothing overwritten that
 //! could be read. Method: records are damaged under the real handlers, store and engine; queues and bus show what was sent. // B9
 
-mod common;
-
+use crate::common::World;
 use aws_sdk_dynamodb::types::AttributeValue;
-use common::World;
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::message::Outcome;

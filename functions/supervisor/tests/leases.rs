@@ -1,9 +1,7 @@
 //! Goal: supervisors share the work under leases, cost little when idle, and do no harm without a leader or with two.
 //! Method: the real supervisor and store over the embedded endpoints, messages dropped, the wall clock a number.
 
-mod common;
-
-use common::{BEGIN, LIFE, SKEW, order, tables, workflow};
+use crate::common::{BEGIN, LIFE, SKEW, order, tables, workflow};
 use leader::LeaseStore;
 use serde_json::json;
 use shared::decision::{Event, Turn};
@@ -49,7 +47,7 @@ impl World {
 
     /// An instance whose wall clock is `ahead_ms` ahead.
     fn instance(&self, name: &str, ahead_ms: i64) -> Instance {
-        common::engine(self.store.clone(), Dropped, name, &self.now, ahead_ms)
+        crate::common::engine(self.store.clone(), Dropped, name, &self.now, ahead_ms)
     }
 
     fn pass(&self, ms: i64) {

@@ -1,10 +1,8 @@
 //! Goal: rows of the due index that cannot be brought on never starve those that can. Method: the real supervisor over a store in
 //! memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse on demand.
 
-mod common;
-
+use crate::common::{BEGIN, LIFE, order, tables, workflow};
 use aws_sdk_dynamodb::types::AttributeValue;
-use common::{BEGIN, LIFE, order, tables, workflow};
 use contract::memory::MemoryStore;
 use jiff::Timestamp;
 use leader::{Lease, LeaseStore};
@@ -67,7 +65,7 @@ impl Messenger for Away {
 }
 
 fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine<S, Arc<Away>> {
-    common::engine(store, Arc::clone(queues), "v", now, 0)
+    crate::common::engine(store, Arc::clone(queues), "v", now, 0)
 }
 
 /// Rows that owe a notice to a queue that is gone, and behind them an order whose attempt has expired.

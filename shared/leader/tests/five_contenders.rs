@@ -135,7 +135,7 @@ struct Running {
 
 fn start(url: &str, lines: &Sender<(u32, String)>) -> Running {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["contender", "--exact", "--ignored", "--nocapture"])
+        .args(["five_contenders::contender", "--exact", "--ignored", "--nocapture"])
         .env("CONTENDER_URL", url)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -1,13 +1,11 @@
 //! Goal: a tenure ends in time, for the right reason, and never overlaps the next one. Method: real contenders over a
 //! faulty store in virtual time.
 
-mod support;
-
+use crate::support::{LIFE, Mood, POLL, SKEW, Store, clock, noted, secs, settings};
 use leader::{CancellationToken, Cause, Ended, Hold, LeaseStore, Note, TakeOver, run_while_leader};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{LIFE, Mood, POLL, SKEW, Store, clock, noted, secs, settings};
 use tokio::time::{Instant, sleep};
 
 fn never() -> CancellationToken {

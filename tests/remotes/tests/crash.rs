@@ -1,13 +1,11 @@
 //! Goal: what was answered outlives a kill. Method: this test program starts itself as a server, kills that
 //! process under load, opens its file again and asks for every answer once more.
 
-mod common;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{send, serve};
+use crate::common::{send, serve};
 use serde_json::json;
 use stepwarden_remotes::{Expected, FILE_NAME, OpenError, Remotes, Service, accept_loss, examine};
 use tokio::net::TcpListener;
@@ -31,7 +29,7 @@ async fn child() {
 async fn answered_calls_outlive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .args(["--exact", "crash::child", "--ignored", "--nocapture"])
         .env(CHILD_DIR, dir.path())
         .stdout(Stdio::piped())
         .spawn()
@@ -50,7 +48,7 @@ async fn answered_calls_outlive_a_kill() {
                     let call = client
                         .post(format!("{base}/inventory/apply"))
                         .header("Idempotency-Key", format!("{order}:k"))
-                        .json(&json!({"order_id": order, "input": common::input()}));
+                        .json(&json!({"order_id": order, "input": crate::common::input()}));
                     let Ok(response) = call.send().await else {
                         return;
                     };

@@ -1,11 +1,9 @@
 //! Goal: each fault does to effect and answer what its name says, and the same seed shows the same faults.
 //! Method: a rate of 1 for one fault at a time; a client that gives up after `PATIENCE`.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, send, send_in_vain, serve};
+use crate::common::{PATIENCE, send, send_in_vain, serve};
 use jiff::Timestamp;
 use reqwest::StatusCode;
 use serde_json::json;

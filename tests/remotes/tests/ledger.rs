@@ -1,8 +1,6 @@
 //! Goal: the ledger shows all that was done, and the check finds every way it can be wrong.
 
-mod common;
-
-use common::{Served, send, serve};
+use crate::common::{Served, send, serve};
 use reqwest::Method;
 use stepwarden_remotes::{Expected, Kind, Service};
 

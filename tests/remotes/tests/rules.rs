@@ -1,8 +1,6 @@
 //! Goal: a key means one thing for ever. Method: real HTTP on a loopback port, services in memory.
 
-mod common;
-
-use common::{input, send, serve};
+use crate::common::{input, send, serve};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use stepwarden_remotes::{BODY_MAX, Expected, KEY_MAX, Service};

@@ -9,15 +9,16 @@
 //! embedded endpoints, and in a larger share the messenger is, over an endpoint that answers its HTTP requests.
 
 mod calls;
-#[cfg(test)]
-mod contract;
 mod dice;
 mod endpoint;
 pub mod history;
+#[allow(missing_docs, reason = "public for `parts` only")]
 mod node;
 mod people;
 mod plan;
+#[allow(missing_docs, reason = "public for `parts` only")]
 mod port;
+#[allow(missing_docs, reason = "public for `parts` only")]
 mod queues;
 mod real;
 mod report;
@@ -25,6 +26,7 @@ mod services;
 mod shrink;
 mod store;
 mod trace;
+#[allow(missing_docs, reason = "public for `parts` only")]
 mod world;
 
 pub use dice::{Allowed, Class, Fired};
@@ -34,6 +36,15 @@ pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
+
+/// What a run is made of, for the tests of this package.
+pub mod parts {
+    pub use crate::dice::{Dice, Draw};
+    pub use crate::node::{Node, Role};
+    pub use crate::port::Faulty;
+    pub use crate::queues::Message;
+    pub use crate::world::{REPLY_QUEUE, World};
+}
 
 use shared::workflow::Workflow;
 use std::sync::Arc;

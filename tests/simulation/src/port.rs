@@ -290,7 +290,7 @@ impl AttentionIndex for Faulty {
 }
 
 impl Faulty {
-    pub(crate) async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
+    pub async fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
         let (name, pause, world) = (name.to_owned(), pause.cloned(), Arc::clone(&self.world));
         self.ask(format!("set-agent {name}"), true, move |store, _| {
             world.trace(format_args!("{name} is {}", if pause.is_some() { "paused" } else { "resumed" }));

@@ -140,7 +140,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    pub(crate) fn new(plan: Plan, options: &RunOptions) -> Self {
+    /// The world of one run, before anything has happened.
+    #[must_use]
+    pub fn new(plan: Plan, options: &RunOptions) -> Self {
         let began = Instant::now();
         let pools = match plan.pools {
             true => Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]),
@@ -342,8 +344,7 @@ impl World {
     }
 
     /// The rules broken so far, except for those of the history.
-    #[cfg(test)]
-    pub(crate) fn violations(&self) -> Vec<Violation> {
+    pub fn violations(&self) -> Vec<Violation> {
         lock(&self.violations).clone()
     }
 

@@ -3,12 +3,6 @@
 //!
 //! `SEED=n cargo test -p stepwarden-simulation under_faults` repeats the sends of seed `n`.
 
-use crate::dice::{Class, Draw};
-use crate::node::{Node, Role};
-use crate::plan::Plan;
-use crate::port::Faulty;
-use crate::world::World;
-use crate::{Allowed, Defect, RunOptions, workflows};
 use contract::messenger::{self, Place};
 use serde_json::Value;
 use shared::message::{AlertEvent, Effect, SetAside};
@@ -16,6 +10,8 @@ use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::Messenger;
 use std::sync::Arc;
+use stepwarden_simulation::parts::{Draw, Faulty, Message, Node, REPLY_QUEUE, Role, World};
+use stepwarden_simulation::{Allowed, Class, Defect, Plan, RunOptions, workflows};
 
 struct Ports {
     world: Arc<World>,
@@ -40,7 +36,7 @@ fn over(plan: Plan, options: &RunOptions) -> Ports {
 }
 
 impl Place for Ports {
-    const REPLY_QUEUE: &'static str = crate::world::REPLY_QUEUE;
+    const REPLY_QUEUE: &'static str = REPLY_QUEUE;
     type Messenger = Faulty;
 
     fn messenger(&self) -> &Faulty {
@@ -49,7 +45,7 @@ impl Place for Ports {
 
     async fn receive(&self, queue: &str) -> Vec<Value> {
         let messages = self.world.queues.receive(queue).await;
-        let take = |message: crate::queues::Message| {
+        let take = |message: Message| {
             self.world.queues.delete(queue, message.receipt);
             serde_json::from_str(&message.body).expect("JSON")
         };

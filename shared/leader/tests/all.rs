@@ -1,0 +1,6 @@
+//! All tests of this package in one program: each program of its own would be linked with everything below it.
+
+mod contract;
+mod five_contenders;
+mod support;
+mod tenure;

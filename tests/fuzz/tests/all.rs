@@ -1,0 +1,4 @@
+//! All tests of this package in one program: each program of its own would be linked with everything below it.
+
+mod corpus;
+mod round_trips;

@@ -1,0 +1,7 @@
+//! All tests of this package in one program: each program of its own would be linked with everything below it.
+
+mod common;
+mod crash;
+mod faults;
+mod ledger;
+mod rules;
