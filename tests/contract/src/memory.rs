@@ -10,6 +10,7 @@ use shared::task::{ProcessState, Task, moved};
 use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is stored.
@@ -27,14 +28,66 @@ pub struct Tables {
     pub agents: Agents,
 }
 
-/// A store that answers at once and keeps nothing beyond its own life.
-#[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<Tables>);
+/// What stands between a store and its users: a network that takes time and fails, or a list of what was asked.
+pub trait Between: Send + Sync {
+    /// A call is made, by the name of its method, about these orders. An error is its answer, and nothing is done.
+    fn call(&self, _method: &'static str, _orders: &[&Id]) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
 
-impl MemoryStore {
+    /// A page of the due index is read, with at most this many rows.
+    fn page(&self, _limit: u32) {}
+
+    /// One of several records that are read together; an error is what is said of it.
+    fn each(&self, _order: &Id) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What a save answers that came to `saved`.
+    fn saved(&self, _task: &Task, saved: Saved) -> Result<Saved, Error> {
+        Ok(saved)
+    }
+}
+
+/// Why a call for many has no error of its own.
+const ONE_BY_ONE: &str = "records that are read together are refused one by one";
+
+/// Nothing: each call is done at once.
+#[derive(Debug, Default)]
+pub struct Open;
+
+impl Between for Open {}
+
+/// A store that answers at once and keeps nothing beyond its own life.
+pub type MemoryStore = Behind<Open>;
+
+/// Such a store behind something else.
+#[derive(Debug, Default)]
+pub struct Behind<B> {
+    tables: Mutex<Tables>,
+    between: B,
+}
+
+impl<B> Deref for Behind<B> {
+    type Target = B;
+
+    fn deref(&self) -> &B {
+        &self.between
+    }
+}
+
+impl<B> Behind<B> {
     /// All of it, until the guard is dropped.
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The task as it is stored.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get(&self, id: &str) -> Task {
+        self.tables().tasks[&Id(id.into())].clone()
     }
 
     /// Pauses an agent, or resumes it.
@@ -47,14 +100,13 @@ impl MemoryStore {
     }
 }
 
-/// A page of what is in an index under its key there.
-fn page(mut rows: Vec<(Timestamp, Id)>, limit: u32, cursor: Option<&str>) -> DuePage {
+/// A page of what is in an index under its key there. A full page has a cursor even if nothing follows, as with DynamoDB.
+pub fn page(mut rows: Vec<(Timestamp, Id)>, limit: u32, cursor: Option<&str>) -> DuePage {
     let key = |(at, id): &(Timestamp, Id)| format!("{:020}/{id}", at.as_millisecond());
     rows.sort();
     rows.retain(|row| cursor.is_none_or(|cursor| key(row).as_str() > cursor));
-    let is_more = rows.len() > limit as usize;
     rows.truncate(limit as usize);
-    let next = rows.last().filter(|_| is_more).map(key);
+    let next = rows.last().filter(|_| rows.len() == limit as usize).map(key);
     DuePage { ids: rows.into_iter().map(|(_, id)| id).collect(), next }
 }
 
@@ -62,8 +114,9 @@ fn holds(stored: &Task, seen: u64, token: u64) -> bool {
     stored.version == seen && stored.lease_token <= token
 }
 
-impl StateStore for MemoryStore {
+impl<B: Between> StateStore for Behind<B> {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+        self.call("create", &[&task.id]).await?;
         let mut tables = self.tables();
         if tables.tasks.contains_key(&task.id) {
             return Ok(Created::Exists);
@@ -74,26 +127,37 @@ impl StateStore for MemoryStore {
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
+        self.call("load", &[id]).await?;
         Ok(self.tables().tasks.get(id).cloned())
     }
 
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        self.call("load_all", &ids.iter().collect::<Vec<_>>()).await.expect(ONE_BY_ONE);
+        let tables = self.tables();
+        ids.iter().map(|id| self.each(id).map(|()| tables.tasks.get(id).cloned())).collect()
+    }
+
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+        self.call("save", &[&task.id]).await?;
         let bytes = serde_json::to_string(task).expect("a task has only string keys").len();
         if bytes > task.most_bytes() {
             let (what, limit) = (format!("the record of order {}", task.id), task.most_bytes());
             return Err(Error::TooLarge { what, bytes, limit });
         }
         let mut tables = self.tables();
-        match tables.tasks.get(&task.id) {
+        let saved = match tables.tasks.get(&task.id) {
             Some(stored) if holds(stored, seen, task.lease_token) => {
                 tables.tasks.insert(task.id.clone(), task.clone());
-                Ok(Saved::Applied)
+                Saved::Applied
             }
-            other => Ok(Saved::Conflict(other.cloned().map(Box::new))),
-        }
+            other => Saved::Conflict(other.cloned().map(Box::new)),
+        };
+        drop(tables);
+        self.saved(task, saved)
     }
 
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
+        self.call("rearm", &[&task.id]).await?;
         let mut tables = self.tables();
         if let Some(stored) = tables.tasks.get_mut(&task.id).filter(|stored| holds(stored, task.version, token)) {
             (stored.due, stored.shard, stored.lease_token) = (due, moved(stored.shard), token);
@@ -102,6 +166,8 @@ impl StateStore for MemoryStore {
     }
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
+        self.call("due", &[]).await?;
+        self.between.page(limit);
         let tables = self.tables();
         let of_shard = tables.tasks.values().filter(|task| task.shard == shard);
         let rows = of_shard.filter_map(|t| t.due.filter(|due| *due <= now).map(|due| (due, t.id.clone())));
@@ -109,7 +175,14 @@ impl StateStore for MemoryStore {
     }
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        self.call("order", &[&task.id]).await?;
         Ok(self.tables().orders.get(&task.id).cloned())
+    }
+
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        self.call("orders", &tasks.iter().map(|task| &task.id).collect::<Vec<_>>()).await.expect(ONE_BY_ONE);
+        let tables = self.tables();
+        tasks.iter().map(|task| self.each(&task.id).map(|()| tables.orders.get(&task.id).cloned())).collect()
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
@@ -118,10 +191,12 @@ impl StateStore for MemoryStore {
     }
 
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
+        self.call("workflow", &[]).await?;
         Ok(self.tables().workflows.get(hash).cloned())
     }
 
     async fn agents(&self) -> Result<Agents, Error> {
+        self.call("agents", &[]).await?;
         Ok(self.tables().agents.clone())
     }
 
@@ -140,7 +215,7 @@ impl StateStore for MemoryStore {
     }
 }
 
-impl AttentionIndex for MemoryStore {
+impl<B: Between> AttentionIndex for Behind<B> {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let tables = self.tables();
         let stopped = tables.tasks.values().filter(|task| task.process_state() == ProcessState::Error);
@@ -148,7 +223,7 @@ impl AttentionIndex for MemoryStore {
     }
 }
 
-impl LeaseStore for MemoryStore {
+impl<B: Between> LeaseStore for Behind<B> {
     async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         Ok(self.tables().leases.get(name).cloned())
     }

@@ -9,7 +9,7 @@ use crate::endpoint::Sender;
 use crate::node::Node;
 use crate::queues::wait_ms;
 use crate::real::Trouble;
-use crate::store::Store;
+use crate::store::{PAGE, Store, call};
 use crate::world::World;
 use futures::future::join_all;
 use leader::{Lease, LeaseStore};
@@ -167,7 +167,7 @@ impl StateStore for Faulty {
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
         let (site, id) = (format!("load {}", self.world.label(id)), id.clone());
-        self.ask(site, false, move |store, _| store.load(&id)).await
+        self.ask(site, false, move |store, _| call!(store, load(&id))).await
     }
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
@@ -178,7 +178,7 @@ impl StateStore for Faulty {
         }
         let sites: Vec<_> = ids.iter().map(|id| format!("load {}", self.world.label(id))).collect();
         let asked = ids.to_vec();
-        let answers = self.ask(sites[0].clone(), false, move |store, _| store.load_all(&asked)).await;
+        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, load_all(&asked)))).await;
         self.each(&sites, answers)
     }
 
@@ -237,7 +237,7 @@ impl StateStore for Faulty {
 
     async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
         let (site, task) = (format!("order {}", self.world.label(&task.id)), task.clone());
-        self.ask(site, false, move |store, _| store.order(&task)).await
+        self.ask(site, false, move |store, _| call!(store, order(&task))).await
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
@@ -248,44 +248,49 @@ impl StateStore for Faulty {
         }
         let sites: Vec<_> = tasks.iter().map(|task| format!("order {}", self.world.label(&task.id))).collect();
         let asked: Vec<Task> = tasks.iter().map(|task| (*task).clone()).collect();
-        let answers = self.ask(sites[0].clone(), false, move |store, _| store.orders(&asked)).await;
+        let answers = self
+            .ask(sites[0].clone(), false, move |store, _| Ok(call!(store, orders(&asked.iter().collect::<Vec<_>>()))))
+            .await;
         self.each(&sites, answers)
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
         let workflow = workflow.clone();
-        self.ask("put-workflow".into(), true, move |store, _| store.put_workflow(&workflow)).await
+        self.ask("put-workflow".into(), true, move |store, _| call!(store, put_workflow(&workflow))).await
     }
 
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
         let hash = hash.clone();
-        self.ask("workflow".into(), false, move |store, _| store.workflow(&hash)).await
+        self.ask("workflow".into(), false, move |store, _| call!(store, workflow(&hash))).await
     }
 
     async fn agents(&self) -> Result<Agents, Error> {
-        self.ask("agents".into(), false, |store, _| store.agents()).await
+        self.ask("agents".into(), false, |store, _| call!(store, agents())).await
     }
 
     async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
         let (queue, waits, world) = (queue.to_owned(), waits.clone(), Arc::clone(&self.world));
         self.ask(format!("note-wait {queue}"), true, move |store, _| {
             world.trace(format_args!("{queue} is long: {waits:?}"));
-            store.note_wait(&queue, &waits)
+            call!(store, note_wait(&queue, &waits))
         })
         .await
     }
 
     async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
         let (agent, strain, seen) = (agent.to_owned(), strain.clone(), seen.cloned());
-        self.ask(format!("strain {agent}"), true, move |store, _| store.save_strain(&agent, &strain, seen.as_ref()))
-            .await
+        self.ask(format!("strain {agent}"), true, move |store, _| {
+            call!(store, save_strain(&agent, &strain, seen.as_ref()))
+        })
+        .await
     }
 }
 
 impl AttentionIndex for Faulty {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let cursor = cursor.map(str::to_owned);
-        self.ask("attention".into(), false, move |store, _| store.attention(limit, cursor.as_deref())).await
+        self.ask("attention".into(), false, move |store, _| call!(store, attention(limit.min(PAGE), cursor.as_deref())))
+            .await
     }
 }
 
@@ -303,14 +308,14 @@ impl Faulty {
 impl LeaseStore for Faulty {
     async fn read(&self, name: &str) -> Result<Option<Lease>, leader::Error> {
         let name = name.to_owned();
-        Ok(self.ask(format!("read-lease {name}"), false, move |store, _| store.read_lease(&name)).await?)
+        Ok(self.ask(format!("read-lease {name}"), false, move |store, _| Ok(call!(store, read(&name))?)).await?)
     }
 
     async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         let (lease, seen, world) = (lease.clone(), seen.cloned(), Arc::clone(&self.world));
         let name = self.node.instance();
         let answer = self.ask(format!("replace-lease {}", lease.name), true, move |store, _| {
-            let is_replaced = store.replace_lease(&lease, seen.as_ref())?;
+            let is_replaced = call!(store, replace(&lease, seen.as_ref()))?;
             if is_replaced && seen.as_ref().is_none_or(|seen| seen.token != lease.token) {
                 world.trace(format_args!("{name} leads {} under token {}", lease.name, lease.token));
             }

@@ -1,29 +1,22 @@
 //! The real adapter over embedded endpoints, on its own thread, called as if it answered at once.
 //!
-//! The caller's thread waits, and with it the caller's virtual time. This thread has its own paused clock, so the SDK's
-//! waits between attempts take no time. Nothing here can make two runs of one seed differ.
+//! The caller's thread waits, and with it the caller's virtual time stands still; the other thread has a paused clock of its own,
+//! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
-use futures::future::BoxFuture;
-use leader::{Lease, LeaseStore};
-use shared::control::{Agents, Pause};
-use shared::order::{Id, Order};
-use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
-use shared::strain::Strain;
-use shared::task::Task;
-use shared::time::{SignedDuration, Timestamp};
-use shared::workflow::{Hash, Workflow};
+use shared::time::SignedDuration;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use stepwarden_aws::{Clients, Config, DynamoStore, schema};
 use stepwarden_embedded::{Endpoints, Fault, Options};
-
-type Job = Box<dyn FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, ()> + Send>;
+use tokio::runtime::Runtime;
 
 pub struct RealStore {
-    jobs: mpsc::Sender<Job>,
+    pub(crate) store: DynamoStore,
+    runtime: Option<Runtime>,
+    /// The number of the next call.
+    calls: AtomicU64,
     trouble: Arc<AtomicU8>,
     met: Met,
 }
@@ -75,33 +68,29 @@ impl RealStore {
     /// # Panics
     /// If the endpoints in memory cannot be opened, which only a broken build does.
     #[must_use]
-    pub fn open(config: Config) -> Self {
-        let (jobs, todo) = mpsc::channel::<Job>();
+    pub fn open(config: &Config) -> Self {
         let trouble = Arc::new(AtomicU8::new(0));
         let met = Met::default();
         let (next, meets) = (Arc::clone(&trouble), Arc::clone(&met));
-        thread::spawn(move || {
-            // The SDK draws the waits between its attempts from here.
-            fastrand::seed(1);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-            let runtime = runtime.expect("a runtime of one thread");
-            let store = runtime.block_on(async {
-                let endpoints = Endpoints::open(&Options::default()).expect("endpoints in memory");
-                endpoints.set_fault_hook(Some(Arc::new(move |_| {
-                    let next = next.swap(0, Ordering::SeqCst);
-                    let trouble = Trouble::ALL.into_iter().find(|trouble| *trouble as u8 == next)?;
-                    *meets.lock().unwrap_or_else(PoisonError::into_inner).entry(trouble.name()).or_default() += 1;
-                    Some(trouble.fault())
-                })));
-                let clients = Clients::embedded(endpoints.http_client());
-                schema::create_tables(&clients, &config).await.expect("tables in memory");
-                Arc::new(DynamoStore::new(clients.dynamodb.clone(), &config))
-            });
-            while let Ok(job) = todo.recv() {
-                runtime.block_on(job(Arc::clone(&store)));
-            }
-        });
-        Self { jobs, trouble, met }
+        let endpoints = Endpoints::open(&Options::default()).expect("endpoints in memory");
+        endpoints.set_fault_hook(Some(Arc::new(move |_| {
+            let next = next.swap(0, Ordering::SeqCst);
+            let trouble = Trouble::ALL.into_iter().find(|trouble| *trouble as u8 == next)?;
+            *meets.lock().unwrap_or_else(PoisonError::into_inner).entry(trouble.name()).or_default() += 1;
+            Some(trouble.fault())
+        })));
+        let clients = Clients::embedded(endpoints.http_client());
+        let store = DynamoStore::new(clients.dynamodb.clone(), config);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let real = Self {
+            store,
+            runtime: Some(runtime.expect("a runtime of one thread")),
+            calls: AtomicU64::new(1),
+            trouble,
+            met,
+        };
+        real.ask(schema::create_tables(&clients, config)).expect("tables in memory");
+        real
     }
 
     /// Disturbs the next call.
@@ -120,103 +109,24 @@ impl RealStore {
         self.met.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn ask<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(Arc<DynamoStore>) -> BoxFuture<'static, Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        let (answer, answered) = mpsc::channel();
-        let job: Job = Box::new(move |store| {
-            let call = call(store);
-            Box::pin(async move {
-                let _ = answer.send(call.await);
-            })
-        });
-        self.jobs.send(job).expect("its thread lives as long as the store");
-        answered.recv().expect("every job is answered")
+    /// What the adapter answers.
+    pub(crate) fn ask<T: Send>(&self, call: impl Future<Output = T> + Send) -> T {
+        let runtime = self.runtime.as_ref().expect("it is there until the store is dropped");
+        thread::scope(|scope| {
+            let answer = scope.spawn(|| {
+                // The SDK draws from here the waits between its attempts, and tokens that no two calls may share.
+                fastrand::seed(self.calls.fetch_add(1, Ordering::Relaxed));
+                runtime.block_on(call)
+            });
+            answer.join().expect("the adapter does not panic")
+        })
     }
+}
 
-    pub(crate) fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        let (order, task) = (order.clone(), task.clone());
-        self.ask(|store| Box::pin(async move { store.create(&order, &task).await }))
-    }
-
-    pub(crate) fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        let id = id.clone();
-        self.ask(|store| Box::pin(async move { store.load(&id).await }))
-    }
-
-    pub(crate) fn load_all(&self, ids: &[Id]) -> Result<Vec<Result<Option<Task>, Error>>, Error> {
-        let ids = ids.to_vec();
-        self.ask(|store| Box::pin(async move { Ok(store.load_all(&ids).await) }))
-    }
-
-    pub(crate) fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
-        let task = task.clone();
-        self.ask(move |store| Box::pin(async move { store.save(&task, seen).await }))
-    }
-
-    pub(crate) fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        let task = task.clone();
-        self.ask(move |store| Box::pin(async move { store.rearm(&task, due, token).await }))
-    }
-
-    pub(crate) fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        let cursor = cursor.map(str::to_owned);
-        self.ask(move |store| Box::pin(async move { store.due(shard, now, limit, cursor.as_deref()).await }))
-    }
-
-    pub(crate) fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        let task = task.clone();
-        self.ask(|store| Box::pin(async move { store.order(&task).await }))
-    }
-
-    pub(crate) fn orders(&self, tasks: &[Task]) -> Result<Vec<Result<Option<Order>, Error>>, Error> {
-        let tasks = tasks.to_vec();
-        self.ask(|store| Box::pin(async move { Ok(store.orders(&tasks.iter().collect::<Vec<_>>()).await) }))
-    }
-
-    pub(crate) fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        let workflow = workflow.clone();
-        self.ask(|store| Box::pin(async move { store.put_workflow(&workflow).await }))
-    }
-
-    pub(crate) fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        let hash = hash.clone();
-        self.ask(|store| Box::pin(async move { store.workflow(&hash).await }))
-    }
-
-    pub(crate) fn agents(&self) -> Result<Agents, Error> {
-        self.ask(|store| Box::pin(async move { store.agents().await }))
-    }
-
-    pub(crate) fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        let cursor = cursor.map(str::to_owned);
-        self.ask(move |store| Box::pin(async move { store.attention(limit, cursor.as_deref()).await }))
-    }
-
-    pub(crate) fn set_agent(&self, name: &str, pause: Option<&Pause>) -> Result<(), Error> {
-        let (name, pause) = (name.to_owned(), pause.cloned());
-        self.ask(|store| Box::pin(async move { store.set_agent(&name, pause.as_ref()).await }))
-    }
-
-    pub(crate) fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
-        let (queue, waits) = (queue.to_owned(), waits.clone());
-        self.ask(move |store| Box::pin(async move { store.note_wait(&queue, &waits).await }))
-    }
-
-    pub(crate) fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
-        let (agent, strain, seen) = (agent.to_owned(), strain.clone(), seen.cloned());
-        self.ask(|store| Box::pin(async move { store.save_strain(&agent, &strain, seen.as_ref()).await }))
-    }
-
-    pub(crate) fn read_lease(&self, name: &str) -> Result<Option<Lease>, Error> {
-        let name = name.to_owned();
-        self.ask(|store| Box::pin(async move { Ok(store.read(&name).await?) }))
-    }
-
-    pub(crate) fn replace_lease(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
-        let (lease, seen) = (lease.clone(), seen.cloned());
-        self.ask(|store| Box::pin(async move { Ok(store.replace(&lease, seen.as_ref()).await?) }))
+impl Drop for RealStore {
+    fn drop(&mut self) {
+        // A run ends within a runtime of its own, which may not wait for another one.
+        self.runtime.take().expect("it is dropped once").shutdown_background();
     }
 }
 

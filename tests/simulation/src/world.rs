@@ -12,7 +12,7 @@ use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::{Queues, wait_ms};
 use crate::real::{self, RealStore};
 use crate::services::{Answer, Services};
-use crate::store::{Memory, Store};
+use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
 use agent::{Agent, Runtime, breaker};
 use aws_lambda_events::event::sqs::SqsEvent;
@@ -27,7 +27,7 @@ use shared::message::Request;
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::Error;
+use shared::ports::{AttentionIndex, Error, StateStore};
 use shared::queues;
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
@@ -150,7 +150,7 @@ impl World {
         };
         let config = real::config(plan.shards, plan.classes, pools);
         let store = match plan.is_real_store {
-            true => Store::Real(RealStore::open(config.clone())),
+            true => Store::Real(RealStore::open(&config)),
             false => Store::Memory(Memory::new(options.defect)),
         };
         Self {
@@ -307,7 +307,7 @@ impl World {
     fn check_attention(&self) {
         let (mut found, mut cursor) = (BTreeSet::new(), None);
         loop {
-            match self.store.attention(2, cursor.as_deref()) {
+            match call!(&self.store, attention(2, cursor.as_deref())) {
                 Ok(page) => {
                     found.extend(page.ids);
                     cursor = page.next;
@@ -584,7 +584,7 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
 fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Option<Id>, String)> {
     for (order, resubmissions) in orders {
         let id = id_of(order);
-        let task = match world.store.load(&id) {
+        let task = match call!(&world.store, load(&id)) {
             Ok(Some(task)) => task,
             Ok(None) => return Some((Some(id), "it is not stored".into())),
             Err(error) => return Some((Some(id), error.to_string())),
