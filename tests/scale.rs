@@ -13,7 +13,7 @@ use shared::message::Effect;
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::schedule;
-use shared::task::{MAX_SHARDS, Priority, Submission, Task, moved};
+use shared::task::{MAX_SHARDS, Task, moved};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::file::{Known, parse};
 use shared::workflow::{Hash, Workflow};
@@ -145,16 +145,8 @@ fn tenant_of(k: usize) -> usize {
 impl Synthetic {
     fn new(plan: Plan) -> Self {
         let workflow = parse("one.toml", WORKFLOW, Known { agents: &["x"], inputs: &[] }).unwrap();
-        let submission = Submission {
-            id: Id("ord_0".into()),
-            tenant: "acme".into(),
-            reference: None,
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
         let submitted = plus(epoch(), -SignedDuration::from_hours(1));
-        let new = Task::new(submission, &workflow, submitted);
+        let new = Task::new(contract::submission(Id("ord_0".into())), &workflow, submitted);
         let turn = Turn {
             workflow: &workflow,
             now: submitted,
@@ -398,16 +390,8 @@ impl Report {
 async fn run(plan: Plan) -> Report {
     let store = Synthetic::new(plan);
     let (state, begun) = (Arc::clone(&store.state), store.begun);
-    let config = engine::Config {
-        instance: "v".into(),
-        skew: SignedDuration::from_secs(1),
-        cache: 1,
-        overload_age: SignedDuration::ZERO,
-        clock: Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap())),
-        observer: None,
-        pools: shared::pools::Layout::new(),
-        classes: false,
-    };
+    let clock = Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap()));
+    let config = engine::Config { cache: 1, ..contract::settings("v", clock) };
     let engine = Engine::new(store, Queue(Arc::clone(&state)), config);
     let settings = Settings::new(plan.shards, MINUTE);
     let mut report = Report { bill: Bill::default(), sweeps: Vec::new(), ahead: 0, failed: 0, took: Duration::ZERO };

@@ -2,24 +2,21 @@
 //! store in memory that records its calls, answers as configured, and yields at each call.
 
 use crate::support::*;
-use contract::memory::MemoryStore;
-use jiff::Timestamp;
+use contract::memory::{Behind, Between};
 use serde_json::json;
-use shared::control::Agents;
 use shared::decision::{Event, Kept};
-use shared::engine::{Config, Engine, Handled};
+use shared::engine::{Engine, Handled};
 use shared::message::{Effect, Reply};
-use shared::order::{Id, Order};
+use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, Error, Messenger, Saved};
 use shared::task::Task;
-use shared::workflow::{Hash, Workflow};
+use shared::workflow::Workflow;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
-struct Store {
-    memory: MemoryStore,
+struct Network {
     /// Reads, as `load_all ord_1 ord_2`.
     asked: Mutex<Vec<String>>,
     /// The order whose task or input cannot be read.
@@ -28,77 +25,32 @@ struct Store {
     late: AtomicUsize,
 }
 
-impl Store {
-    async fn ask(&self, what: &str, ids: impl Iterator<Item = &Id>) {
-        tokio::task::yield_now().await;
-        let ids: Vec<_> = ids.map(|id| id.0.as_str()).collect();
-        self.asked.lock().unwrap().push(format!("{what} {}", ids.join(" ")).trim_end().to_owned());
-    }
+type Store = Behind<Network>;
 
+impl Network {
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
-
-    fn works_for(&self, id: &Id) -> Result<(), Error> {
-        let is_broken = self.broken.lock().unwrap().as_ref() == Some(id);
-        if is_broken { Err(Error::Unavailable { what: id.0.clone(), source: "503".into() }) } else { Ok(()) }
-    }
 }
 
-impl StateStore for Store {
-    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        self.ask("load", [id].into_iter()).await;
-        self.memory.load(id).await
-    }
-
-    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
-        self.ask("load_all", ids.iter()).await;
-        let tables = self.memory.tables();
-        ids.iter().map(|id| self.works_for(id).map(|()| tables.tasks.get(id).cloned())).collect()
-    }
-
-    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        self.ask("order", [&task.id].into_iter()).await;
-        self.memory.order(task).await
-    }
-
-    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        self.ask("orders", tasks.iter().map(|task| &task.id)).await;
-        let tables = self.memory.tables();
-        tasks.iter().map(|task| self.works_for(&task.id).map(|()| tables.orders.get(&task.id).cloned())).collect()
-    }
-
-    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        self.ask("workflow", [].into_iter()).await;
-        self.memory.workflow(hash).await
-    }
-
-    async fn agents(&self) -> Result<Agents, Error> {
-        self.ask("agents", [].into_iter()).await;
-        Ok(Agents::default())
-    }
-
-    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        self.memory.create(order, task).await
-    }
-
-    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
+impl Between for Network {
+    async fn call(&self, method: &'static str, orders: &[&Id]) -> Result<(), Error> {
         tokio::task::yield_now().await;
-        let saved = self.memory.save(task, seen).await?;
+        if !["create", "save", "rearm", "due"].contains(&method) {
+            let ids: Vec<_> = orders.iter().map(|id| id.0.as_str()).collect();
+            self.asked.lock().unwrap().push(format!("{method} {}", ids.join(" ")).trim_end().to_owned());
+        }
+        Ok(())
+    }
+
+    fn each(&self, order: &Id) -> Result<(), Error> {
+        let is_broken = self.broken.lock().unwrap().as_ref() == Some(order);
+        if is_broken { Err(Error::Unavailable { what: order.0.clone(), source: "503".into() }) } else { Ok(()) }
+    }
+
+    fn saved(&self, _: &Task, saved: Saved) -> Result<Saved, Error> {
         self.late.fetch_add(usize::from(saved != Saved::Applied), Ordering::Relaxed);
         Ok(saved)
-    }
-
-    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        self.memory.rearm(task, due, token).await
-    }
-
-    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        self.memory.due(shard, now, limit, cursor).await
-    }
-
-    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        self.memory.put_workflow(workflow).await
     }
 }
 
@@ -148,18 +100,7 @@ impl World {
     }
 
     fn instance(&self, name: &str) -> Instance {
-        let now = Arc::clone(&self.now);
-        let config = Config {
-            instance: name.into(),
-            skew: SKEW,
-            cache: 100,
-            overload_age: secs(30),
-            clock: Arc::new(move || at(now.load(Ordering::Relaxed))),
-            observer: None,
-            pools: Layout::new(),
-            classes: false,
-        };
-        Engine::new(Arc::clone(&self.store), Arc::clone(&self.queue), config)
+        instance(name, &self.store, &self.queue, &self.now, Layout::new())
     }
 
     fn sent(&self) -> Vec<(String, i64)> {
@@ -236,7 +177,7 @@ async fn an_input_that_cannot_be_read_holds_up_its_own_requests_only() {
     // Claimed by another instance, whose requests are re-sent by the instance that gets the redelivery.
     engine.handle(wakes(1..=3)).await;
     world.sent();
-    world.store.memory.tables().orders.remove(&id(2));
+    world.store.tables().orders.remove(&id(2));
     let answers = world.instance("t").handle(wakes([1, 2, 2, 3])).await;
     assert_eq!(words(&answers), ["kept", "corrupt", "corrupt", "kept"]);
     assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);

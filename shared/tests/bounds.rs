@@ -6,7 +6,7 @@ use crate::support::*;
 use contract::memory::MemoryStore;
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, Refusal, What};
-use shared::engine::{Config, Engine, Handled};
+use shared::engine::{Engine, Handled};
 use shared::history::{self, Entry, Kind};
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
 use shared::operator::{MAX_INPUT, Outcome as Answer};
@@ -86,18 +86,7 @@ impl World {
     }
 
     fn instance(&self, name: &str) -> Instance {
-        let now = Arc::clone(&self.now);
-        let config = Config {
-            instance: name.into(),
-            skew: SKEW,
-            cache: 10,
-            overload_age: secs(30),
-            clock: Arc::new(move || at(now.load(Ordering::Relaxed))),
-            observer: None,
-            pools: Layout::new(),
-            classes: false,
-        };
-        Engine::new(Arc::clone(&self.store), Arc::clone(&self.network), config)
+        instance(name, &self.store, &self.network, &self.now, Layout::new())
     }
 
     fn task(&self) -> Task {

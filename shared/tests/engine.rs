@@ -4,18 +4,16 @@
 //! fails), and yield at each call, so that instances interleave. Nothing sleeps; the clock is a number.
 
 use crate::support::*;
-use contract::memory::MemoryStore;
-use jiff::Timestamp;
+use contract::memory::{Behind, Between, MemoryStore};
 use serde_json::json;
-use shared::control::Agents;
 use shared::decision::{Event, Kept};
-use shared::engine::{Clock, Config, Engine, Handled};
+use shared::engine::{Engine, Handled};
 use shared::message::{Effect, Outcome, Reply};
-use shared::order::{Id, Order};
+use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, Error, Messenger, Saved};
 use shared::task::{ProcessState, Task};
-use shared::workflow::{Hash, Workflow};
+use shared::workflow::Workflow;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -31,8 +29,7 @@ enum Fault {
 }
 
 #[derive(Default)]
-struct Store {
-    memory: MemoryStore,
+struct Network {
     /// Faults of the next saves of one task.
     faults: Mutex<Vec<(Id, Fault)>>,
     /// Version and LockedBy of every applied save.
@@ -42,11 +39,9 @@ struct Store {
     knows_no_agents: AtomicBool,
 }
 
-impl Store {
-    fn get(&self, id: &str) -> Task {
-        self.memory.tables().tasks[&Id(id.into())].clone()
-    }
+type Store = Behind<Network>;
 
+impl Network {
     fn fail(&self, id: &str, fault: Fault) {
         self.faults.lock().unwrap().push((Id(id.into()), fault));
     }
@@ -60,32 +55,28 @@ fn unavailable_store() -> Error {
     Error::Unavailable { what: "the store".into(), source: "503".into() }
 }
 
-impl StateStore for Store {
-    async fn agents(&self) -> Result<Agents, Error> {
-        if self.knows_no_agents.load(Ordering::Relaxed) { Err(unavailable_store()) } else { Ok(Agents::default()) }
-    }
-
-    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
+impl Between for Network {
+    async fn call(&self, method: &'static str, orders: &[&Id]) -> Result<(), Error> {
         tokio::task::yield_now().await;
-        self.memory.create(order, task).await
-    }
-
-    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        tokio::task::yield_now().await;
-        self.loads.fetch_add(1, Ordering::Relaxed);
-        self.memory.load(id).await
-    }
-
-    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
-        tokio::task::yield_now().await;
-        let fault = {
-            let mut faults = self.faults.lock().unwrap();
-            faults.iter().position(|(id, _)| *id == task.id).map(|i| faults.remove(i).1)
+        let is_refused = match method {
+            "load" | "load_all" => {
+                self.loads.fetch_add(orders.len(), Ordering::Relaxed);
+                false
+            }
+            "save" => {
+                let mut faults = self.faults.lock().unwrap();
+                let first = faults.iter().position(|(id, _)| id == orders[0]);
+                first.filter(|n| faults[*n].1 == Fault::Unavailable).map(|n| faults.remove(n)).is_some()
+            }
+            "agents" => self.knows_no_agents.load(Ordering::Relaxed),
+            _ => false,
         };
-        if fault == Some(Fault::Unavailable) {
-            return Err(unavailable_store());
-        }
-        let saved = self.memory.save(task, seen).await?;
+        if is_refused { Err(unavailable_store()) } else { Ok(()) }
+    }
+
+    fn saved(&self, task: &Task, saved: Saved) -> Result<Saved, Error> {
+        let mut faults = self.faults.lock().unwrap();
+        let fault = faults.iter().position(|(id, _)| *id == task.id).map(|n| faults.remove(n).1);
         if saved != Saved::Applied {
             return Ok(saved);
         }
@@ -95,28 +86,6 @@ impl StateStore for Store {
             Some(Fault::AnswerLost) => Ok(Saved::Conflict(Some(Box::new(task.clone())))),
             Some(Fault::AppliedThenUnavailable | Fault::Unavailable) => Err(unavailable_store()),
         }
-    }
-
-    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        tokio::task::yield_now().await;
-        self.memory.rearm(task, due, token).await
-    }
-
-    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        self.memory.due(shard, now, limit, cursor).await
-    }
-
-    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        self.memory.order(task).await
-    }
-
-    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        self.memory.put_workflow(workflow).await
-    }
-
-    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        tokio::task::yield_now().await;
-        self.memory.workflow(hash).await
     }
 }
 
@@ -202,19 +171,7 @@ impl World {
     }
 
     fn instance_with(&self, name: &str, pools: Layout) -> Instance {
-        let now = Arc::clone(&self.now);
-        let clock: Clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
-        let config = Config {
-            instance: name.into(),
-            skew: SKEW,
-            cache: 100,
-            overload_age: secs(30),
-            clock,
-            observer: None,
-            pools,
-            classes: false,
-        };
-        Engine::new(Arc::clone(&self.store), Arc::clone(&self.queues), config)
+        instance(name, &self.store, &self.queues, &self.now, pools)
     }
 
     fn at(&self, ms: i64) {
@@ -528,7 +485,7 @@ async fn a_failing_neighbour_takes_nobody_along() {
     let world = World::new(ONE, 4).await;
     let engine = world.instance("s1");
     world.store.fail("ord_2", Fault::Unavailable);
-    world.store.memory.tables().orders.remove(&id("ord_3"));
+    world.store.tables().orders.remove(&id("ord_3"));
     world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.task_id.0 == "ord_4")));
     let answers = engine.handle((1..=5).map(|n| wake(&format!("ord_{n}"))).collect()).await;
     let good: Vec<_> = answers.iter().map(Result::is_ok).collect();
@@ -712,7 +669,7 @@ async fn a_rearm_does_not_stop_a_scheduler_that_remembers_the_task() {
 #[tokio::test]
 async fn a_task_without_its_workflow_is_reported_and_not_lost() {
     let world = World::new(ONE, 1).await;
-    world.store.memory.tables().workflows.clear();
+    world.store.tables().workflows.clear();
     let error = one(&world.instance("s1"), wake("ord_1")).await.unwrap_err();
     assert!(error.to_string().contains("definition is missing"), "{error}");
     assert_eq!(world.store.get("ord_1").version, 0);

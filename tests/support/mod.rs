@@ -1,5 +1,4 @@
 //! What the tests of the whole share: short workflows, the whole system in memory, and bounded waits.
-#![allow(dead_code)]
 
 pub mod page;
 pub mod world;

@@ -1,7 +1,7 @@
 //! Goal: work stored with one call is run by exactly one worker at a time, retried by its ladder, and ends done or in
 //! history. Method: real workers over a store in memory in virtual time; the same over DynamoDB at the embedded endpoints.
 
-use contract::memory::MemoryStore;
+use contract::memory::{Behind, Between};
 use jiff::{SignedDuration, Timestamp};
 use retry_queue::{
     Answer, CancellationToken, Enqueued, Entry, Error, Handlers, Id, Policy, RetryQueue, RetryWorker, Settings, Shards,
@@ -9,64 +9,37 @@ use retry_queue::{
 };
 use serde_json::{Value, json};
 use shared::engine::Clock;
-use shared::order::Order;
-use shared::ports::{AttentionIndex, Created, DuePage, Saved, StateStore};
+use shared::ports::StateStore;
 use shared::step::State;
 use shared::task::{ProcessState, Task};
-use shared::workflow::{Hash, Workflow};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The store in memory behind a network: others get their turn; and how much was asked of the due index at once.
-#[derive(Clone, Default)]
-struct Memory(Arc<MemoryStore>, Arc<Mutex<Vec<u32>>>);
+/// A network between the queue and its store: others get their turn. And how much was asked of the due index at once.
+#[derive(Default)]
+struct Network(Mutex<Vec<u32>>);
 
-impl Memory {
-    fn tasks(&self) -> Vec<Task> {
-        self.0.tables().tasks.values().cloned().collect()
+impl Between for Network {
+    fn page(&self, limit: u32) {
+        self.0.lock().unwrap().push(limit);
     }
 
-    fn live(&self) -> usize {
-        self.tasks().iter().filter(|t| t.due.is_some()).count()
+    async fn call(&self, _: &'static str, _: &[&Id]) -> Result<(), Error> {
+        tokio::task::yield_now().await;
+        Ok(())
     }
 }
 
-impl StateStore for Memory {
-    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        self.0.create(order, task).await
-    }
-    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        tokio::task::yield_now().await;
-        self.0.load(id).await
-    }
-    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
-        tokio::task::yield_now().await;
-        self.0.save(task, seen).await
-    }
-    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        self.0.rearm(task, due, token).await
-    }
-    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        self.1.lock().unwrap().push(limit);
-        self.0.due(shard, now, limit, cursor).await
-    }
-    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        self.0.order(task).await
-    }
-    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        self.0.put_workflow(workflow).await
-    }
-    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        self.0.workflow(hash).await
-    }
+type Memory = Arc<Behind<Network>>;
+
+fn tasks(store: &Memory) -> Vec<Task> {
+    store.tables().tasks.values().cloned().collect()
 }
 
-impl AttentionIndex for Memory {
-    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        self.0.attention(limit, cursor).await
-    }
+fn live(store: &Memory) -> usize {
+    tasks(store).iter().filter(|t| t.due.is_some()).count()
 }
 
 #[tokio::test]
@@ -126,7 +99,7 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
         assert_eq!(*key, runs_of_a_day[0].2, "all attempts carry one key");
     }
     assert_eq!(runs_of_a_day.len(), 6);
-    assert_eq!(store.live(), 0, "it has left the live set");
+    assert_eq!(live(&store), 0, "it has left the live set");
     assert_eq!(*told.lock().unwrap(), std::slice::from_ref(&id));
 
     let (history, _) = queue.history(10, None).await.unwrap();
@@ -156,7 +129,7 @@ async fn what_goes_to_history_while_the_worker_stops_is_told() {
         })
         .on_history(move |alert| heard.lock().unwrap().push(alert.order_id.clone()));
     run_for(&worker, Duration::from_secs(2)).await;
-    let task = store.tasks().remove(0);
+    let task = tasks(&store).remove(0);
     assert_eq!((task.process_state(), task.alert), (ProcessState::Error, None));
     assert_eq!(*told.lock().unwrap(), [id]);
 }
@@ -172,14 +145,14 @@ async fn what_goes_to_history_stays_owed_until_the_callback_has_returned() {
         .on("mail", |_| async { Err("boom".into()) })
         .on_history(move |_| {
             let mut owed = seen.lock().unwrap();
-            owed.push(inner.tasks()[0].alert.is_some());
+            owed.push(tasks(&inner)[0].alert.is_some());
             let times = owed.len();
             drop(owed);
             assert!(times > 2, "the pager is away");
         });
     run_for(&worker, Duration::from_secs(10 * MINUTE)).await;
     assert_eq!(*owed.lock().unwrap(), [true, true, true], "told until it was heard, owed each time, and not once more");
-    assert_eq!((store.tasks()[0].alert.clone(), store.live()), (None, 0));
+    assert_eq!((tasks(&store)[0].alert.clone(), live(&store)), (None, 0));
 }
 
 // With two workers on one queue the one that stops takes nothing away from the other.
@@ -194,7 +167,7 @@ async fn a_worker_that_stops_leaves_the_other_its_work() {
     };
     let minute = Duration::from_secs(MINUTE);
     tokio::join!(run_for(&one, minute), run_for(&other, Duration::from_secs(5)), later);
-    let task = store.tasks().remove(0);
+    let task = tasks(&store).remove(0);
     assert_eq!((task.process_state(), task.steps[0].attempt, task.failure_count()), (ProcessState::Processed, 1, 0));
 }
 
@@ -207,7 +180,7 @@ async fn success_leaves_the_live_set() {
         Ok(if job.attempt < 3 { Answer::Failure("busy".into()) } else { Answer::Success })
     });
     run_for(&worker, Duration::from_secs(10 * MINUTE)).await;
-    let task = store.tasks().remove(0);
+    let task = tasks(&store).remove(0);
     assert_eq!((task.process_state(), task.due, task.steps[0].attempt), (ProcessState::Processed, None, 3));
     assert!(queue.history(10, None).await.unwrap().0.is_empty());
 }
@@ -241,7 +214,7 @@ async fn an_exception_goes_straight_to_history_unless_the_strategy_says_otherwis
                 Ok(Answer::Success)
             });
         run_for(&worker, DAY).await;
-        for task in store.tasks() {
+        for task in tasks(&store) {
             assert_eq!((task.steps[0].attempt, task.process_state()), (attempts, state), "{}", task.workflow);
             assert_eq!(task.due, None);
         }
@@ -290,7 +263,7 @@ async fn the_due_query_keeps_to_time_handler_shard_and_number() {
     let (at, last) = runs.last().unwrap();
     assert_eq!(*last, late);
     assert!(*at - begun >= Duration::from_secs(20 * MINUTE) && *at - begun <= Duration::from_secs(20 * MINUTE + 2));
-    assert!(store.1.lock().unwrap().iter().all(|limit| *limit == 3));
+    assert!(store.0.lock().unwrap().iter().all(|limit| *limit == 3));
     assert_eq!(Strategies::default().per_poll, 1000);
     for (n, pair) in runs[..10].chunks(3).enumerate() {
         assert!(pair.iter().all(|(at, _)| at.duration_since(begun).as_secs() == n as u64), "three a poll");
@@ -304,7 +277,7 @@ async fn one_key_is_one_unit_of_work() {
     let entry = Entry { handler: "mail".into(), key: Some("k".into()), ..Entry::default() };
     let Enqueued::New(id) = queue.enqueue_entry(entry.clone()).await.unwrap() else { panic!() };
     assert_eq!(queue.enqueue_entry(entry).await.unwrap(), Enqueued::Known(id));
-    assert_eq!(store.tasks().len(), 1);
+    assert_eq!(tasks(&store).len(), 1);
 }
 
 // B7, E5: many workers at once, some of which die: every task is done, each attempt is run by one worker.
@@ -337,7 +310,7 @@ async fn of_many_workers_exactly_one_runs_each_attempt_and_the_dead_are_followed
         all.spawn(work);
     }
     all.join_all().await;
-    assert!(store.tasks().iter().all(|t| t.process_state() == ProcessState::Processed));
+    assert!(tasks(&store).iter().all(|t| t.process_state() == ProcessState::Processed));
     let runs = runs.lock().unwrap();
     assert!(runs.values().all(|n| *n == 1), "an attempt was run twice");
     assert!(runs.len() > 200, "the dead workers' tasks were run again");

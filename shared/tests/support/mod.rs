@@ -1,20 +1,23 @@
 //! One task on a bench: events go in, and record and effects come out as short lines that a table can hold.
-#![allow(dead_code, reason = "each test program uses its own part of the bench")]
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::control::Agents;
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
+use shared::engine::{self, Engine};
 use shared::mend;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::{Id, Order};
-use shared::pools::Pools;
+use shared::pools::{Layout, Pools};
+use shared::ports::{Messenger, StateStore};
 use shared::scheduler::schedule;
 use shared::step::{Direction, State};
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// How far apart clocks may be, here.
 pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
@@ -97,14 +100,22 @@ pub fn at(ms: i64) -> Timestamp {
 }
 
 pub fn submission(id: &str, reply_queue: bool) -> Submission {
-    Submission {
-        id: Id(id.into()),
-        tenant: "acme".into(),
-        reference: Some("r-1".into()),
-        reply_queue: reply_queue.then(|| "acme".into()),
-        priority: Priority::Normal,
-        shard: 0,
-    }
+    let reply_queue = reply_queue.then(|| "acme".into());
+    Submission { reference: Some("r-1".into()), reply_queue, ..contract::submission(Id(id.into())) }
+}
+
+/// An instance over a store and a messenger, by a clock that counts milliseconds since the task was created.
+pub fn instance<S: StateStore, M: Messenger>(
+    name: &str,
+    store: &Arc<S>,
+    messenger: &Arc<M>,
+    now: &Arc<AtomicI64>,
+    pools: Layout,
+) -> Engine<Arc<S>, Arc<M>> {
+    let now = Arc::clone(now);
+    let clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
+    let config = engine::Config { overload_age: secs(30), pools, ..contract::settings(name, clock) };
+    Engine::new(Arc::clone(store), Arc::clone(messenger), config)
 }
 
 /// The order of a task made by [`submission`], whose input says its number.

@@ -11,11 +11,15 @@ pub mod messenger;
 pub mod store;
 
 use serde_json::json;
+use shared::engine::{self, Clock};
 use shared::order::{Id, Order};
+use shared::pools::Layout;
 use shared::task::{Priority, Submission, Task};
-use shared::time::Timestamp;
+use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -74,15 +78,41 @@ pub fn pair(name: &str, shard: u16) -> (Order, Task) {
         created_at: at(0),
         input,
     };
-    let submission = Submission {
-        id,
-        tenant: "tenant".into(),
-        reference: Some("reference".into()),
-        reply_queue: None,
-        priority: Priority::Normal,
-        shard,
-    };
+    let submission =
+        Submission { tenant: "tenant".into(), reference: Some("reference".into()), shard, ..submission(id) };
     (order, Task::new(submission, &workflow(), at(0)))
+}
+
+/// A submission of the tenant `acme`, with nothing else to say.
+#[must_use]
+pub fn submission(id: Id) -> Submission {
+    let (tenant, priority) = ("acme".into(), Priority::Normal);
+    Submission { id, tenant, reference: None, reply_queue: None, priority, shard: 0 }
+}
+
+/// An engine that takes every order, whose clocks may be a second apart.
+#[must_use]
+pub fn settings(instance: &str, clock: Clock) -> engine::Config {
+    engine::Config {
+        instance: instance.into(),
+        skew: SignedDuration::from_secs(1),
+        cache: 100,
+        overload_age: SignedDuration::ZERO,
+        clock,
+        observer: None,
+        pools: Layout::new(),
+        classes: false,
+    }
+}
+
+/// A clock that is a number of milliseconds.
+///
+/// # Panics
+/// Beyond the calendar.
+#[must_use]
+pub fn clock(now: &Arc<AtomicI64>) -> Clock {
+    let now = Arc::clone(now);
+    Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).expect("within the calendar"))
 }
 
 /// The task as a later save leaves it.

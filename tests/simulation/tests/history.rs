@@ -6,7 +6,6 @@ use shared::message::Effect;
 use shared::order::Id;
 use shared::step::State;
 use shared::task::{Phase, Task};
-use shared::task::{Priority, Submission};
 use shared::workflow::Workflow;
 use std::sync::Arc;
 use stepwarden_simulation::history::{History, Rule};
@@ -16,15 +15,7 @@ fn workflow() -> Arc<Workflow> {
 }
 
 fn task() -> Task {
-    let new = Submission {
-        id: Id::derive("a", "b"),
-        tenant: "a".into(),
-        reference: None,
-        reply_queue: None,
-        priority: Priority::Normal,
-        shard: 0,
-    };
-    Task::new(new, &workflow(), Timestamp::UNIX_EPOCH)
+    Task::new(contract::submission(Id::derive("a", "b")), &workflow(), Timestamp::UNIX_EPOCH)
 }
 
 fn rules(history: &History) -> Vec<Rule> {

@@ -1,15 +1,14 @@
 //! The operator routes over embedded endpoints, for tests: tables, queues and bus in memory, a clock that is a number, and orders that
 //! the engine's own events drive.
-#![allow(dead_code)]
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use operator::Operator;
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::engine::{Clock, Handled};
+use shared::engine::Handled;
 use shared::message::{Outcome, Reply};
 use shared::order::{Id, Order};
-use shared::task::{Priority, ProcessState, Submission, Task};
+use shared::task::{ProcessState, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
@@ -77,11 +76,7 @@ impl World {
         let mut config = Config::from_lookup(lookup).unwrap();
         config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
         let now = Arc::new(AtomicI64::new(START));
-        let clock: Clock = {
-            let now = Arc::clone(&now);
-            Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
-        };
-        let engine = Arc::new(engine(&config, &clients, clock));
+        let engine = Arc::new(engine(&config, &clients, contract::clock(&now)));
         let workflow = parse("sample.toml", WORKFLOW, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
         engine.use_workflow(&workflow).await.unwrap();
         let operator = Operator::new(engine, &clients, &config, vec!["supervisor".into()]);
@@ -103,12 +98,10 @@ impl World {
     pub async fn submit_to(&self, workflow: &Workflow, key: &str, tenant: &str) -> Id {
         let id = Id::derive(tenant, key);
         let submission = Submission {
-            id: id.clone(),
             tenant: tenant.into(),
             reference: Some(key.into()),
             reply_queue: Some("shop".into()),
-            priority: Priority::Normal,
-            shard: 0,
+            ..contract::submission(id.clone())
         };
         let task = Task::new(submission, workflow, self.now());
         let order = Order {

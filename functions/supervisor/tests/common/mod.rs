@@ -5,11 +5,11 @@ use serde_json::json;
 use shared::engine::{self, Engine};
 use shared::order::{Id, Order};
 use shared::ports::{Messenger, StateStore};
-use shared::task::{Priority, Submission, Task};
+use shared::task::{Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 use stepwarden_aws::{Clients, Config, schema};
 use stepwarden_embedded::Endpoints;
@@ -32,23 +32,15 @@ pub fn workflow() -> Workflow {
 
 /// An order and its task.
 pub fn order(id: Id, shard: u16, now: Timestamp) -> (Order, Task) {
-    let submission = Submission {
-        id: id.clone(),
-        tenant: "acme".into(),
-        reference: None,
-        reply_queue: None,
-        priority: Priority::Normal,
-        shard,
-    };
     let order = Order {
         idempotency_key: id.0.clone(),
-        id,
+        id: id.clone(),
         tenant: "acme".into(),
         hash: String::new(),
         created_at: now,
         input: json!({}),
     };
-    (order, Task::new(submission, &workflow(), now))
+    (order, Task::new(Submission { shard, ..contract::submission(id) }, &workflow(), now))
 }
 
 /// An instance whose wall clock is `ahead_ms` ahead of `now`.
@@ -59,20 +51,9 @@ pub fn engine<S: StateStore, M: Messenger>(
     now: &Arc<AtomicI64>,
     ahead_ms: i64,
 ) -> Engine<S, M> {
-    let now = Arc::clone(now);
-    let clock: engine::Clock = Arc::new(move || {
-        Timestamp::from_millisecond(now.load(Ordering::Relaxed) + ahead_ms).expect("within the calendar")
-    });
-    let config = engine::Config {
-        instance: name.into(),
-        skew: SKEW,
-        cache: 1,
-        overload_age: SignedDuration::ZERO,
-        clock,
-        observer: None,
-        pools: shared::pools::Layout::new(),
-        classes: false,
-    };
+    let clock = contract::clock(now);
+    let ahead = SignedDuration::from_millis(ahead_ms);
+    let config = engine::Config { cache: 1, ..contract::settings(name, Arc::new(move || clock() + ahead)) };
     Engine::new(store, queues, config)
 }
 

@@ -1,5 +1,4 @@
 //! A lease store that can be away, silent, or lose answers; clocks that follow tokio's; a place where acts are recorded.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use jiff::{SignedDuration, Timestamp};
 use leader::memory::MemoryLeases;

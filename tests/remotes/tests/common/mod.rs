@@ -1,7 +1,5 @@
 //! The services on a loopback port of their own, and a client that speaks to them.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::path::Path;
 use std::time::Duration;
 
