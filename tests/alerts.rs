@@ -102,7 +102,7 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
 
 // J1: a sweep that was cut short says nothing of an agent: a part of it is not all of it.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_cut_short_strains_nobody() {
+async fn a_sweep_cut_short_marks_no_agent_as_strained() {
     let world = world(50).await;
     claimed(&world, "a", 12).await;
     // Looked after once, before they expire: now they are in the part that is swept first.
@@ -159,7 +159,7 @@ async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
 
 // J1: too few tasks are chance, whatever part of the sweep they are; and the guard can be told how few, or switched off.
 #[tokio::test(start_paused = true)]
-async fn few_tasks_are_no_strain() {
+async fn a_few_tasks_are_not_strain() {
     for (n, least, is_strained) in [(9, 10, false), (10, 10, true), (10, 11, false), (10, 0, false)] {
         let world = world(50).await;
         claimed(&world, "a", n).await;
@@ -174,7 +174,7 @@ async fn few_tasks_are_no_strain() {
 
 // J1: a fifth of the sweep is not too much; one more is.
 #[tokio::test(start_paused = true)]
-async fn a_fifth_of_a_sweep_is_no_strain_and_more_is() {
+async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
     for (silent, is_strained) in [(10, false), (11, true)] {
         let world = world(50).await;
         let engine = world.engine("v", 1, None);

@@ -410,7 +410,7 @@ fn get(path: &str, query: &str, headers: Value) -> aws_lambda_events::event::api
 
 // B9: a long poll answers when there is something to say, in its time at the latest, and asks the store less and less.
 #[tokio::test(start_paused = true)]
-async fn a_long_poll_waits_for_a_change_and_no_longer_than_it_was_told() {
+async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     let world = World::start(&[three_noops("60s")], None).await;
     let id = world.accept("noops", "key", json!({})).await;
     let path = format!("/orders/{id}");

@@ -118,7 +118,7 @@ async fn each_outcome_means_what_the_page_says() {
 
 // A3, D3: silence, and what comes after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_late_or_doubled_changes_nothing() {
+async fn late_and_duplicate_replies_change_nothing() {
     let (whole, id) = start("1s").await;
     // Silent: the supervisor gives the step back, and the next attempt has the same key.
     let (late, _) = request(&whole).await;
@@ -140,7 +140,7 @@ async fn what_is_late_or_doubled_changes_nothing() {
 
 // C5: what is no reply is kept for a person and holds up nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_reply_is_set_aside() {
+async fn a_message_that_is_not_a_reply_is_set_aside() {
     let (whole, id) = start("30s").await;
     let (asked, _) = request(&whole).await;
     let bad = [
@@ -161,7 +161,7 @@ async fn what_is_no_reply_is_set_aside() {
 
 // An agent that is not there: nothing is taken from its queue by anybody else.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_else_takes_an_external_agents_requests() {
+async fn no_built_in_agent_takes_an_external_agents_requests() {
     let (whole, id) = start("30s").await;
     let seen = whole.task_once(&id, "asked", |task| count(task, Kind::Claimed, WRAP) == 1).await;
     until("the request is there", async || (whole.queued(&format!("agent-{EXTERNAL}")) == 1).then_some(())).await;

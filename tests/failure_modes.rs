@@ -9,7 +9,7 @@ const FAULTS: [&str; 4] = ["tests/system.rs", "tests/poison.rs", "tests/race.rs"
 /// Tests of those files that inject no fault.
 const NO_FAULT: [&str; 4] = [
     "orders_submitted_over_http_are_processed",
-    "the_submitter_is_told_of_every_step_on_its_own_queue",
+    "the_submitter_gets_a_notice_of_every_step_on_its_own_queue",
     "independent_steps_run_side_by_side_and_dependent_ones_wait",
     "the_workflow_of_these_tests_has_the_shape_of_the_reference",
 ];

@@ -338,7 +338,7 @@ async fn overwrite(whole: &Whole, id: &Id, record: &str) {
 
 // A damaged record is an error of its own, for that order and for no other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_record_is_no_outage() {
+async fn a_damaged_record_is_not_an_outage() {
     let service = Service::start().await;
     let whole = Whole::start(&[service.workflow()]).await;
     let order = r#"{"workflow": "odd", "input": {"n": 1}}"#;

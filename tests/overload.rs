@@ -141,7 +141,7 @@ async fn orders_are_refused_while_replies_wait_too_long() {
 // J1: a delayed Wake is as old as its delay, and a message that comes again as old as its first delivery: neither tells
 // anything about the queue.
 #[tokio::test(start_paused = true)]
-async fn a_delay_and_a_second_delivery_are_no_load() {
+async fn delays_and_redeliveries_do_not_count_as_load() {
     let (world, scheduler) = world().await;
     let id = try_submit(&world, "noops", "a").await.unwrap();
     // Received by somebody who died.

@@ -147,7 +147,7 @@ async fn a_store_that_fails_for_one_record_fails_only_that_record() {
 
 // E6: a message about an item that can never be read as a task is set aside, not tried until the platform gives it up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_about_what_is_no_task_is_set_aside() {
+async fn a_message_about_an_unknown_task_is_set_aside() {
     let world = World::with_trip().await;
     let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let definition = format!("workflow#{}", world.task(&id).await.workflow_hash);
@@ -162,7 +162,7 @@ async fn a_message_about_what_is_no_task_is_set_aside() {
 
 // E6: the same for submissions by message.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submission_that_the_store_fails_comes_again_and_its_neighbours_are_accepted() {
+async fn a_submission_that_the_store_fails_is_redelivered_and_its_neighbours_are_accepted() {
     let world = World::with_trip().await;
     let body = |key: &str| json!({"idempotency_key": key, "workflow": "trip", "input": {"k": key}}).to_string();
     let (a, b) = (body("a"), body("b"));
@@ -181,7 +181,7 @@ async fn a_submission_that_the_store_fails_comes_again_and_its_neighbours_are_ac
 
 // E6: what cannot be set aside for now comes again, alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_cannot_be_set_aside_now_comes_again() {
+async fn a_message_that_cannot_be_set_aside_is_redelivered() {
     let world = World::with_trip().await;
     let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let good = wake(&id.0);

@@ -90,7 +90,7 @@ async fn a_step_tried_in_two_pools_has_one_effect() {
 
 // J3: with no pool well, orders wait, and go through when one of them is.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_no_pool_well_nothing_is_lost() {
+async fn with_no_healthy_pool_nothing_is_lost() {
     let whole = two_pools("500ms", &[]).await;
     whole.fault(Service::Payment, ServiceFaults { outage: true, ..ServiceFaults::default() });
     let ids = whole.submit_many("trip", 6).await;

@@ -132,7 +132,7 @@ fn every_id_that_a_test_cites_is_a_requirement() {
 }
 
 #[test]
-fn citations_are_told_from_other_words_and_from_invariants() {
+fn citations_are_distinguished_from_other_words_and_invariants() {
     for (comment, all, first) in [
         (" D4, D10: an agent that is down", vec!["D4", "D10"], vec!["D4", "D10"]),
         (" E2, D3, I4 of the protocol.", vec!["E2", "D3"], vec!["E2", "D3"]),

@@ -525,7 +525,7 @@ fn shards_are_what_a_larger_function_needs() {
 // B7: what a partition refuses is found by a later sweep, and no order twice: a shard whose partition takes less than the
 // supervisor gives it costs time and no Wake.
 #[test]
-fn what_a_partition_refuses_is_found_again() {
+fn what_a_partition_refuses_is_found_by_a_later_sweep() {
     let plan = Plan { shards: 1, memory_mb: WHOLE_MB, writes: 20.0, ..usual(open() / 20) };
     let report = simulate(plan);
     assert!(report.bill.throttled > 0 && report.failed > 0, "{:?}, {} failed", report.bill, report.failed);

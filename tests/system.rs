@@ -76,7 +76,7 @@ async fn orders_submitted_over_http_are_processed() {
 
 // F1: the submitter's queue gets received, each step and completed, with its own reference and a rising number.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_submitter_is_told_of_every_step_on_its_own_queue() {
+async fn the_submitter_gets_a_notice_of_every_step_on_its_own_queue() {
     let whole = start().await;
     let body = json!({"workflow": "trip", "reference": "mine", "reply_queue": "shop", "input": {"total_cents": 1}});
     let id = whole.submit("told", &body).await;
@@ -122,7 +122,7 @@ async fn independent_steps_run_side_by_side_and_dependent_ones_wait() {
 
 // A2, A4, B4, E3: what passes by itself is tried again by the agent.
 #[tokio::test(flavor = "multi_thread")]
-async fn transient_failures_are_tried_again() {
+async fn transient_failures_are_retried() {
     let (whole, tasks) = healed(ServiceFaults { transient: 1.0, ..none() }, &[Fault::Unavailable]).await;
     assert!(whole.system.remotes.counts()[&Service::Payment].calls > tasks.len() as u64);
 }
@@ -152,7 +152,7 @@ async fn a_slow_service_is_waited_for() {
 
 // A4, B4, D3, D4: silence is noticed by the supervisor alone, which counts one failure and gives the step back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_service_costs_one_failure_and_the_order_goes_on() {
+async fn a_silent_service_costs_one_failure_and_the_order_continues() {
     let (whole, tasks) = healed(ServiceFaults { hang: 1.0, ..none() }, &[Fault::Hang]).await;
     let expired: usize = tasks.iter().map(|task| count(task, Kind::Expired, CHARGE)).sum();
     assert!(expired > 0);
@@ -337,7 +337,7 @@ async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
 
 // D10: a Wake, a request and a reply that are lost are made up for by the supervisor.
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_messages_of_every_kind_are_made_up_for() {
+async fn lost_messages_of_every_kind_are_recovered() {
     let whole = start().await;
     let lose = async |queue: &str, n: usize| {
         until(&format!("{n} messages for {queue}"), async || (whole.queued(queue) >= n).then_some(())).await;

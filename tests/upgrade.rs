@@ -475,7 +475,7 @@ fn with_everything() -> Task {
 // The other way: after a roll-back the version before this one saves today's records. It drops what it does not know, so whatever
 // it does not know has a reason why that does no harm.
 #[test]
-fn what_the_version_before_drops_from_todays_records_does_no_harm() {
+fn fields_that_the_previous_version_drops_do_no_harm() {
     let task = serde_json::to_value(with_everything()).unwrap();
     let steps = task["st"].as_array().unwrap();
     let places = [("task", &task), ("alert", &task["al"])].into_iter().chain(steps.iter().map(|step| ("step", step)));

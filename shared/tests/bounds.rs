@@ -285,7 +285,7 @@ async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
 // A full record can stop an order between two steps. Then no step has failed, and what can be shortened is an input
 // that a person gave a step.
 #[tokio::test]
-async fn an_order_that_a_full_record_stopped_between_steps_goes_on_with_a_shorter_input() {
+async fn an_order_that_a_full_record_stopped_between_steps_continues_with_a_shorter_input() {
     let world = nearly_full("error", 150).await;
     for step in &mut world.store.tables().tasks.get_mut(&id()).unwrap().steps {
         step.state = State::Pending { not_before: None };
@@ -348,7 +348,7 @@ async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, 
 
 // Part of a batch of sends fails, messages and events, as SQS and EventBridge may do it.
 #[tokio::test]
-async fn whatever_part_of_a_send_fails_comes_with_the_message_that_caused_it() {
+async fn any_part_of_a_send_that_fails_is_resent_by_the_message_that_caused_it() {
     let notice = |all: &[Effect], kind| all.iter().any(|e| matches!(e, Effect::Notice(n) if n.kind == kind));
     for seed in seeds(150) {
         let strict = "strict_notices = true\n";

@@ -170,7 +170,7 @@ fn with_tombstones_a_failed_step_without_an_undo_is_waited_for() {
 // I2 under clock skew: one instance begins the undo as soon as it may, and another one whose clock lags takes the last
 // reply. It must end the task: nothing else would, because nothing is due any more. Found by the simulation, seed 91.
 #[test]
-fn an_undo_once_begun_ends_on_a_clock_that_is_behind_too() {
+fn an_undo_that_has_begun_ends_even_on_a_clock_that_is_behind() {
     let mut bench = Bench::claimed(ONE);
     bench.failed("a").at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
     bench.now = 10_500;
@@ -294,7 +294,7 @@ fn an_irreversible_step_that_may_have_run_stops_the_task_instead_of_an_undo() {
 
 // F1: the turn to undo is past once a person resubmitted the undo; its notice does not go out again without a number.
 #[test]
-fn a_reply_delivered_again_after_its_undo_was_resubmitted_tells_nothing() {
+fn a_reply_redelivered_after_its_undo_was_resubmitted_sends_nothing() {
     let mut bench = Bench::claimed(ONE);
     bench.failed("a").at(11_000).wake(2);
     let reply = bench.answer("a", failed());
@@ -307,7 +307,7 @@ fn a_reply_delivered_again_after_its_undo_was_resubmitted_tells_nothing() {
 
 // G4.
 #[test]
-fn cancel_of_an_order_nobody_began_ends_it_at_once() {
+fn cancelling_an_order_that_has_not_begun_ends_it_at_once() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
     bench.cancel().is("Undone a=Pending b=Pending c=Pending", "notice Received, notice Undone");
     assert_eq!(bench.task.due, None);

@@ -294,7 +294,7 @@ async fn a_batch_of_which_one_send_failed_is_not_acknowledged() {
 
 // Rule 2 of the protocol: the client's second try of a save that went through is no conflict.
 #[tokio::test]
-async fn ones_own_save_is_recognised_after_a_lost_answer() {
+async fn an_instances_own_save_is_recognised_after_a_lost_answer() {
     let world = World::new(SIDE_BY_SIDE, 1).await;
     let engine = world.instance("s1");
     world.store.fail("ord_1", Fault::AnswerLost);
@@ -465,7 +465,7 @@ async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
 
 // B9: an instance that could never read who is paused claims nothing; one that could relies on what it knows.
 #[tokio::test]
-async fn who_knows_of_no_pause_yet_hands_out_nothing() {
+async fn an_instance_that_cannot_read_the_pauses_claims_nothing() {
     let world = World::new(ONE, 2).await;
     let knows = world.instance("knows");
     knows.handle(vec![wake("ord_1")]).await.remove(0).unwrap();
@@ -481,7 +481,7 @@ async fn who_knows_of_no_pause_yet_hands_out_nothing() {
 
 // A handler fails the message, not the batch.
 #[tokio::test]
-async fn a_failing_neighbour_takes_nobody_along() {
+async fn a_failing_neighbour_fails_alone() {
     let world = World::new(ONE, 4).await;
     let engine = world.instance("s1");
     world.store.fail("ord_2", Fault::Unavailable);

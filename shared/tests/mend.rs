@@ -133,7 +133,7 @@ fn many() -> String {
 
 // A Wake begins what can begin; a step with an agent is left to its reply, or to the sweep.
 #[test]
-fn a_mended_order_goes_on_where_its_text_says() {
+fn a_mended_order_continues_where_its_text_says() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
     mended(&mut bench, |_| {}).unwrap();
     bench.is("Pending a=Pending b=Pending c=Pending", "");

@@ -143,7 +143,7 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
 // B9: the act was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
 // except another act; another reason, step or output makes it another act.
 #[test]
-fn an_act_asked_for_again_at_its_version_is_done_already() {
+fn a_repeated_act_at_its_version_is_already_done() {
     let output = json!({"by": "hand"});
     let mark = |output| What::MarkDone { step: Some("a".into()), output };
     let mut bench = stopped();
@@ -335,7 +335,7 @@ fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
 
 // D8: with two failed, settling one leaves the order with the person.
 #[test]
-fn an_order_goes_on_only_when_no_failed_step_is_left() {
+fn an_order_continues_only_when_no_failed_step_is_left() {
     let mut bench = Bench::claimed(&on_failure_error(SIDE_BY_SIDE));
     bench.failed("a").failed("b");
     refuses(&mut bench, What::Skip { step: None }, Refusal::Ambiguous);
@@ -580,7 +580,7 @@ fn a_paused_order_can_be_cancelled_and_not_hurried() {
 
 // B9, G1: skipping one failed undo does not end the order while another one is owed.
 #[test]
-fn an_order_with_another_undo_to_come_goes_on_after_one_was_skipped() {
+fn an_order_with_another_undo_left_continues_after_one_was_skipped() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000);
     bench.wake(bench.task.version).failed("c").on(&act(skip("c")));
@@ -709,7 +709,7 @@ fn an_undo_waits_for_its_own_agent_and_not_for_that_of_its_step() {
 
 // B9: only the steps of the paused agent wait, in both directions.
 #[test]
-fn steps_of_other_agents_go_on_and_undos_wait_too() {
+fn steps_of_other_agents_continue_and_undos_wait_too() {
     let mut bench = Bench::claimed(ONE);
     pause_x(&mut bench);
     bench.failed("a").is("Undoing a=Failed#1", "wake+11000, notice Failed");

@@ -301,7 +301,7 @@ fn a_supervisor_that_wakes_a_task_to_undo_sends_the_notice_too() {
 
 // Rule 2 of the protocol.
 #[test]
-fn a_wake_that_comes_too_early_sends_itself_again_and_not_for_ever() {
+fn an_early_wake_resends_itself_a_bounded_number_of_times() {
     let mut bench = Bench::claimed(ONE);
     bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1", "wake+1000");
     bench.on(&Event::Wake { seen: 2, hops: 7 }).keeps(Kept::NothingReady, "wake+1000");
@@ -471,7 +471,7 @@ fn an_expired_step_goes_back_and_its_failure_is_counted_once() {
 
 // D10: waiting is no failure, however long it takes.
 #[test]
-fn a_task_that_only_waits_never_counts_and_its_wake_is_sent_again() {
+fn a_task_that_only_waits_counts_no_failure_and_its_wake_is_resent() {
     let mut bench = Bench::new(ONE);
     for round in 1..50 {
         let due = bench.task.due.unwrap();

@@ -161,7 +161,7 @@ async fn a_call_is_what_the_file_says() {
 
 // A2: what answers mean. The rules of statuses themselves are a table in shared/src/workflow/http.rs.
 #[tokio::test]
-async fn answers_are_told_apart() {
+async fn answers_are_distinguished() {
     let server = Server::start().await;
     let ask = async |path: &str, more: Value| act(&server.request(path, more)).await;
     assert_eq!(ask("/status/204", json!({})).await, Ok(Value::Null));

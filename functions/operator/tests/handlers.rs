@@ -117,7 +117,7 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
 
 // B9: with a token its subject acts, whatever the body says.
 #[tokio::test]
-async fn the_tokens_subject_goes_before_the_bodys_name() {
+async fn the_tokens_subject_overrides_the_name_in_the_body() {
     let world = World::new().await;
     let id = world.in_error("k1", "acme").await;
     let body = json!({"by": "somebody else", "reason": "r"});
@@ -477,7 +477,7 @@ async fn a_queue_that_is_missing_hides_no_other() {
 
 // I1: who leads, as the store has it.
 #[tokio::test]
-async fn leases_show_who_leads_and_that_nobody_does() {
+async fn leases_show_who_leads_if_anyone() {
     use leader::LeaseStore;
     let world = World::new().await;
     assert_eq!(world.get("/leases").await["leases"], json!([]));

@@ -100,7 +100,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
 
 // What was to begin begins, by a Wake; what waited for an attempt that ran out meanwhile is found by the sweep.
 #[tokio::test]
-async fn a_mended_order_goes_on_by_its_wake_and_by_the_sweep() {
+async fn a_mended_order_continues_by_its_wake_and_by_the_sweep() {
     let world = World::new().await;
     let (new, begun) = (world.submit("new", "acme").await, world.submit("begun", "acme").await);
     world.wake(&begun).await;

@@ -100,7 +100,7 @@ async fn an_accepted_order_is_announced_to_its_submitter_and_to_a_scheduler() {
 
 // F3: the notice could not be sent: the order waits, and the sweep sends the notice and the Wake.
 #[tokio::test]
-async fn a_first_notice_that_cannot_be_sent_is_sent_by_the_sweep_before_the_order_begins() {
+async fn a_first_notice_that_cannot_be_sent_is_sent_by_a_sweep_before_the_order_begins() {
     let world = World::new().await;
     world.cut(true);
     world.accept().await;

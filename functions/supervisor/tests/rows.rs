@@ -123,7 +123,7 @@ async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
 // behind those rows all the same: with 100 x 100 rows in the second sweep; with a page in each, which is one of each of three parts
 // in turn, after 3 x 101.
 #[tokio::test]
-async fn supervisors_that_know_nothing_of_each_other_come_to_an_expired_order_behind_many_rows() {
+async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
     for (is_cut_short, most) in [(false, 2), (true, 3 * (ROWS / 100 + 1))] {
         let (store, queues, now) =
             (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
@@ -204,7 +204,7 @@ impl Between for Stuck {
 
 // Where even moving a row fails, the next sweep goes on where the last one ended, in this process or by what it left.
 #[tokio::test]
-async fn a_sweep_goes_on_where_the_one_before_it_was_cut_short() {
+async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
     for is_new_each_time in [false, true] {
         let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
         let store = Arc::new(Behind::<Stuck>::default());

@@ -172,7 +172,7 @@ async fn with_the_store_away_there_is_no_leader_and_an_alarm() {
 
 // I3: two causes of cancellation are distinguished: the lease's and the caller's.
 #[tokio::test(start_paused = true)]
-async fn the_outer_cancellation_is_told_from_a_lost_lease() {
+async fn cancellation_is_distinguished_from_a_lost_lease() {
     for (outer, expected) in [(true, Cause::Cancelled), (false, Cause::Lost)] {
         let store = Store::default();
         let cancel = never();
@@ -295,7 +295,7 @@ async fn work_that_outlives_its_lease_unseen_is_lost() {
 
 // I2, I5: a holder whose clock is an hour ahead blocks no contender that watches; one whose clock lags is not robbed.
 #[tokio::test(start_paused = true)]
-async fn who_watches_a_full_life_needs_nobodys_clock() {
+async fn a_contender_that_watches_a_full_life_needs_no_other_clock() {
     for ahead_ms in [-3_600_000, 0, 3_600_000] {
         let store = Arc::new(Store::default());
         let leader = {

@@ -117,7 +117,7 @@ async fn a_day_of_the_ladder_ends_in_history_and_again_starts_it_anew() {
 
 // What goes to history while a worker stops is reported too: its handler ends after the worker was told to stop.
 #[tokio::test(start_paused = true)]
-async fn what_goes_to_history_while_the_worker_stops_is_told() {
+async fn an_entry_that_goes_to_history_while_the_worker_stops_is_reported() {
     let (store, queue) = world();
     let id = queue.enqueue("mail", json!(1)).await.unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));

@@ -68,7 +68,7 @@ fn mutate(rng: &mut fastrand::Rng, input: &[u8], other: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_from_outside_panics_or_is_granted_too_much() {
+fn no_input_causes_a_panic_or_is_granted_too_much() {
     let (seed, rounds) = (env("SEED", 1), env("FUZZ", 60));
     for (name, target) in TARGETS {
         let corpus = corpus(name);

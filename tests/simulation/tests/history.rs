@@ -163,7 +163,7 @@ fn an_undo_too_early_and_an_undo_in_the_wrong_order_are_found() {
 }
 
 #[test]
-fn an_untold_error_and_an_untold_end_are_found() {
+fn an_error_without_an_alert_and_an_end_without_a_notice_are_found() {
     let stopped = Task { phase: Phase::Error, reply_queue: Some("q".into()), ..task() };
     let mut history = History::default();
     history.stored(&stopped, None);
