@@ -39,7 +39,11 @@ fn root() -> PathBuf {
 fn compiled_for(package: &str) -> BTreeSet<(String, String)> {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal,build", "--prefix", "none"]);
-    let tree = cargo.args(["--format", "{p}", "--package", package]).output().expect("cargo");
+    cargo.args(["--format", "{p}", "--package", package]);
+    if FUNCTIONS.contains(&package) {
+        cargo.args(["--features", "lambda"]);
+    }
+    let tree = cargo.output().expect("cargo");
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let lines = String::from_utf8(tree.stdout).expect("text");
     let named = |line: &str| Some((line.split(' ').next()?.to_owned(), line.split(' ').nth(1)?.to_owned()));

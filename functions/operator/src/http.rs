@@ -15,6 +15,7 @@ use shared::decision::Act;
 use shared::operator::Outcome;
 use shared::order::Id;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::traces::{self, Span};
 
 /// Largest body, in bytes: an edited input and the fields around it.
@@ -32,8 +33,13 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     }
 }
 
-/// Answers one request.
-pub async fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
+/// Answers one request. Compiled here for all that run it.
+#[must_use]
+pub fn handler(operator: &Operator, event: ApiGatewayV2httpRequest) -> BoxFuture<'_, ApiGatewayV2httpResponse> {
+    Box::pin(answered(operator, event))
+}
+
+async fn answered(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGatewayV2httpResponse {
     let span = span(&event);
     let answer = match span.around(Box::pin(route(operator, &event))).await {
         Ok(answer) if event.request_context.http.method == "GET" => unless_known(&event, answer),

@@ -21,7 +21,7 @@ async fn main() -> Result<(), Error> {
     let (operator, stack) = (&operator, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
         let deadline = event.context.deadline();
-        let answer = Box::pin(operator::http::handler(operator, event.payload)).await;
+        let answer = operator::http::handler(operator, event.payload).await;
         metrics::flush(stack);
         traces::flush_before(deadline).await;
         Ok::<_, Error>(answer)

@@ -6,17 +6,24 @@ use crate::answer::Answer;
 use crate::fault::{self, Call, Fault, Lost};
 use crate::service::Service;
 use crate::{Inner, dynamodb, sqs};
+use futures::future::BoxFuture;
 use serde_json::json;
 
 impl Inner {
     /// Does one request. `endpoint` is what the client reached us by, as in `http://localhost:8000`.
-    pub(crate) async fn dispatch(
-        &self,
+    ///
+    /// Boxed here: the body of an `async fn` is compiled again in every crate that awaits it, and this one is half of the crate.
+    pub(crate) fn dispatch<'a>(
+        &'a self,
         service: Service,
-        operation: &str,
-        endpoint: &str,
-        body: &[u8],
-    ) -> Result<Answer, Lost> {
+        operation: &'a str,
+        endpoint: &'a str,
+        body: &'a [u8],
+    ) -> BoxFuture<'a, Result<Answer, Lost>> {
+        Box::pin(self.counted(service, operation, endpoint, body))
+    }
+
+    async fn counted(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Result<Answer, Lost> {
         let target = format!("{}.{operation}", service.target_prefix());
         let counted = if is_known(service, operation) { &target } else { "unknown" };
         self.counters.request(counted);

@@ -173,7 +173,7 @@ impl Endpoints {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        listener::serve(Arc::clone(&self.0), listener, shutdown).await
+        listener::serve(Arc::clone(&self.0), listener, Box::pin(shutdown)).await
     }
 
     /// Calls since opening.

@@ -1,6 +1,5 @@
 //! The same endpoints over HTTP, for the aws CLI and programs in other languages.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use futures::future::BoxFuture;
 use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -27,11 +27,16 @@ struct Door {
     closing: watch::Receiver<bool>,
 }
 
-pub(crate) async fn serve(
+/// Boxed here, so that no caller compiles the server again.
+pub(crate) fn serve(
     inner: Arc<Inner>,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, io::Result<()>> {
+    Box::pin(serve_until(inner, listener, shutdown))
+}
+
+async fn serve_until(inner: Arc<Inner>, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
     let router = Router::new().fallback(handle).with_state(Door { inner, closing });
     let most_body = Service::DynamoDb.body_max_bytes();

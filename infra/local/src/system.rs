@@ -269,7 +269,7 @@ fn route(
             if event.raw_path.as_deref() == Some(METRICS) {
                 metrics(&operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
             } else if operator::http::takes(&event) {
-                Box::pin(operator::http::handler(&operator, event)).await
+                operator::http::handler(&operator, event).await
             } else {
                 submit::http::handler(&submit, event).await
             }

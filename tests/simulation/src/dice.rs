@@ -199,20 +199,20 @@ impl Draw {
         Self(mix(hash(name.as_bytes()) ^ mix(seed)))
     }
 
-    /// The next number, of 64 bits.
-    pub fn next(&mut self) -> u64 {
+    /// A number of 64 bits.
+    pub fn number(&mut self) -> u64 {
         self.0 = mix(self.0);
         self.0
     }
 
     /// A number in `least..=most`.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.next() % (most.saturating_sub(least) + 1)
+        least + self.number() % (most.saturating_sub(least) + 1)
     }
 
     /// True with this probability.
     pub fn chance(&mut self, share: f64) -> bool {
-        unit(self.next()) < share
+        unit(self.number()) < share
     }
 
     /// One of them.

@@ -4,9 +4,9 @@
 // The model has more of them than are tried here.
 #[allow(dead_code)]
 #[path = "../../../tests/model/defects.rs"]
-mod defects;
+mod model;
 
-use defects::Defect;
+use model::Defect;
 use shared::engine::Core;
 use std::sync::Arc;
 use stepwarden_simulation::history::Rule;
@@ -25,8 +25,8 @@ fn an_undo_too_early_or_in_the_wrong_order_is_found() {
         Defect::UndoDoesNotWait,
     ] {
         let core = Core {
-            schedule: Arc::new(move |task, event, turn| defects::schedule(Some(defect), task, event, turn)),
-            supervise: Arc::new(move |task, token, turn| defects::supervise(Some(defect), task, token, turn)),
+            schedule: Arc::new(move |task, event, turn| model::schedule(Some(defect), task, event, turn)),
+            supervise: Arc::new(move |task, token, turn| model::supervise(Some(defect), task, token, turn)),
         };
         let options = RunOptions { core, ..RunOptions::default() };
         let found = (0..WITHIN).map(|seed| run(seed, &settings, &options)).find(|run| !run.violations.is_empty());
