@@ -29,7 +29,7 @@ const NOT_LINKED: [&str; 5] = ["axum", "clap", "dynoxide-rs", "libsqlite3-sys", 
 const TEST: [&str; 2] = ["#[test]", "#[tokio::test"];
 
 /// The packages that the README's first command compiles, itself included.
-const FIRST_COMMAND: usize = 295;
+const FIRST_COMMAND: usize = 288;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

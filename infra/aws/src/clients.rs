@@ -6,6 +6,7 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use futures::future::BoxFuture;
 use std::time::Duration;
 
 /// Attempts per call, the first included: a throttled or lost call is retried within the invocation.
@@ -37,14 +38,17 @@ pub struct Clients {
 
 impl Clients {
     /// Clients as the environment configures them: credentials, region, and `AWS_ENDPOINT_URL` for an emulator.
-    pub async fn from_env() -> Self {
-        let config = aws_config::defaults(BehaviorVersion::latest())
-            .http_client(http_client())
-            .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
-            .timeout_config(timeouts())
-            .load()
-            .await;
-        Self::new(&config)
+    #[must_use]
+    pub fn from_env() -> BoxFuture<'static, Self> {
+        Box::pin(async {
+            let config = aws_config::defaults(BehaviorVersion::latest())
+                .http_client(http_client())
+                .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+                .timeout_config(timeouts())
+                .load()
+                .await;
+            Self::new(&config)
+        })
     }
 
     /// Clients of the endpoints embedded in another process of this machine, at `url`, which check no signatures.

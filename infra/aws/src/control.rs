@@ -3,6 +3,7 @@
 
 use crate::item::{Item, s};
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
+use crate::sent::Sent;
 use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -49,11 +50,11 @@ impl DynamoStore {
             Some(pause) => self.set_entry(PAUSED, name, pause),
             None => self.update_entry(PAUSED, name).update_expression("REMOVE #entry"),
         };
-        update.send().await.map(drop).map_err(|e| unavailable(KEY, e))
+        update.sent().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn set_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
-        self.set_entry(WAIT, queue, waits).send().await.map(drop).map_err(|e| unavailable(KEY, e))
+        self.set_entry(WAIT, queue, waits).sent().await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn replace_strain(
@@ -69,7 +70,7 @@ impl DynamoStore {
                 update.condition_expression("#entry = :seen").expression_attribute_values(":seen", json(seen))
             }
         };
-        is_done(KEY, update.send().await, &[CONDITION, CONFLICT])
+        is_done(KEY, update.sent().await, &[CONDITION, CONFLICT])
     }
 
     fn update_entry(&self, prefix: &str, name: &str) -> UpdateItemFluentBuilder {

@@ -2,6 +2,7 @@
 
 use crate::item::{n, number, s, text, time};
 use crate::sdk_error::{CONDITION, is_done, unavailable};
+use crate::sent::Sent;
 use aws_sdk_dynamodb::Client;
 use leader::{Error, Lease, LeaseStore};
 
@@ -31,7 +32,7 @@ impl LeaseStore for DynamoLeases {
     async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
         let what = format!("lease {name}");
         let request = self.client.get_item().table_name(&self.table).key("pk", s(key(name))).consistent_read(true);
-        let Some(item) = request.send().await.map_err(|e| unavailable(&what, e))?.item else { return Ok(None) };
+        let Some(item) = request.sent().await.map_err(|e| unavailable(&what, e))?.item else { return Ok(None) };
         Ok(Some(Lease {
             name: name.to_owned(),
             holder: text(&item, "holder", &what)?.to_owned(),
@@ -58,6 +59,6 @@ impl LeaseStore for DynamoLeases {
                 .expression_attribute_values(":holder", s(&seen.holder))
                 .expression_attribute_values(":expires", n(seen.expires.as_millisecond())),
         };
-        Ok(is_done(&format!("lease {}", lease.name), put.send().await, &[CONDITION])?)
+        Ok(is_done(&format!("lease {}", lease.name), put.sent().await, &[CONDITION])?)
     }
 }

@@ -18,12 +18,16 @@ pub mod redrive;
 pub mod reply_queues;
 pub mod schema;
 mod sdk_error;
+mod sent;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;
 
 pub use clients::Clients;
 pub use config::Config;
+/// What a function returns that is compiled once, where it is written. The body of an `async fn` is compiled again in every crate that
+/// awaits it.
+pub use futures::future::BoxFuture;
 pub use lease_store::DynamoLeases;
 pub use messenger::SqsMessenger;
 pub use reply_queues::ReplyQueues;

@@ -6,6 +6,7 @@ use crate::item::{
     self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, from_cursor, n, s, to_cursor,
 };
 use crate::sdk_error::unavailable;
+use crate::sent::Sent;
 use crate::state_store::{ATTENTION_INDEX, DynamoStore};
 use futures::future::try_join_all;
 use shared::order::Id;
@@ -262,7 +263,7 @@ impl DynamoStore {
                 .scan_index_forward(false)
                 // One more, because `high` itself is excluded.
                 .limit(i32::try_from(limit + 1).unwrap_or(i32::MAX))
-                .send()
+                .sent()
                 .await
                 .map_err(|e| unavailable(&what, e))?;
             let keys: Result<Vec<_>, Error> = answer.items().iter().map(|item| OrderKey::read(item, &what)).collect();

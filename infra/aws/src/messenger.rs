@@ -4,6 +4,7 @@ use crate::batch::ATTRIBUTE;
 use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::sdk_error::unavailable;
+use crate::sent::Sent;
 use crate::telemetry::Chain;
 use crate::traces;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
@@ -148,7 +149,7 @@ impl SqsMessenger {
                 .build()
                 .expect("id and body are set")
         });
-        let answer = self.sqs.send_message_batch().queue_url(url).set_entries(Some(entries.collect())).send().await;
+        let answer = self.sqs.send_message_batch().queue_url(url).set_entries(Some(entries.collect())).sent().await;
         match answer {
             Ok(answer) => {
                 let failed = |n: usize| answer.failed().iter().find(|f| f.id() == n.to_string());
@@ -175,7 +176,7 @@ impl SqsMessenger {
                 .detail(&event.detail)
                 .build()
         });
-        match self.eventbridge.put_events().set_entries(Some(entries.collect())).send().await {
+        match self.eventbridge.put_events().set_entries(Some(entries.collect())).sent().await {
             Ok(answer) => {
                 let result = |n: usize| match answer.entries().get(n).and_then(|e| e.error_code()) {
                     None => Ok(()),

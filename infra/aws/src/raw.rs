@@ -2,6 +2,7 @@
 
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
 use crate::sdk_error::{CONDITION, is_done};
+use crate::sent::Sent;
 use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::order::{self, Id};
@@ -110,7 +111,7 @@ impl DynamoStore {
                 None => format!("attribute_not_exists(#{name})"),
             });
         }
-        let answer = put.condition_expression(is_same.join(" AND ")).send().await;
+        let answer = put.condition_expression(is_same.join(" AND ")).sent().await;
         is_done(&format!("mending task {}", task.id), answer, &[CONDITION])
     }
 }

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::item::{self, Item, corrupt, from_cursor, n, s, to_cursor};
 use crate::lease_store::DynamoLeases;
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
+use crate::sent::Sent;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
@@ -83,7 +84,7 @@ impl DynamoStore {
     ) -> Result<DuePage, Error> {
         let start = cursor.map(|cursor| from_cursor(cursor, what)).transpose()?;
         let query = query.limit(limit.try_into().unwrap_or(i32::MAX)).set_exclusive_start_key(start);
-        let answer = query.send().await.map_err(|e| unavailable(what, e))?;
+        let answer = query.sent().await.map_err(|e| unavailable(what, e))?;
         let ids: Result<_, Error> =
             answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
         let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
@@ -103,7 +104,7 @@ impl DynamoStore {
             return Ok(self.record(item::KEEPS_IDS, what).await?.is_some());
         }
         let put = self.client.put_item().table_name(&self.state_table).item("pk", s(item::KEEPS_IDS));
-        put.send().await.map_err(|e| unavailable(what, e))?;
+        put.sent().await.map_err(|e| unavailable(what, e))?;
         Ok(true)
     }
 
@@ -139,7 +140,7 @@ impl StateStore for DynamoStore {
         let items = items.map_err(|e| Error::Unavailable { what: what.clone(), source: Box::new(e) })?;
         for attempt in 1.. {
             let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
-            let Err(error) = request.send().await else { return Ok(Created::New) };
+            let Err(error) = request.sent().await else { return Ok(Created::New) };
             match error.as_service_error() {
                 Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                     let codes: Vec<_> = cancelled.cancellation_reasons().iter().filter_map(|r| r.code()).collect();
@@ -184,7 +185,7 @@ impl StateStore for DynamoStore {
                 .expression_attribute_values(":seen", n(seen))
                 .expression_attribute_values(":token", n(task.lease_token))
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-                .send()
+                .sent()
                 .await;
             let Err(error) = answer else { return Ok(Saved::Applied) };
             match error.as_service_error() {
@@ -227,7 +228,7 @@ impl StateStore for DynamoStore {
                 .update_expression("SET lease_token = :token REMOVE due, #shard")
                 .expression_attribute_names("#shard", "shard"),
         };
-        is_done(&format!("due time of task {}", task.id), update.send().await, &[CONDITION, CONFLICT]).map(drop)
+        is_done(&format!("due time of task {}", task.id), update.sent().await, &[CONDITION, CONFLICT]).map(drop)
     }
 
     async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
@@ -248,7 +249,7 @@ impl StateStore for DynamoStore {
             .expression_attribute_values(":unreadable", s(item::ATTENTION_UNREADABLE))
             .expression_attribute_values(":told", AttributeValue::Bool(is_told))
             .return_values(ReturnValue::UpdatedNew)
-            .send()
+            .sent()
             .await;
         match answer {
             Ok(answer) => {
@@ -300,7 +301,7 @@ impl StateStore for DynamoStore {
             .item("name", s(&workflow.name))
             .item("workflow", s(json))
             .condition_expression("attribute_not_exists(pk)")
-            .send()
+            .sent()
             .await;
         is_done(&format!("workflow {hash}"), answer, &[CONDITION]).map(drop)
     }
