@@ -17,8 +17,7 @@ use crate::order::{Id, Order};
 use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::scheduler::{schedule, schedule_full};
-use crate::strain;
-use crate::supervisor::{Verdict, supervise, supervise_full};
+use crate::supervisor::{Verdict, holders, supervise, supervise_full};
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, MAX_STEPS, Workflow};
@@ -534,7 +533,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
             let turn = self.turn(&workflow, agents);
-            let held_by = strain::holders(&task, &turn).into_iter().map(str::to_owned).collect();
+            let held_by = holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
             let verdict = match &full {
                 None => (self.core.supervise)(&task, token, &turn),

@@ -3,11 +3,7 @@
 //! A sweep sees only failures, never successes, so strain does not measure load, and no order is refused for it. Its
 //! purpose is to call a failing agent less often before the retry ladders of all its orders are spent.
 
-use crate::change::is_past;
-use crate::decision::Turn;
 use crate::message::Strained;
-use crate::step::State;
-use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp, plus};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
@@ -96,36 +92,6 @@ pub fn next(known: Option<&Strain>, held: u32, looked_at: u32, now: Timestamp) -
     let is_new_window = plus(known.last, WINDOW) <= now;
     let stretch = if known.is_on(now) { known.stretch.saturating_mul(2).min(MAX_STRETCH) } else { 2 };
     is_new_window.then(|| Strain { last: now, stretch, held, looked_at, ..known.clone() })
-}
-
-/// The agents that hold `task` up: an attempt there has expired, or the task waits there after a failed one. Paused
-/// agents are left out: an operator already knows.
-#[must_use]
-pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
-    let mut names = Vec::new();
-    if task.paused_at.is_some() || task.process_state().is_final() {
-        return names;
-    }
-    for (step, spec) in task.steps.iter().zip(&turn.workflow.steps) {
-        let undo = spec.undo.as_ref().map(|undo| undo.agent.as_str());
-        let agent = match &step.state {
-            State::Processing { complete_by, .. } if is_past(*complete_by, turn) => Some(spec.agent.as_str()),
-            State::UndoProcessing { complete_by, .. } if is_past(*complete_by, turn) => undo,
-            State::Pending { not_before: Some(_) } => Some(spec.agent.as_str()),
-            State::UndoPending { not_before: Some(_) } => undo,
-            State::Pending { not_before: None }
-            | State::UndoPending { not_before: None }
-            | State::Processing { .. }
-            | State::UndoProcessing { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::Undone
-            | State::UndoFailed => None,
-        };
-        names.extend(agent.filter(|name| !turn.agents.is_paused(name) && !names.contains(name)));
-    }
-    names
 }
 
 #[cfg(test)]

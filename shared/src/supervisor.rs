@@ -3,7 +3,7 @@
 //! It knows no business operation and sends nothing to agents. It only counts the failure, returns the step (or turns
 //! the task to undo, or stops it with an alert), and wakes a scheduler.
 
-use crate::change::{self, Change, Miss};
+use crate::change::{self, Change, Miss, is_past};
 use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
@@ -164,4 +164,34 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let due = plus(turn.now, patience);
     let due = task.complete_by().map_or(due, |by| by.min(due));
     Verdict::Rearm { due: Some(due), effects }
+}
+
+/// The agents that hold `task` up: an attempt there has expired, or the task waits there after a failed one. Paused
+/// agents are left out: an operator already knows.
+#[must_use]
+pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    if task.paused_at.is_some() || task.process_state().is_final() {
+        return names;
+    }
+    for (step, spec) in task.steps.iter().zip(&turn.workflow.steps) {
+        let undo = spec.undo.as_ref().map(|undo| undo.agent.as_str());
+        let agent = match &step.state {
+            State::Processing { complete_by, .. } if is_past(*complete_by, turn) => Some(spec.agent.as_str()),
+            State::UndoProcessing { complete_by, .. } if is_past(*complete_by, turn) => undo,
+            State::Pending { not_before: Some(_) } => Some(spec.agent.as_str()),
+            State::UndoPending { not_before: Some(_) } => undo,
+            State::Pending { not_before: None }
+            | State::UndoPending { not_before: None }
+            | State::Processing { .. }
+            | State::UndoProcessing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::Undone
+            | State::UndoFailed => None,
+        };
+        names.extend(agent.filter(|name| !turn.agents.is_paused(name) && !names.contains(name)));
+    }
+    names
 }

@@ -8,7 +8,7 @@ use shared::control::{Agents, Pause};
 use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;
-use shared::strain::{self, Strain};
+use shared::strain::Strain;
 use shared::task::{ProcessState, Task, grace};
 
 // ---------------------------------------------------------------- the way forward
@@ -416,7 +416,7 @@ fn holders(bench: &Bench) -> Vec<&str> {
         agents: &bench.agents,
         pools: &bench.pools,
     };
-    strain::holders(&bench.task, &turn)
+    shared::supervisor::holders(&bench.task, &turn)
 }
 
 // J1: an agent holds a task up from the moment its time has run out until the next attempt, in both directions.

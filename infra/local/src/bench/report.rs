@@ -2,7 +2,6 @@
 
 use super::latency::Latency;
 use super::recovery::Recovery;
-use super::steady::Steady;
 use crate::say;
 use anyhow::Result;
 use serde::Serialize;
@@ -77,6 +76,40 @@ pub struct Throughput {
     pub fsyncs_per_order: f64,
     /// Orders ended per second in equal parts of the scheduling, each with the middle of its part in seconds.
     pub ended_over_time: Vec<(f64, f64)>,
+}
+
+/// One long run at a fixed rate.
+#[derive(Debug, Serialize)]
+pub struct Steady {
+    /// Orders a second that were to be submitted.
+    pub offered_per_second: u32,
+    /// For so long.
+    pub seconds: f64,
+    /// Orders that were taken, and ended.
+    pub orders: u64,
+    /// Orders refused for overload.
+    pub refused: u64,
+    /// From when they were to be submitted to their end.
+    pub latency: Latency,
+    /// Mean of resident memory in each quarter of the run, in bytes. The first one is that in which caches fill.
+    pub memory_quarters_bytes: [u64; 4],
+    /// What an order that has ended leaves in the files, in bytes. They are kept for ever.
+    pub file_bytes_per_order: f64,
+    /// Looks on the way.
+    pub samples: Vec<Sample>,
+}
+
+/// One look.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// Seconds since the beginning.
+    pub at_s: f64,
+    /// Resident memory, in bytes.
+    pub memory_bytes: u64,
+    /// Databases, in bytes.
+    pub database_bytes: u64,
+    /// Their write-ahead logs, in bytes.
+    pub log_bytes: u64,
 }
 
 impl Throughput {

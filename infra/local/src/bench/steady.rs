@@ -2,9 +2,9 @@
 
 use super::latency::Latency;
 use super::load::Load;
+use super::report::{Sample, Steady};
 use crate::{process, say};
 use anyhow::{Context, Result};
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,40 +12,6 @@ use std::time::{Duration, Instant};
 const SAMPLES: u32 = 120;
 /// Least time between two of them.
 const LEAST: Duration = Duration::from_millis(100);
-
-/// One long run at a fixed rate.
-#[derive(Debug, Serialize)]
-pub struct Steady {
-    /// Orders a second that were to be submitted.
-    pub offered_per_second: u32,
-    /// For so long.
-    pub seconds: f64,
-    /// Orders that were taken, and ended.
-    pub orders: u64,
-    /// Orders refused for overload.
-    pub refused: u64,
-    /// From when they were to be submitted to their end.
-    pub latency: Latency,
-    /// Mean of resident memory in each quarter of the run, in bytes. The first one is that in which caches fill.
-    pub memory_quarters_bytes: [u64; 4],
-    /// What an order that has ended leaves in the files, in bytes. They are kept for ever.
-    pub file_bytes_per_order: f64,
-    /// Looks on the way.
-    pub samples: Vec<Sample>,
-}
-
-/// One look.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Sample {
-    /// Seconds since the beginning.
-    pub at_s: f64,
-    /// Resident memory, in bytes.
-    pub memory_bytes: u64,
-    /// Databases, in bytes.
-    pub database_bytes: u64,
-    /// Their write-ahead logs, in bytes.
-    pub log_bytes: u64,
-}
 
 /// Offers `rate` orders a second for so long. `data` is where the files are.
 ///
