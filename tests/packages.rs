@@ -70,6 +70,22 @@ fn leader_election_can_be_used_alone() {
     assert_eq!(ours.len(), 1, "{ours:?}");
 }
 
+// Cargo leaves out a program whose features are off, and says nothing.
+#[test]
+fn what_builds_for_lambda_builds_each_function() {
+    let make = std::process::Command::new("make").current_dir(root()).args(["--dry-run", "build"]).output();
+    let page = std::fs::read_to_string(root().join("docs/deploy.md")).unwrap();
+    // A machine that builds for Lambda has make.
+    let made = make.ok().filter(|made| made.status.success()).map(|made| String::from_utf8(made.stdout).unwrap());
+    for function in FUNCTIONS {
+        let feature = format!("{function}/lambda");
+        assert!(page.contains(&feature), "docs/deploy.md: {feature}");
+        if let Some(made) = &made {
+            assert!(made.contains(&format!("--package {function} --features {feature}")), "make build: {made}");
+        }
+    }
+}
+
 #[test]
 fn a_package_is_deployed_or_not() {
     let members: Vec<String> = manifest()["workspace"]["members"]
