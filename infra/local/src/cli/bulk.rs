@@ -55,7 +55,9 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         };
         // Programs get the texts as they came.
         let report = if wanted.at.json { Report::deserialize(&answer).ok() } else { show::read(&answer) };
-        let report: Report = report.with_context(|| format!("another version of the system answers {answer}"))?;
+        let report: Report = report.with_context(|| {
+            format!("{good} accepted before another version of the system answered {answer}; continue with its cursor")
+        })?;
         let is_standing = report.next == total.next && report.results.is_empty();
         total.good += report.good;
         total.failed += report.failed;
