@@ -348,7 +348,7 @@ async fn what_was_not_called_is_not_held_against_the_host() {
     assert_eq!(runtime.open_breakers().len(), 1, "three failures in a row, and no answer between them");
 }
 
-// A4, E4: one host that is down does not hold up the others, and silence is what a hanging call becomes.
+// A4, E4: one host that is down does not hold up the others, and a hanging call ends with CompleteBy.
 #[tokio::test]
 async fn each_host_has_a_breaker_of_its_own() {
     let (down, well) = (Server::start().await, Server::start().await);
@@ -374,5 +374,7 @@ async fn each_host_has_a_breaker_of_its_own() {
     );
     let mut hanging = well.request("/hang/1", json!({}));
     hanging.complete_by = Timestamp::now() + SignedDuration::from_millis(100);
-    assert_eq!(perform(&hanging).await, None);
+    // The timer and CompleteBy are read from two clocks: the call may end just before CompleteBy by the other one.
+    let outcome = perform(&hanging).await;
+    assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
 }
