@@ -72,6 +72,8 @@ pub async fn rest(http: &reqwest::Client, up: &Up, record: &Record, patience: Du
             let still = stream::iter(open).map(look).buffer_unordered(LOOKS);
             open = still.filter_map(|id| async { id }).collect().await;
             if open.is_empty() {
+                // Those that were sent since: a notice goes out before the message behind it is deleted.
+                record.take_notices(http, &up.aws_url).await.unwrap();
                 return dead;
             }
         }
