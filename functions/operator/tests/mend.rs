@@ -111,7 +111,7 @@ async fn a_mended_order_continues_by_its_wake_and_by_the_sweep() {
         let seen = world.record(id).await["seen"].clone();
         assert_eq!(world.mend(id, &seen, &parsed(&good), "r").await.0, 200);
     }
-    // Not only after the five minutes for which it was set aside. The first notice goes before the Wake, so the sweep sends both.
+    // It continues now, not after the five minutes for which it was set aside. The first notice precedes the Wake, so the sweep sends both.
     world.later(61_000);
     world.look(&new).await.unwrap();
     let wakes = world.drain(queue::SCHEDULER).await;

@@ -138,7 +138,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         Ok(id)
     }
 
-    /// The same for an order by message, which nobody would submit again, and which is set aside if it fails too often.
+    /// The same for an order by message. No caller repeats it, and it is set aside if it fails too often.
     /// So it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it, and is then
     /// accepted. The result must still be [announced](Self::announce), with those of the whole batch.
     ///

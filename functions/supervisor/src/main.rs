@@ -46,7 +46,7 @@ async fn main() -> Result<(), Error> {
         let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
         let swept = Box::pin(supervisor.patrol(every, until)).await;
         *places_of() = supervisor.places();
-        // Once is enough: whoever leads does it.
+        // Only the leader, because once is enough.
         if let Ok(Sweep { stood_by: false, .. }) = swept {
             let (measured, _) =
                 tokio::join!(Box::pin(ages::measure(engine, settings.shards)), dead_letters::tell(redriver));

@@ -315,7 +315,7 @@ pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
             Err(error) => return Err(error),
         }
     }
-    // The mark recorded what was there; from now on the content is what SQLite reads.
+    // The mark held the content found at that time; from now on the content is what SQLite reads.
     remove(&file_of(db))?;
     let is_usable = db.metadata().is_ok_and(|found| found.len() > 0) && quick_check(db).is_ok();
     if !is_usable {

@@ -59,7 +59,7 @@ impl Drop for KeptUrl {
     }
 }
 
-/// The URL that a system keeps in `folder`. Only one on this machine: whoever made the folder could name another, and would be
+/// The URL that a system keeps in `folder`. Only one on this machine: the folder's author could name another, and would be
 /// sent the token of the environment.
 pub fn kept_url(folder: &Path) -> Option<String> {
     let url = std::fs::read_to_string(folder.join(URL_FILE)).ok()?;

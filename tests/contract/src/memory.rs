@@ -85,7 +85,7 @@ impl<B> Behind<B> {
     /// The task as it is stored.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such record.
     pub fn get(&self, id: &str) -> Task {
         self.tables().tasks[&Id(id.into())].clone()
     }

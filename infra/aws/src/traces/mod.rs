@@ -76,7 +76,7 @@ impl Span {
         span
     }
 
-    /// The handling of a message that nobody understands, which is all there is to say of it.
+    /// The handling of an unreadable message: its sender and the failure are all that is known.
     pub fn unreadable(record: &Record) {
         let span = Self::taken(record, None);
         span.link(record.sender.as_deref());
