@@ -100,7 +100,7 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     if !wait {
         return Ok(ExitCode::SUCCESS);
     }
-    let Accepted { order_id, .. } = show::read(&answer).context("the answer names no order to follow")?;
+    let Accepted { order_id, .. } = show::read(&answer).context("the answer contains no order id to follow")?;
     watch::run(&api, &order_id.0, until.timeout, at.json).await
 }
 
@@ -159,7 +159,7 @@ async fn mend(Mend { id, file, seen, by, at }: Mend) -> Result<()> {
     let answer = at.api()?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
     print(&at, &answer, |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "accepted before" } else { "accepted" };
-        format!("mend: {was}, version {version}; to see what comes of it: stepwarden watch {id}\n")
+        format!("mend: {was}, version {version}; follow the order with: stepwarden watch {id}\n")
     })
 }
 
@@ -300,7 +300,7 @@ fn queues(Queues { queues }: Queues) -> String {
 fn leases(Leases { leases }: Leases) -> String {
     let now = Timestamp::now();
     let row = |lease: LeaseRow| {
-        let holder = lease.holder.unwrap_or_else(|| "nobody".to_owned());
+        let holder = lease.holder.unwrap_or_else(|| "none".to_owned());
         [lease.name, holder, lease.token.to_string(), when(lease.expires, now)].map(Cell::from)
     };
     let rows: Vec<_> = leases.into_iter().map(row).collect();

@@ -32,7 +32,7 @@ pub struct Up {
     /// Start even if data files are damaged or missing, with the data that is left; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What a write survives once it is answered
+    /// What an answered write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Use the deployed tables and queues that the environment names instead of the embedded ones
@@ -44,7 +44,7 @@ pub struct Up {
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0: no limit
+    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0 sets no limit
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub rate_limit: u32,
     #[command(flatten)]
@@ -140,16 +140,16 @@ pub struct Bench {
     /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
-    /// How many times to kill an agent, the scheduler, and everything
+    /// How many times to kill each of these: an agent, the scheduler, everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
     /// Measure memory and files instead, in one run of this length at --rate, for example 1h
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
-    /// Orders per second in the run with --duration
+    /// Orders per second during the run of --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What a write survives once it is answered
+    /// What an answered write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Keep everything in memory and skip the recovery part: there is nothing to recover
@@ -172,7 +172,7 @@ pub enum Part {
     Throughput,
     /// Latency at fixed rates
     Rates,
-    /// What kill -9 of an agent, of the scheduler, and of everything costs
+    /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
     Recovery,
 }
 
@@ -234,7 +234,7 @@ pub struct Simulate {
     /// Replay only this seed and print its trace
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// Run every Nth seed through the DynamoDB adapter, and five times as many through the SQS adapter; 0: none
+    /// Run every Nth seed through the DynamoDB adapter, and five times as many seeds through the SQS adapter; 0 runs none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object

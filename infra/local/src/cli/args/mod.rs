@@ -53,7 +53,7 @@ pub struct Cli {
 pub enum Command {
     /// Start the whole system in this process and keep it running
     ///
-    /// Callers need the token that it prints. Set STEPWARDEN_TOKEN to use another one.
+    /// Callers need the token that this command prints. Set STEPWARDEN_TOKEN to use another one.
     #[command(
         after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     any free port; the first line of the output is the URL\n  stepwarden up --memory     keep the data in memory"
     )]
@@ -81,8 +81,9 @@ pub enum Command {
     Remotes(Remotes),
     /// Check settings, API, token, clock, tables, queues and files; changes nothing
     ///
-    /// Every line says ok, warn or FAIL, and what to do. It checks the embedded endpoints of a local system; with
-    /// AWS_ENDPOINT_URL that emulator; with --aws the deployment that the environment names.
+    /// Every line begins with ok, warn or FAIL; a problem comes with what to do about it. By default doctor checks the embedded
+    /// endpoints of a local system; with AWS_ENDPOINT_URL the emulator at that address; with --aws the deployment that the
+    /// environment names.
     #[command(
         after_help = "Examples:\n  stepwarden doctor\n  stepwarden doctor --aws --url https://API.execute-api.eu-west-1.amazonaws.com --token TOKEN"
     )]
@@ -120,7 +121,7 @@ pub enum Command {
     Overview(At),
     /// List agents: whether they are paused or strained, and what waits in their pools
     ///
-    /// Circuit breakers are in the memory of each agent's process. The API shows their effects: strained agents, and a
+    /// The state of a circuit breaker is known only to its agent's process. The API shows its effects: strained agents, and a
     /// `deferred` entry in the history of each order that an open breaker held back.
     #[command(visible_alias = "breaker", after_help = "Examples:\n  stepwarden agents")]
     Agents(At),
@@ -144,9 +145,9 @@ pub enum Command {
     Bulk(Box<Bulk>),
     /// Continue an order in Error from its failed steps
     ///
-    /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, that undo is retried and
-    /// the order continues to be undone: resubmit never turns it forward again. The answer only says that the act was accepted;
-    /// --wait shows the outcome.
+    /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, resubmit retries that
+    /// undo and continues to undo the order; it never turns the order forward again. The answer only says that the act was
+    /// accepted; --wait shows the outcome.
     #[command(
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
     )]
@@ -177,7 +178,7 @@ pub enum Command {
     /// Replace a record that cannot be read with a corrected one
     ///
     /// The order continues from the new record. `get --raw` prints the stored record, why it cannot be read, and the
-    /// mark for --seen. Nothing changes if somebody else has written the record since, or if it has become readable.
+    /// mark for --seen. Nothing changes if somebody else has written the stored record since, or if it has become readable.
     #[command(
         after_help = "Examples:\n  stepwarden get ORDER_ID --raw > record.json    then correct the file\n  stepwarden mend ORDER_ID record.json --seen MARK --reason \"a damaged disk\""
     )]
