@@ -161,7 +161,7 @@ pub enum Refusal {
     #[error("the order is in Error; resubmit, skip, mark done, or undo")]
     Stopped,
     /// Its undo has begun.
-    #[error("the undo has begun; it can only be brought to its end")]
+    #[error("the undo has begun and can only be finished")]
     UndoBegun,
     /// A step that may have run cannot be undone.
     #[error("a step that may have run is irreversible; resubmit, skip or mark done instead")]
@@ -170,10 +170,10 @@ pub enum Refusal {
     #[error("the workflow has no step of this name")]
     UnknownStep,
     /// More than one step qualifies.
-    #[error("more than one step comes into question; name one")]
+    #[error("the act could apply to more than one step; name one")]
     Ambiguous,
     /// The step did not fail.
-    #[error("no such step has failed or waits after a failure")]
+    #[error("no such step has failed or is waiting after a failure")]
     NotFailed,
     /// The step is with an agent.
     #[error("the step is with an agent; wait for its reply or its CompleteBy")]

@@ -118,7 +118,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     let whole = [
         (task.tenant != tenant, "tn", "is not the tenant that submitted the order"),
         (task.workflow != workflow.name, "wf", "is not the name of the workflow whose definition `wh` names"),
-        (count != workflow.steps.len(), "st", "has not one step for each step of the definition that `wh` names"),
+        (count != workflow.steps.len(), "st", "does not have one step for each step of the definition that `wh` names"),
         (task.paused_at.is_some() && !is_open, "pz", "is for an order that is open: `ph` is Forward or Undoing"),
         (
             task.alert.as_ref().and_then(|alert| alert.step).is_some_and(|step| usize::from(step) >= count),
@@ -132,7 +132,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         (
             task.log.iter().any(|entry| entry.2.is_some_and(|step| usize::from(step) >= count)),
             "log",
-            "has an entry with the position of a step that is not there",
+            "has an entry for the position of a step that does not exist",
         ),
         (
             task.steps.iter().filter_map(|step| step.input.as_ref()).map(length).sum::<usize>() > MAX_INPUTS,
@@ -154,7 +154,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     Ok(())
 }
 
-const LATER: &str = "is a version after that of the record";
+const LATER: &str = "is a version later than that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
 
 fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<(&'static str, &'static str)> {
@@ -162,30 +162,30 @@ fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<
     let owes_undo = step.owes_undo();
     let is_left_out = task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
     let rules = [
-        (step.is_undo_begun() && is_forward, "state", "is one of an undo, and `ph` says that none has begun"),
+        (step.is_undo_begun() && is_forward, "state", "belongs to an undo, but `ph` says that no undo has begun"),
         (
             is_left_out && matches!(task.phase, Phase::Undoing | Phase::UndoError),
             "state",
             "is left out of the undo that has begun: set it to UndoPending, or to Undone",
         ),
-        (owes_undo && !has_undo, "state", "is one of an undo, and the definition has none for this step"),
+        (owes_undo && !has_undo, "state", "belongs to an undo, but the definition has no undo for this step"),
         (
             step.state == State::Failed && task.phase == Phase::Forward,
             "state",
-            "is Failed, and nothing would go on: set `ph` to Error, or the step to Pending",
+            "is Failed, so nothing would continue: set `ph` to Error, or the step to Pending",
         ),
         (
             step.state == State::UndoFailed && task.phase == Phase::Undoing,
             "state",
-            "is UndoFailed, and nothing would go on: set `ph` to UndoError, or the step to UndoPending",
+            "is UndoFailed, so nothing would continue: set `ph` to UndoError, or the step to UndoPending",
         ),
-        (!step.is_done() && task.phase == Phase::Processed, "state", "is not done, and `ph` says that all steps are"),
+        (!step.is_done() && task.phase == Phase::Processed, "state", "is not done, but `ph` says that all steps are"),
         (
             task.phase == Phase::Undone && step.may_have_run() && step.state != State::Undone,
             "state",
-            "is not undone, and `ph` says that all that was done is",
+            "is not undone, but `ph` says that everything that was done is undone",
         ),
-        (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, and the step is with an agent"),
+        (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, but the step is with an agent"),
         (u64::from(step.attempt) > task.version, "a", "counts more attempts than the record has versions"),
         (step.claim().is_some_and(|(_, by)| by > latest), "cb", "is later than any attempt of this record can end"),
         (step.claimed_at > task.version, "c", LATER),
@@ -194,7 +194,7 @@ fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<
         (
             step.output.as_ref().is_some_and(|output| length(output) > MAX_OUTPUT),
             "o",
-            "is longer than 4096 bytes; put a reference in its place",
+            "is longer than 4096 bytes; replace it with a reference",
         ),
         (step.output.as_ref().is_some_and(json::is_deep), "o", "is nested more than 50 levels deep"),
         (

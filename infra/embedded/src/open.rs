@@ -38,8 +38,8 @@ pub enum OpenError {
 
     /// SQLite finds the file inconsistent, or no database at all.
     #[error(
-        "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or \
-         continue with what is left by --accept-loss, which keeps a copy",
+        "the database file {} is damaged ({reason}): restore it, with the files beside it, from a backup; or use \
+         --accept-loss, which continues with what is left and keeps a copy",
         file.display()
     )]
     Damaged {

@@ -28,7 +28,7 @@ pub fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Wro
         (None, _) => return Err(Wrong::Malformed("send a Host header")),
     };
     let Some((name, _)) = host.and_then(parts) else {
-        return Err(Wrong::Malformed("the Host header is a name or an address, and perhaps a port"));
+        return Err(Wrong::Malformed("the Host header must be a name or an address, optionally with a port"));
     };
     // RFC 9112, section 3.2.2: a target in absolute form takes precedence over the header. Here both must fit.
     let fits = |authority: &Authority| parts(authority.as_str()).is_some_and(|(name, _)| is_this_machine(name));

@@ -115,7 +115,7 @@ impl Refusal {
         match self {
             Self::Host(Wrong::Misdirected) => "this system answers to localhost and 127.0.0.1 only".into(),
             Self::Host(Wrong::Malformed(why)) => why.into(),
-            Self::MalformedBody => "the body ended before its end, or is wrongly chunked".into(),
+            Self::MalformedBody => "the body is incomplete, or its chunks are malformed".into(),
             Self::SlowBody => format!("the body did not arrive within {} s", BODY.as_secs()),
             Self::TooLarge(most) => format!("the body is too large; send at most {most} bytes"),
         }

@@ -31,7 +31,7 @@ pub const READ_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A flipped bit looks the same as a write by a program without marks, so a person must tell them apart.
 const CHANGED: &str =
-    "it is not as this program left it; if an older version, which keeps no mark, has used it since, nothing is lost";
+    "it differs from what was last written; if an older version, which keeps no mark, has used it, nothing is lost";
 const MAGIC: &[u8; 8] = b"swmark\x001";
 /// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all of these.
 const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;
@@ -131,7 +131,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
     };
     match db.metadata() {
         Ok(found) if found.len() > 0 => {}
-        Ok(_) => return damaged("it is empty, and was not"),
+        Ok(_) => return damaged("it is empty, but it held data before"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return damaged("it is missing"),
         Err(error) => return Err(unusable(error)),
     }
@@ -168,7 +168,7 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     let frames = note.frames();
     let lost = |found: u32| {
         Some(format!(
-            "of {frames} pages in its log ({}) {found} can be read: what was written after them would be lost",
+            "only {found} of the {frames} pages in its log ({}) can be read; what was written after them would be lost",
             log.display()
         ))
     };
@@ -176,7 +176,7 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
         Ok(file) => io::BufReader::new(file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Some(format!(
-                "its log ({}) is missing, which held {frames} pages, unless another program has opened the database since",
+                "its log ({}) is missing; its {frames} pages are lost, unless another program has opened the database since",
                 log.display()
             )));
         }

@@ -314,8 +314,8 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
             format!("cannot use {}: {source}", path.display())
         }
         stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
-            "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or \
-             continue with what is left by --accept-loss, which keeps a copy",
+            "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or use \
+             --accept-loss, which continues with what is left and keeps a copy",
             path.display()
         ),
     });

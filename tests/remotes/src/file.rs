@@ -207,8 +207,8 @@ fn read(dir: &Path, mut each: impl FnMut(Place, &[Row])) -> Result<u64, Unsound>
     // A power failure may have taken what was written since the system started.
     let needed = if boot == [0; 7] || boot == marks::boot() { marked } else { 0 };
     match file.metadata().map_err(unusable)?.len() {
-        0 if marked > 0 => return damaged("it is empty, and was not"),
-        found if found < needed => return damaged(&format!("of {needed} bytes {found} are left")),
+        0 if marked > 0 => return damaged("it is empty, but it held data before"),
+        found if found < needed => return damaged(&format!("only {found} of {needed} bytes are left")),
         _ => {}
     }
     let (mut lines, mut line, mut at) = (BufReader::new(file), Vec::new(), 0);

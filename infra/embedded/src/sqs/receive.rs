@@ -115,8 +115,8 @@ impl Sqs {
             if entry.cut_short >= CUT_SHORT_MAX {
                 let (id, queue, times) = (entry.content.id, &from.name, entry.cut_short);
                 tracing::error!(
-                    "message {id} of {queue} was in progress at {times} consecutive unclean ends of this program; it \
-                     is now a dead letter"
+                    "message {id} of {queue} was being handled each of the last {times} times that this program was \
+                     killed or crashed; it is now a dead letter"
                 );
             }
             entry.source.get_or_insert_with(|| Arc::clone(&from.arn));
