@@ -16,7 +16,7 @@ export function troubles(app) {
   for (const [name, pause] of Object.entries(all?.paused_agents ?? {})) found.push({ looks: "pause", what: `${name} is paused`, why: `by ${pause.by}: ${pause.reason}` });
   for (const [name, strain] of Object.entries(all?.strained_agents ?? {})) found.push({ looks: "warn", what: `${name} is strained`, why: `it held up ${strain.held} of ${strain.looked_at} orders in a sweep; its back-off is ${strain.stretch} times as long` });
   const unreadable = all?.unreadable ?? [];
-  if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `${unreadable.length === 1 ? "it does" : "they do"} not move on. See stepwarden get ORDER_ID --raw: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
+  if (unreadable.length) found.push({ looks: "bad", what: `${many(unreadable.length, "order")} cannot be read`, why: `${unreadable.length === 1 ? "it does" : "they do"} not continue. See stepwarden get ORDER_ID --raw: ${unreadable.map((one) => `${one.order_id} (${one.why})`).join("; ")}` });
   for (const [name, breaker] of Object.entries(all?.breakers ?? {})) found.push({ looks: "warn", what: `${name}: breaker open`, why: prose(`${breaker.error}. It holds ${many(breaker.count, "order")} back.`) });
   const dead = queues.filter((queue) => queue.dead_letters);
   for (const queue of dead) found.push({ looks: "bad", what: `${many(queue.dead_letters, "dead letter")} of ${queue.name}`, why: "received too often; find out why, then move them back" });

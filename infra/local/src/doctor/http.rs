@@ -113,7 +113,7 @@ async fn system(api: &Api) -> Vec<Check> {
             let named: Vec<_> = all.iter().take(3).map(|one| format!("{}: {}", one.order_id, one.why)).collect();
             let more = all.len() - named.len();
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-            let what = format!("{} cannot be read, so they do not move on: {}{more}", all.len(), named.join("; "));
+            let what = format!("{} cannot be read, so they do not continue: {}{more}", all.len(), named.join("; "));
             fail("orders", what, "stepwarden get ORDER_ID --raw; see Record unreadable in docs/runbook.md")
         }
         Ok(Overview { waiting, open, .. }) => match waiting.count.count {
