@@ -1,5 +1,5 @@
-//! Who may call the local API, in the place of API Gateway's authoriser: bearer tokens, each with the claims that a JWT would
-//! carry; and how many orders a tenant may submit.
+//! Who may call the local API, as API Gateway's authoriser decides on AWS: bearer tokens, each with the claims that a
+//! JWT would carry. Also how many orders a tenant may submit.
 
 use crate::data_folder::{TOKEN_FILE, write};
 use crate::start_error::StartError;
@@ -32,16 +32,16 @@ const BURST: Duration = Duration::from_secs(2);
 /// First parts of paths that a browser opens before it has a token. Nothing behind them is secret.
 const OPEN: [&str; 3] = ["openapi.json", "problems", "console"];
 
-/// Where the tokens come from. By default there is one, random, in memory only.
+/// Where the tokens come from. By default there is one random token, in memory only.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The first token, in place of a random one.
+    /// The first token, instead of a random one.
     pub token: Option<String>,
-    /// Where a random one is kept from one start to the next.
+    /// Folder in which a random token is kept from one start to the next.
     pub folder: Option<PathBuf>,
     /// A TOML file with more tokens.
     pub file: Option<PathBuf>,
-    /// Orders a second that are taken over HTTP from each tenant, and twice as many at once; 0: all.
+    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0 sets no limit.
     pub rate: u32,
 }
 
@@ -66,10 +66,10 @@ type Claims = HashMap<String, String>;
 
 /// The tokens that are accepted.
 pub struct Access {
-    /// By hash, so that the time of a comparison does not tell how much of a token was right.
+    /// By hash, so that the time of a comparison does not reveal how much of a token was right.
     known: Vec<([u8; 32], Claims)>,
     rate: u32,
-    /// For each tenant, when what it submitted so far would have come at its rate.
+    /// For each tenant, the time at which its last submission would have come at the permitted rate.
     submitted: Mutex<HashMap<String, Instant>>,
 }
 
@@ -85,7 +85,7 @@ impl Access {
             (None, None) => random()?,
         };
         let Scopes { orders, operator, .. } = Scopes::default();
-        // No `sub`: it stands for whoever sits at this machine, so an act is by whom its body names.
+        // No `sub`: the token stands for anyone at this machine, so the body of an act names the person.
         let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
         access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
@@ -103,7 +103,7 @@ impl Access {
         Ok((access, first))
     }
 
-    /// False if the token is already known: its owner would be left to chance.
+    /// False if the token is already known: it would be unclear whose token it is.
     fn add(&mut self, token: &str, claims: Claims) -> bool {
         let hash = Sha256::digest(token).into();
         let is_new = self.known.iter().all(|(known, _)| *known != hash);
@@ -141,7 +141,7 @@ impl Access {
         let (_, token) =
             bearer.ok_or_else(|| problem::unauthorized("Authorization", format!("the request has no token; {HOW}")))?;
         let hash: [u8; 32] = Sha256::digest(token.trim()).into();
-        // All are compared, so that the time does not tell which one matched.
+        // All are compared, so that the time does not reveal which one matched.
         let same = self.known.iter().filter(|(known, _)| bool::from(known.ct_eq(&hash)));
         let known = same.fold(None, |_, (_, claims)| Some(claims));
         known.ok_or_else(|| {
@@ -149,7 +149,7 @@ impl Access {
         })
     }
 
-    /// Counts one submission of `tenant`, at a rate that its bursts may be ahead of (generic cell rate algorithm).
+    /// Counts one submission of `tenant` against its rate and its burst (generic cell rate algorithm).
     fn count(&self, tenant: &str) -> Result<(), Problem> {
         if self.rate == 0 {
             return Ok(());
@@ -170,7 +170,7 @@ impl Access {
     }
 }
 
-/// Whether `text` can be a token: it has to travel in a header, and to be hard to guess.
+/// Whether `text` can be a token: it must fit into a header and be hard to guess.
 fn check(text: &str) -> Result<String, String> {
     let is_good = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
     if (LEAST..=MOST).contains(&text.len()) && text.bytes().all(is_good) {
@@ -228,8 +228,8 @@ fn read(path: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Where a file of tokens cannot be read. The parser's own words quote the line, and a value of a wrong type, which may be a
-/// token: only which key is missing is taken from them.
+/// The line at which a file of tokens cannot be read. The parser's message may quote a token, so only the name of a
+/// missing key is taken from it.
 fn unreadable(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -252,7 +252,7 @@ mod tests {
         serde_json::from_value(json!({"rawPath": path, "headers": headers, "requestContext": {"http": http}})).unwrap()
     }
 
-    /// The code of the refusal, or nothing. Who is refused has no claims.
+    /// The code of the refusal, or nothing. A refused request gets no claims.
     fn refused(access: &Access, mut event: ApiGatewayV2httpRequest) -> &'static str {
         let answer = access.admit(&mut event);
         assert!(answer.is_ok() || event.request_context.authorizer.is_none());
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    // Tenants and scopes come from the file, and a mistake in it is said.
+    // Tenants and scopes come from the file, and a mistake in it is reported.
     #[test]
     fn more_tokens_bring_their_own_claims() {
         let folder = tempfile::tempdir().unwrap();
@@ -330,11 +330,11 @@ mod tests {
             (good.replace(secret, "acme"), "ann"),
             (good.replace("\"acme\"", "\"\""), "tenant"),
             ("token = 1".into(), "line 1"),
-            // One token of two people: whose it is would be left to chance.
+            // One token of two people: it would be unclear whose token it is.
             (format!("{good}{}", good.replace("\"ann\"", "\"bob\"")), "token of `bob`: this token is already in use"),
             (good.replace("/orders", "/order"), "unknown scope `stepwarden/order`"),
             (good.replace("stepwarden/orders", "*"), "unknown scope `*`"),
-            // Whatever is wrong, what may be a token is not printed.
+            // Whatever is wrong, text that may be a token is not printed.
             (format!("{secret}\n"), "line 1"),
             (format!("token = \"{secret}\"\n"), "line 1"),
             (format!("[[token]]\ntoken = {secret}\n"), "line 2"),
@@ -355,7 +355,7 @@ mod tests {
         assert!(error.contains("first token") && !error.contains(secret), "{error}");
     }
 
-    // Point 7: a tenant is held to its rate, and no other tenant for it.
+    // Point 7: a tenant is held to its rate, and no other tenant suffers for it.
     #[tokio::test(start_paused = true)]
     async fn a_tenant_is_held_to_its_rate() {
         let (access, _) = Access::open(&Options { rate: 10, ..Options::default() }).unwrap();

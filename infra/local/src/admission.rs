@@ -1,9 +1,9 @@
-//! Admission to the API: a limited number of concurrent submissions. A submission that waits too long for a place is
-//! told to come back. Lambda's concurrency does this on AWS.
+//! Admission to the API: a limited number of concurrent submissions. A submission that waits too long for a place gets
+//! 429 with `Retry-After`. Lambda's concurrency does this on AWS.
 //!
-//! Without it any number of submissions waits for the one writer of the store, together with all orders in progress,
-//! until calls time out and are retried. Then nothing makes progress, and no message is old enough for the overload
-//! guard to notice (ten times the capacity of a slow store, over 256 connections).
+//! Without a limit, submissions and orders in progress wait together for the one writer of the store, until calls time
+//! out and are retried. Then nothing makes progress, and no message is old enough for the overload guard to notice.
+//! This was seen at ten times the capacity of a slow store, over 256 connections.
 //!
 //! A free place goes to the tenant with the fewest submissions in progress, so no tenant waits behind all submissions
 //! of another: in a single queue, 400 connections of one tenant left another 4 of 27.
@@ -24,10 +24,10 @@ pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, Api
 
 /// Longest wait for a place: enough for a burst, and well below the time after which a call of the store is tried again.
 const WAIT: Duration = Duration::from_millis(250);
-/// Who is refused comes back after so many seconds; spread, or all would come at once.
+/// Seconds after which a refused client should retry; random, so that not all retry at once.
 const RETRY_AFTER_S: std::ops::RangeInclusive<u32> = 2..=5;
 
-/// `handler` with at most so many submissions under way.
+/// `handler` with at most `places` submissions in progress.
 #[must_use]
 pub fn guard(handler: Handler, places: usize) -> Handler {
     let door = Arc::new(Door(Mutex::new(State { free: places, turn: 0, tenants: BTreeMap::new() })));
@@ -37,7 +37,7 @@ pub fn guard(handler: Handler, places: usize) -> Handler {
             if !is_submission(&event) {
                 return handler(event).await;
             }
-            // Without a tenant it is refused further in.
+            // A request without a tenant is refused by the handler.
             let tenant = tenant(&event, TENANT_CLAIM).unwrap_or_default().to_owned();
             let Ok(place) = tokio::time::timeout(WAIT, door.enter(tenant)).await else {
                 let seconds = fastrand::u32(RETRY_AFTER_S);
@@ -64,21 +64,21 @@ struct Door(Mutex<State>);
 
 struct State {
     free: usize,
-    /// Counts the places given.
+    /// Number of places given so far.
     turn: u64,
-    /// Those with a submission under way or waiting.
+    /// The tenants with a submission in progress or waiting.
     tenants: BTreeMap<String, Tenant>,
 }
 
 #[derive(Default)]
 struct Tenant {
     under_way: usize,
-    /// When it last got a place.
+    /// `turn` when the tenant last got a place.
     turn: u64,
     waiting: VecDeque<oneshot::Sender<Place>>,
 }
 
-/// A place at the door, given back when it is dropped.
+/// A place for one submission, given back when dropped.
 struct Place(Option<(Arc<Door>, String)>);
 
 impl Door {
@@ -86,7 +86,7 @@ impl Door {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, as soon as it is the turn of `tenant`.
+    /// Waits for a place until it is the turn of `tenant`.
     async fn enter(self: &Arc<Self>, tenant: String) -> Place {
         let (give, given) = oneshot::channel();
         {
@@ -97,10 +97,10 @@ impl Door {
         given.await.expect("the door outlives those who wait at it")
     }
 
-    /// Gives the free places to those who wait.
+    /// Gives the free places to waiting tenants.
     fn give(self: &Arc<Self>, state: &mut State) {
         while state.free > 0 {
-            // Who stopped waiting has no turn.
+            // A request that stopped waiting has no turn.
             for tenant in state.tenants.values_mut() {
                 while tenant.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                     tenant.waiting.pop_front();
@@ -118,7 +118,7 @@ impl Door {
                     (tenant.under_way, tenant.turn) = (tenant.under_way + 1, state.turn);
                     state.free -= 1;
                 }
-                // It stopped waiting just now; the place was never taken.
+                // The request stopped waiting just now, so the place was never taken.
                 Err(mut place) => place.0 = None,
             }
         }
@@ -192,7 +192,7 @@ mod tests {
             taken += usize::from(guarded(of("other")).await.status_code == 202);
         }
         assert_eq!(taken, 27);
-        // What the flood leaves behind is no place lost.
+        // The flood leaves no place occupied.
         flood.iter().for_each(tokio::task::JoinHandle::abort);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let (at_once, begin) = ((0..16).map(|_| guarded(of("third"))), tokio::time::Instant::now());
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(begin.elapsed(), Duration::from_millis(40), "a tenant alone has all places");
     }
 
-    // J1: with all places taken the next submission is told when to come back; looking at orders goes on; and a place that
-    // becomes free is taken.
+    // J1: with all places taken, the next submission is told when to retry, orders can still be looked up, and a place
+    // that becomes free is taken.
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_place_is_told_when_to_come_back() {
         let (store, answers) = watch::channel(false);

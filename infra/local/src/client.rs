@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest wait for one answer: a long poll takes 20 s, as a call of many acts does.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no good answer. One line each, with what to do.
+/// Why a call failed. Each message is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no answer.
@@ -21,7 +21,7 @@ pub enum Error {
     NoAnswer {
         /// The API.
         url: String,
-        /// What the system said.
+        /// The operating system's message.
         cause: String,
     },
     /// The token is missing or unknown.
@@ -62,14 +62,14 @@ impl std::fmt::Display for Refusal {
         let Self { status, body, url } = self;
         write!(f, "{} ", status.as_u16())?;
         match body["field"].as_str() {
-            // The one field that the environment gives, where it does.
+            // The only field whose default comes from the environment.
             Some("by") => f.write_str("--by: ")?,
             Some(field) => write!(f, "{field}: ")?,
             None => {}
         }
         match (body["detail"].as_str(), body.as_str()) {
             (Some(text), _) => f.write_str(text)?,
-            // Not this API's: a proxy's page, or another program's.
+            // The answer is not from this API, but from a proxy or another program.
             (None, Some(text)) => f.write_str(text.lines().next().unwrap_or_default())?,
             (None, None) => write!(f, "{body}")?,
         }
@@ -109,16 +109,16 @@ impl Error {
     }
 }
 
-/// A system to speak to.
+/// A client of one system.
 pub struct Api {
     http: Client,
-    /// Where it is.
+    /// URL of the API.
     pub url: String,
     /// Sent with every call.
     pub token: Option<String>,
 }
 
-/// A good answer.
+/// A successful answer.
 #[derive(Debug)]
 pub struct Answer {
     /// HTTP status.
@@ -130,29 +130,29 @@ pub struct Answer {
 }
 
 impl Api {
-    /// The API below `url`. Without a token, and if the API is on this machine, the one that `stepwarden up` keeps in
-    /// `data` is taken.
+    /// The API at `url`. Without a token, and if the API is on this machine, the client uses the token that `stepwarden
+    /// up` keeps in `data`.
     pub fn new(url: &str, token: Option<String>, data: &Path) -> Result<Self> {
         let http = Client::builder().timeout(TIMEOUT);
-        // A proxy on another machine would get the token that is kept here, and call its own loopback address.
+        // A proxy on another machine would get this machine's token, and would call its own loopback address.
         let http = if is_here(url) { http.no_proxy() } else { http };
         let http = http.build().context("making the HTTP client")?;
         let token = token.filter(|token| !token.is_empty()).or_else(|| kept_token(url, data));
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token })
     }
 
-    /// What a route answers.
+    /// The answer of a route.
     pub async fn read(&self, path: &str) -> Result<Value, Error> {
         Ok(self.ask(self.request(Method::GET, path)).await?.body)
     }
 
-    /// The same with a body.
+    /// The answer of a route to a body.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
         Ok(self.ask(self.request(Method::POST, path).json(body)).await?.body)
     }
 
-    /// An order's status and its ETag. With the ETag `known` it waits up to `wait_s` seconds for another one; `None` if there is
-    /// none.
+    /// An order's status and its ETag. With the ETag `known` this waits up to `wait_s` seconds for a change; `None` if
+    /// there was none.
     pub async fn order(&self, id: &str, known: Option<&str>, wait_s: u64) -> Result<Option<(Value, String)>, Error> {
         let mut request = self.request(Method::GET, &format!("/orders/{}?wait={wait_s}", segment(id)?));
         if let Some(known) = known {
@@ -172,13 +172,13 @@ impl Api {
         }
     }
 
-    /// Sends it.
+    /// Sends a request.
     pub async fn ask(&self, request: RequestBuilder) -> Result<Answer, Error> {
         let lost = |error: reqwest::Error| Error::NoAnswer { url: self.url.clone(), cause: cause(&error) };
         let answer = request.send().await.map_err(lost)?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         let text = answer.text().await.map_err(lost)?;
-        // A status nests an output deeper than the record does.
+        // A status nests an output deeper than the record does, so the usual limit would be too strict.
         let body = shared::json::read_own(&text).unwrap_or(Value::String(text));
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(Answer { status, headers, body });
@@ -192,7 +192,7 @@ impl Api {
     }
 }
 
-/// The innermost cause, which says it best: «Connection refused».
+/// The innermost cause, which is the clearest: «Connection refused».
 pub fn cause(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
@@ -201,7 +201,7 @@ pub fn cause(error: &dyn std::error::Error) -> String {
     last.to_string()
 }
 
-/// An id or a name as one part of a path: neither has a character that means something there.
+/// An id or a name as one part of a path: neither contains a character with a meaning in paths.
 pub fn segment(id: &str) -> Result<&str, Error> {
     let good = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if good { Ok(id) } else { Err(Error::Name(id.to_owned())) }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(api.read("/orders").await.unwrap(), serde_json::json!([]));
     }
 
-    // Security: the test above again, with an environment that names a proxy that is not there.
+    // Security: the test above again, with an environment that names a proxy that does not exist.
     #[test]
     fn the_system_on_this_machine_is_asked_without_a_proxy() {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());

@@ -12,7 +12,8 @@ pub const TOKEN_FILE: &str = "token";
 /// The URL of the system, while it runs.
 pub const URL_FILE: &str = "url";
 
-/// Writes a file that only its owner may read: aside, then renamed, so that a kill leaves no half of it.
+/// Writes a file that only its owner may read: under another name, then renamed, so that a kill leaves no half-written
+/// file.
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     stepwarden_guard::folder::create(path.parent().unwrap_or(path))?;
     let aside = path.with_extension("new");
@@ -23,7 +24,7 @@ pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&aside, path)
 }
 
-/// The token of the local system that keeps its data in this folder. It is sent to no other machine.
+/// The token of the local system that keeps its data in this folder. `None` if `url` is on another machine.
 pub fn kept_token(url: &str, data: &Path) -> Option<String> {
     let token = is_here(url).then(|| std::fs::read_to_string(data.join(TOKEN_FILE)).ok()).flatten()?;
     Some(token.trim().to_owned())
@@ -37,14 +38,14 @@ pub fn is_here(url: &str) -> bool {
 /// Keeps `url` in `folder` for the verbs that speak to the system, until it is dropped.
 pub fn keep_url(folder: &Path, url: &str) -> KeptUrl {
     let kept = KeptUrl { path: folder.join(URL_FILE), url: url.to_owned() };
-    // A convenience: without it a person gives --url.
+    // The file is a convenience: without it, a person passes --url.
     if let Err(error) = write(&kept.path, url) {
         tracing::warn!("cannot keep the URL in {}: {error}", kept.path.display());
     }
     kept
 }
 
-/// The URL of a system, in a file for as long as that runs.
+/// A file with the URL of a system, removed when the system stops.
 pub struct KeptUrl {
     path: PathBuf,
     url: String,
@@ -52,15 +53,15 @@ pub struct KeptUrl {
 
 impl Drop for KeptUrl {
     fn drop(&mut self) {
-        // Another system that was started here meanwhile has put its own there.
+        // Another system that was started here in the meantime may have written its own URL.
         if std::fs::read_to_string(&self.path).is_ok_and(|kept| kept.trim() == self.url) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The URL that a system keeps in `folder`. Only one on this machine: the folder's author could name another, and would be
-/// sent the token of the environment.
+/// The URL that a system keeps in `folder`, if it is on this machine. Otherwise the folder's author could name another
+/// machine and would get the token in the environment.
 pub fn kept_url(folder: &Path) -> Option<String> {
     let url = std::fs::read_to_string(folder.join(URL_FILE)).ok()?;
     Some(url.trim().to_owned()).filter(|url| is_here(url))
@@ -70,7 +71,7 @@ pub fn kept_url(folder: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    // What a system keeps is gone with it, and is never that of another one, nor of another machine.
+    // The URL is removed with its system, and a file with the URL of another system or machine is not used.
     #[test]
     fn the_url_is_kept_while_its_system_runs() {
         let folder = tempfile::tempdir().unwrap();

@@ -31,19 +31,19 @@ use submit::workflows::Workflows;
 
 /// The 830 orders of the repository.
 const ORDERS: &str = include_str!("../../../tests/data/northwind-orders.jsonl");
-/// Submissions under way at once.
+/// Concurrent submissions.
 const SUBMITTERS: usize = 16;
 /// The run gives up when no order has moved for this long.
 const STUCK: Duration = Duration::from_secs(120);
-/// How often the display is drawn on a terminal, and printed elsewhere.
+/// How often progress is drawn on a terminal, and printed elsewhere.
 const DRAW: Duration = Duration::from_millis(100);
 const PRINT: Duration = Duration::from_secs(2);
-/// The agent that goes down on the way, when, and for how long.
+/// The agent that goes down during the run, when, and for how long.
 const DOWN_AGENT: &str = "payment";
 const DOWN_AFTER: f64 = 0.25;
 const DOWN_FOR: Duration = Duration::from_secs(6);
 
-/// Where every order stands, kept up to date by the engine's observer.
+/// The state of every order, kept up to date by the engine's observer.
 #[derive(Default)]
 struct Board {
     states: HashMap<Id, ProcessState>,
@@ -122,7 +122,7 @@ pub async fn run(demo: &Demo, workflows: Workflows) -> Result<bool> {
     let counts = system.endpoints.as_ref().map(stepwarden_embedded::Endpoints::counts).unwrap_or_default();
     let total = orders.len() as u64;
     let watching = tokio::spawn(watch(Arc::clone(&board), total, begin, demo.json));
-    // Side by side: nobody has to be told of the orders still to be submitted once the reader is gone.
+    // Submitting and watching run concurrently, so that the rest is not submitted if the reader of the output goes.
     let watched = async { watching.await.context("watching the orders")? };
     let run = async { tokio::try_join!(submit_all(&system, orders), watched) };
     let (ids, took) = tokio::select! {
@@ -191,7 +191,7 @@ async fn submit_all(system: &System, orders: Vec<Value>) -> Result<Vec<Id>> {
     answers.into_iter().collect()
 }
 
-/// Takes an agent down for a while once a part of the orders has ended. Never returns.
+/// Stops an agent for a while once a part of the orders has ended. Never returns.
 async fn outage(system: &System, board: &Shared, total: u64) {
     let wanted = (total as f64 * DOWN_AFTER) as u64;
     while look(board, |b| b.ended()) < wanted.max(1) {
@@ -205,7 +205,7 @@ async fn outage(system: &System, board: &Shared, total: u64) {
     std::future::pending().await
 }
 
-/// Shows the states until all orders have ended: the time it took, or `None` when nothing moves any more.
+/// Shows the states until all orders have ended. Returns the time that took, or `None` if no order moves for too long.
 async fn watch(board: Shared, total: u64, begin: Instant, is_quiet: bool) -> Result<Option<Duration>> {
     let is_terminal = !is_quiet && std::io::stdout().is_terminal();
     let bars = MultiProgress::with_draw_target(if is_terminal {

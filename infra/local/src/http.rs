@@ -1,5 +1,5 @@
-//! The HTTP listener: turns a request into the event API Gateway would make of it, lets it through or not, and turns the
-//! handler's answer back.
+//! The HTTP listener: turns a request into the event that API Gateway would send, checks access, and turns the
+//! handler's answer into a response.
 
 use crate::access::Access;
 use crate::admission::Handler;
@@ -18,12 +18,12 @@ use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use submit::problem::{self, Problem};
 use tokio::net::TcpListener;
 
-/// Largest body read, in bytes: enough for the handler to see that a submission is too large, and to say by how much.
+/// Largest body that is read, in bytes: enough for the handler to say how large a submission is that exceeds the limit.
 const MAX_READ: usize = 1024 * 1024;
-/// How long requests under way may take once the end has begun.
+/// How long requests in progress may take after shutdown has begun.
 const GRACE: Duration = Duration::from_secs(7);
 
-/// Serves `handler` to whom `access` lets through, until `shutdown` is ready.
+/// Serves `handler` to callers that `access` admits, until `shutdown` is ready.
 ///
 /// # Errors
 /// The listener's.
@@ -53,7 +53,7 @@ fn refused(refusal: Refusal) -> Response {
     answer
 }
 
-/// The router that hands every request to `handler` that `access` lets through.
+/// The router that passes every request that `access` admits to `handler`.
 fn router(handler: Handler, access: Arc<Access>) -> Router {
     Router::new().fallback(forward).with_state((handler, access))
 }
@@ -76,7 +76,7 @@ async fn to_event(access: &Access, request: Request) -> Result<ApiGatewayV2httpR
     event.headers = parts.headers;
     // Before a byte of the body is kept.
     access.admit(&mut event)?;
-    // The listener, which knows why, answers in its place.
+    // The listener replaces this answer, because it knows the reason.
     let unreadable = |_| problem::invalid_json(None, "the body cannot be read");
     let bytes = to_bytes(body, usize::MAX).await.map_err(unreadable)?;
     let text = String::from_utf8(bytes.to_vec())

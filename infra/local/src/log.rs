@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// Lines that wait at most: a few seconds of a busy system, and a few megabytes.
+/// Maximum number of waiting lines: a few seconds of a busy system, and a few megabytes.
 const MOST: usize = 8192;
 /// How long the last lines may take when the program ends.
 const LAST_LINES: Duration = Duration::from_millis(500);

@@ -1,15 +1,16 @@
-//! The previous instance on this data. It is dead, or the data would be locked, so its lease can be released at once.
+//! The previous instance on this data. It must be dead, because otherwise the data would be locked, so its lease can be
+//! released at once.
 
 use anyhow::{Context, Result};
 use leader::LeaseStore;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Where an instance leaves its name, beside the data.
+/// File beside the data in which an instance leaves its name.
 const FILE: &str = "instance";
 
-/// Gives back the lease called `lease` if the instance that had the data in `folder` before still holds it, and leaves the
-/// name of this one, which holds the lock of `folder`. The fencing token rises as ever.
+/// Releases the lease called `lease` if the previous instance on the data in `folder` still holds it, and leaves the
+/// name of this instance, which holds the lock of `folder`. The fencing token rises as always.
 ///
 /// # Errors
 /// The lease store's, or the file cannot be written.
@@ -43,7 +44,7 @@ mod tests {
 
     const LIFE: SignedDuration = SignedDuration::from_secs(10);
 
-    // I1, I8 of the protocol: only a lease of the dead is given back, and who takes it next has a higher token.
+    // I1, I8 of the protocol: only a dead instance's lease is released, and the next holder has a higher token.
     #[tokio::test]
     async fn a_lease_of_the_dead_is_free_at_once_and_that_of_the_living_is_not() {
         let (store, folder) = (MemoryLeases::default(), tempfile::tempdir().unwrap());

@@ -1,5 +1,6 @@
-//! A pump: what an SQS event source mapping is to Lambda. It receives batches, hands them to a handler as `SqsEvent`s, and
-//! deletes all messages but those the handler names as failed; these come again after their visibility timeout.
+//! A pump: what an SQS event source mapping is to Lambda. It receives batches, passes them to a handler as `SqsEvent`s,
+//! and deletes all messages except those that the handler names as failed; these are redelivered after their visibility
+//! timeout.
 
 use crate::queue_turns::Gate;
 use anyhow::Context;
@@ -20,30 +21,30 @@ pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send +
 
 /// How long one receive waits for messages, in seconds: SQS's longest.
 const LONG_POLL_S: i32 = 20;
-/// Messages in a batch: SQS's most.
+/// Messages in a batch: the maximum of SQS.
 const BATCH: i32 = 10;
-/// What Lambda tells of every message and a handler looks at.
+/// Attributes that Lambda passes with every message and that a handler reads.
 const ATTRIBUTES: [MessageSystemAttributeName; 3] = [
     MessageSystemAttributeName::ApproximateReceiveCount,
     MessageSystemAttributeName::ApproximateFirstReceiveTimestamp,
     MessageSystemAttributeName::SentTimestamp,
 ];
-/// Wait after a batch that was not full while others are under way, so that the next one is fuller: calls, not messages, are
-/// what costs. A message that comes alone finds the pump waiting for it.
+/// Wait after a batch that was not full while others are in progress, so that the next one is fuller: calls cost time,
+/// not messages. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
-/// Wait after a receive that failed: what a system that came back has waiting runs out of time meanwhile. With a second here an
-/// expired step ran again 1.4 s after the restart.
+/// Wait after a receive that failed. It is short, because messages of a restarted system lose time meanwhile: with a
+/// second here, an expired step ran again only 1.4 s after the restart.
 const RECOVERY: Duration = Duration::from_millis(200);
-/// How long batches under way may still take when the pump is told to stop.
+/// How long batches in progress may still take when the pump is told to stop.
 const LAST_BATCHES: Duration = Duration::from_secs(5);
 
-/// A receive that takes longer than this met an empty queue.
+/// A receive that takes longer than this found an empty queue.
 const SOON: Duration = Duration::from_millis(20);
-/// Longest wait of new work for work under way, per batch: what is new is slowed down, never starved.
+/// Longest wait of new work for work in progress, per batch: new work is slowed down, never starved.
 const YIELD: Duration = Duration::from_millis(50);
 
-/// How many pumps have more work under way in front of them than one receive brings. New orders wait for these: an order
-/// that is begun has deadlines, one that waits has none. On AWS the concurrency of each event source does this.
+/// How many pumps have more work in progress than one receive returns. New orders wait for these pumps: an order that
+/// has begun has deadlines, and one that has not begun has none. On AWS the concurrency of each event source does this.
 #[derive(Clone)]
 pub struct UnderWay(Arc<watch::Sender<usize>>);
 
@@ -61,7 +62,8 @@ impl UnderWay {
         }
     }
 
-    /// Waits for a receive, and says whether there is more than it brings. One that is not answered soon found nothing.
+    /// Waits for a receive, and notes whether there is more than it returns. A receive that is not answered soon found
+    /// nothing.
     async fn watch(
         &self,
         was_full: &mut bool,
@@ -86,10 +88,10 @@ impl UnderWay {
     }
 }
 
-/// What a queue's messages are to the order they belong to.
+/// What a queue's messages mean for their orders.
 #[derive(Clone)]
 pub enum Work {
-    /// They move orders on that have begun.
+    /// They advance orders that have begun.
     Begun(UnderWay),
     /// They begin orders, so they give way.
     New(UnderWay),
@@ -102,17 +104,17 @@ pub struct Source {
     pub sqs: Client,
     /// URL of the queue.
     pub url: String,
-    /// Where its batches wait for their turn: as many places as batches under way at once, Lambda's MaximumConcurrency.
+    /// Where its batches wait for their turn. Its number of places is what MaximumConcurrency is on Lambda.
     pub gate: Arc<Gate>,
-    /// Which class of the gate they are; 0 is the most urgent one.
+    /// The class of these batches at the gate; 0 is the most urgent one.
     pub class: usize,
-    /// Who gives way to whom.
+    /// Whether these messages give way to others.
     pub work: Work,
 }
 
 /// Pumps until `stop` becomes true. While `pause` is true nothing is received: the consumer is down.
 pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
-    // One batch at most is received ahead of its turn: more would only age here in place of the queue.
+    // At most one batch is received ahead of its turn: more would only age here instead of in the queue.
     let ahead = Arc::new(Semaphore::new(1));
     let mut batches = JoinSet::new();
     let mut was_full = false;
@@ -137,7 +139,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 };
                 tokio::select! {
                     biased;
-                    // A long poll that is already under way ends with its consumer.
+                    // A long poll in progress ends with its consumer.
                     Ok(_) = paused.wait_for(|paused| *paused) => {}
                     received = receive => return (turn, received),
                 }
@@ -233,7 +235,7 @@ async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec
     }
 }
 
-/// The batch as Lambda would hand it over.
+/// The batch as Lambda would pass it to a function.
 fn as_event(name: &str, messages: &[Message]) -> serde_json::Value {
     let records: Vec<_> = messages
         .iter()

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Places that a waiting class lets pass by before one is its own: with two lower classes waiting all the time, of five
-/// places three go to the most urgent class and one to each of the others.
+/// Places that go to other classes before a waiting class gets one: with two lower classes waiting all the time, of
+/// five places three go to the most urgent class and one to each of the others.
 pub const PATIENCE: u32 = 4;
 
-/// For each class, the most urgent first, the places that passed it by while it waited.
+/// For each class, the most urgent first, the places that went to other classes while it waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Turns(Vec<u32>);
 
@@ -41,11 +41,11 @@ struct State {
 /// The places of one consumer.
 pub struct Gate(Mutex<State>);
 
-/// A place at a gate; it is given back when it is dropped.
+/// A place at a gate, given back when dropped.
 pub struct Place(Option<Arc<Gate>>);
 
 impl Gate {
-    /// A gate with so many places for so many classes.
+    /// A gate with a number of places for a number of classes.
     #[must_use]
     pub fn new(places: usize, classes: usize) -> Arc<Self> {
         let waiting = (0..classes).map(|_| VecDeque::new()).collect();
@@ -56,7 +56,7 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, as soon as it is the turn of `class`; 0 is the most urgent one.
+    /// Waits for a place until it is the turn of `class`; 0 is the most urgent one.
     pub async fn enter(self: &Arc<Self>, class: usize) -> Place {
         let turn = {
             let mut state = self.state();
@@ -71,7 +71,7 @@ impl Gate {
         turn.await.expect("whoever holds a place hands it on")
     }
 
-    /// How many wait.
+    /// Number of waiting batches.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.state().waiting.iter().map(VecDeque::len).sum()
@@ -92,7 +92,7 @@ impl Gate {
             };
             match next.send(Place(Some(gate))) {
                 Ok(()) => return,
-                // Whoever waited is gone.
+                // The batch stopped waiting.
                 Err(mut place) => gate = place.0.take().expect("it was just put in"),
             }
         }
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(turns(6, |_, class| class > 0), [1, 1, 1, 1, 2, 1]);
         assert_eq!(turns(3, |_, class| class == 2), [2, 2, 2]);
         assert_eq!(turns(3, |_, _| false), [0; 0]);
-        // Who comes anew has let nobody pass yet.
+        // A class that begins to wait has not been passed by yet.
         assert_eq!(turns(8, |round, class| class == 0 || round % 4 != 3), [0; 8]);
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
-/// Plays the seeds and prints what they came to; true if every order ended well.
+/// Runs the seeds and prints the report; true if every order ended well.
 pub fn main(options: &Simulate) -> Result<bool> {
     let workflows = match &options.file {
         Some(file) => {
@@ -48,8 +48,8 @@ pub fn main(options: &Simulate) -> Result<bool> {
     Ok(report.is_clean())
 }
 
-/// The command that plays a seed in the same way, without the seed: with another workflow or another share of runs over the
-/// adapter a seed is another run.
+/// The command that repeats a seed, without the seed itself. With another workflow or another share of runs over the
+/// adapter, the same seed would be a different run.
 fn command(options: &Simulate) -> String {
     let mut words = vec!["stepwarden".to_owned(), "simulate".to_owned()];
     words.extend(options.file.iter().map(|file| quoted(&file.display().to_string())));
@@ -60,7 +60,7 @@ fn command(options: &Simulate) -> String {
     words.join(" ")
 }
 
-/// `word` as a shell takes it for one.
+/// `word`, quoted so that a shell reads it as one word.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    // What is left out of the command would make the seed another run.
+    // An option that the command left out would make the seed a different run.
     #[test]
     fn a_seed_is_played_again_with_the_same_file_and_flags() {
         assert_eq!(command(&options(&[])), "stepwarden simulate");

@@ -1,4 +1,4 @@
-//! What keeps a command from starting and the user can correct.
+//! Errors that keep a command from starting and that the user can correct.
 
 /// Why a command did not start. The user can correct these, so the exit code is 2.
 #[derive(Debug, thiserror::Error)]

@@ -45,14 +45,15 @@ pub const VISIBILITY_TIMEOUT_S: u32 = 180;
 pub const SKEW: SignedDuration = SignedDuration::from_millis(50);
 /// How often the supervisor sweeps.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// Life of the supervisor's lease, kept from one sweep to the next: at most this long nobody sweeps after a kill.
+/// Life of the supervisor's lease, which is kept from one sweep to the next: after a kill there is no sweep for at most
+/// this long.
 pub const LEASE_LIFE: Duration = Duration::from_secs(2);
 /// The same as in template.yaml.
 const OVERLOAD_AGE: SignedDuration = SignedDuration::from_secs(30);
-/// Submissions under way at once, and batches for each consumer whose messages only meet the store: SQLite writes one thing
-/// at a time, so more would only wait in front of it, and hold up the supervisor's lease and sweep.
+/// Concurrent submissions, and concurrent batches for each consumer whose messages only use the store. SQLite has one
+/// writer, so more would only wait for it, and would hold up the supervisor's lease and sweep.
 const STORE_CONCURRENCY: usize = 16;
-/// The same for each agent's pool: its calls wait for a remote service.
+/// Concurrent batches for each agent's pool. There are more, because its calls wait for a remote service.
 const AGENT_CONCURRENCY: usize = 64;
 
 /// Tasks and inputs kept in memory between messages.
@@ -64,16 +65,16 @@ const METRICS: &str = "/metrics";
 /// Where tables, queues and the bus are.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// In this process, kept in a directory or in memory.
+    /// In this process; the data is in a directory or in memory.
     Embedded {
         /// `None` keeps everything in memory.
         data: Option<PathBuf>,
         /// What an answered write survives.
         durability: Durability,
     },
-    /// An emulator that `AWS_ENDPOINT_URL` names: tables and queues are made if missing.
+    /// An emulator that `AWS_ENDPOINT_URL` names: missing tables and queues are created.
     Emulator,
-    /// What template.yaml deployed, named by the environment as template.yaml names it to the functions.
+    /// What template.yaml deployed, named by the same environment variables as for the functions.
     Deployed,
 }
 
@@ -81,23 +82,23 @@ pub enum Backend {
 pub struct Options {
     /// Where tables, queues and the bus are.
     pub backend: Backend,
-    /// Port of the API; 0 takes a free one. The endpoints and the remote services get the next two.
+    /// Port of the API; 0 picks free ports. The endpoints and the remote services get the next two.
     pub port: u16,
-    /// The workflows orders are accepted for.
+    /// The workflows for which orders are accepted.
     pub workflows: Workflows,
     /// Registered reply queues, and whose orders may name them.
     pub reply_queues: ReplyQueues,
     /// Called for every save.
     pub observer: Option<Observer>,
-    /// Most tasks and inputs kept in memory between messages.
+    /// Maximum number of tasks and inputs kept in memory between messages.
     pub cache: usize,
-    /// The agents with more than one pool, each with consumers of its own.
+    /// The agents with more than one pool; each pool has separate consumers.
     pub pools: Layout,
-    /// URLs of remote services, by agent or pool, in place of the sample services.
+    /// URLs of remote services, by agent or pool, instead of the sample services.
     pub urls: BTreeMap<String, String>,
     /// Who may call the API.
     pub access: access::Options,
-    /// Agents whose requests somebody else's program takes: they get queues, and no consumers.
+    /// Agents that other programs serve: they get queues, but no consumers here.
     pub external_agents: Vec<String>,
 }
 
@@ -140,7 +141,7 @@ pub struct System {
     pub submit: Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
     /// What operators do, for callers in this process.
     pub operator: Arc<Operator>,
-    /// How it is configured.
+    /// The configuration.
     pub config: Config,
     agents: BTreeMap<String, watch::Sender<bool>>,
     stop: watch::Sender<bool>,
@@ -151,7 +152,7 @@ impl System {
     /// Starts everything and returns once it listens.
     ///
     /// # Errors
-    /// [`StartError`] for what the user can mend at once; anything else with its causes.
+    /// [`StartError`] for errors that the user can correct; any other error with its causes.
     pub async fn start(options: Options) -> Result<Self> {
         let listener = bind(options.port, 0).await?;
         let remotes_listener = bind(options.port, 2).await?;
@@ -163,7 +164,7 @@ impl System {
         if let Some(missing) = secrets.missing(options.workflows.values()).await {
             return Err(StartError::Data(missing).into());
         }
-        // Only now: until then another process may have the data, and the token, in use.
+        // Only now, because until here another process may be using the data and the token.
         let (access, token) = Access::open(&options.access)?;
         if !matches!(options.backend, Backend::Deployed) {
             config.queue_prefix = schema::create(&clients, &config, NAME_PREFIX, VISIBILITY_TIMEOUT_S)
@@ -240,15 +241,15 @@ impl System {
         })
     }
 
-    /// Stops the consumer of an agent's pool, or starts it again, as if its process had died. The pool is called as its
-    /// agent where that has only one.
+    /// Stops the consumer of an agent's pool, as if its process had died, or starts it again. The only pool of an agent
+    /// has the agent's name.
     pub fn pause_agent(&self, name: &str, paused: bool) {
         if let Some(switch) = self.agents.get(name) {
             switch.send_replace(paused);
         }
     }
 
-    /// Stops everything; batches under way get a few seconds.
+    /// Stops everything; batches in progress get a few seconds.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -257,7 +258,7 @@ impl System {
     }
 }
 
-/// The API's routes, as API Gateway would part them between two functions.
+/// The API's routes, divided between two functions as API Gateway does.
 fn route(
     submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
     operator: &Arc<Operator>,
@@ -278,7 +279,7 @@ fn route(
     })
 }
 
-/// What this process counted, for Prometheus; and how long the oldest orders wait, measured now.
+/// The metrics of this process for Prometheus, with the ages of the oldest orders measured now.
 async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     auth::check(event, &operator.scopes.operator)?;
     if event.request_context.http.method != Method::GET {
@@ -304,7 +305,7 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
     }
 }
 
-/// The sample remote services, kept in `data` or in memory.
+/// The sample remote services, with ledgers in `data` or in memory.
 ///
 /// # Errors
 /// [`StartError::Data`]: the directory or the file cannot be used.
@@ -350,7 +351,7 @@ fn configure(options: &Options) -> Result<Config> {
     ))
 }
 
-/// How a system is configured that no template deployed; the prefix of its queues is not known yet.
+/// The configuration of a system that no template deployed; the prefix of its queues is not known yet.
 #[must_use]
 pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: Vec<String>, cache: usize) -> Config {
     Config {
@@ -388,7 +389,7 @@ fn check_names(config: &Config) -> Result<(), StartError> {
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
 }
 
-/// Refuses a workflow that could not run here, and says of one that does that it could not run on AWS.
+/// Refuses a workflow that could not run here, and warns about one that runs here but could not run on AWS.
 fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config) -> Result<(), StartError> {
     let is_deployed = matches!(backend, Backend::Deployed);
     workflows::can_start(workflows, config.clock_skew).map_err(|error| {
@@ -405,7 +406,7 @@ fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config)
     Ok(())
 }
 
-/// All agents of this process, each pool behind a breaker of its own.
+/// All agents of this process, each pool with a separate circuit breaker.
 fn agent_runtime(
     config: &Config,
     elsewhere: impl Fn(&str) -> Option<String>,
@@ -435,7 +436,8 @@ fn start_pumps(
         let (switch, pause) = watch::channel(false);
         let gate = Gate::new(concurrency, queues.len());
         for (class, queue) in queues.iter().enumerate() {
-            // New orders give way, but for urgent ones, which ordinary ones give way to. Nobody gives way to what may wait.
+            // Normal new orders give way to urgent ones and to work in progress. Nothing gives way to low-priority
+            // work.
             let is_new = [queue::SCHEDULER, queue::SUBMISSIONS].contains(&queue.as_str());
             let work = if is_new { Work::New } else { Work::Begun };
             let under_way = if class > 1 { UnderWay::default() } else { under_way.clone() };
@@ -478,7 +480,7 @@ fn start_pumps(
     switches
 }
 
-/// What takes the requests of agents in this process.
+/// The consumer of agents' requests in this process.
 #[must_use]
 pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger>) -> pump::Handler {
     let (runtime, messenger) = (Arc::clone(runtime), Arc::clone(messenger));
@@ -509,7 +511,7 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
     supervisor.release().await;
 }
 
-/// A listener on loopback, `offset` ports after `port`; 0 takes a free one.
+/// A listener on loopback, `offset` ports after `port`; 0 picks a free port.
 ///
 /// # Errors
 /// [`StartError::PortInUse`], or the system's own.
@@ -530,7 +532,7 @@ pub async fn bind(port: u16, offset: u16) -> Result<TcpListener> {
 /// Where a listener is reached.
 ///
 /// # Errors
-/// The system does not tell its address.
+/// The operating system does not report the address.
 pub fn url_of(listener: &TcpListener) -> Result<String> {
     Ok(format!("http://{}", listener.local_addr().context("reading a listener's address")?))
 }

@@ -1,5 +1,5 @@
-//! The agent of the recovery runs, in a separate process that can be killed: it takes its time, and reports on
-//! standard output what it begins.
+//! The agent of the recovery runs, in a separate process that can be killed: each step takes a while, and is reported
+//! on standard output when it begins.
 
 use crate::pump::{self, Source, UnderWay, Work};
 use crate::queue_turns::Gate;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 pub const NAME: &str = "worker";
 /// How long a step takes.
 pub const WORK: Duration = Duration::from_millis(100);
-/// Batches under way at once.
+/// Concurrent batches.
 const CONCURRENCY: usize = 64;
 
 /// An attempt at a step that begins; a line of JSON.
@@ -36,7 +36,7 @@ pub struct Begun {
     pub step: String,
     /// Which attempt.
     pub attempt: u32,
-    /// Until when it has to be done.
+    /// The attempt's CompleteBy.
     pub complete_by: Timestamp,
     /// When it began.
     pub at: Timestamp,
@@ -59,7 +59,7 @@ impl Agent for Worker {
         };
         let line = serde_json::to_string(&begun).expect("it has string keys only");
         async move {
-            // Whoever listened may be gone, and then this process is about to be.
+            // The parent may be gone; then this process is about to be killed too.
             let _ = writeln!(std::io::stdout(), "{line}");
             tokio::time::sleep(WORK).await;
             Ok(Value::Null)

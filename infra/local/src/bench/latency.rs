@@ -16,7 +16,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these milliseconds, in any order; all zero of none.
+    /// The latency of orders that took these milliseconds, in any order; all zero without any.
     pub fn of(mut latencies: Vec<f64>) -> Self {
         latencies.sort_by(f64::total_cmp);
         Self {
@@ -35,7 +35,7 @@ impl std::fmt::Display for Latency {
     }
 }
 
-/// The `q`-th part of what is sorted; 0 of nothing.
+/// The quantile `q` of sorted values; 0 without any.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let index = ((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1));
     sorted.get(index).copied().unwrap_or_default()

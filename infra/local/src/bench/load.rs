@@ -25,21 +25,21 @@ use submit::submission::{Submission, parse};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
-/// How often a long run says how far it is.
+/// How often a long run reports its progress.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// The run gives up on an order that has not ended by then, and on all when none has moved for so long.
+/// The run gives up if an order has not ended after this time, or if no order has changed for this long.
 const STUCK: Duration = Duration::from_secs(90);
 /// Refused for now.
 const TOO_MANY: u16 = 429;
 
-/// When orders ended, as the engine's observer tells.
+/// When orders ended, as the engine's observer reports.
 #[derive(Default)]
 pub struct Board {
     ended: AtomicU64,
     saves: AtomicU64,
     changed: Notify,
     waiting: Mutex<HashMap<Id, oneshot::Sender<Instant>>>,
-    /// Of all orders, where somebody asks for it: in a long run this would be what grows.
+    /// The ends of all orders, if a caller needs them: in a long run this list would grow without bound.
     ends: Mutex<Option<Vec<Instant>>>,
 }
 
@@ -63,7 +63,7 @@ impl Board {
     }
 }
 
-/// What submits.
+/// Submits orders to a system.
 #[derive(Clone)]
 pub struct Load {
     pub submit: Arc<Submit<DynamoStore, SqsMessenger>>,
@@ -81,7 +81,7 @@ impl Load {
         Ok(latencies)
     }
 
-    /// One run at a fixed rate. `name` is that of no other run.
+    /// One run at a fixed rate. `name` must be unique among runs.
     pub async fn at_rate(&self, name: &str, rate: u32, lasting: Duration) -> Result<Rate> {
         let begin = Instant::now();
         let (mut latencies, mut refused) = (Vec::new(), 0);
@@ -100,9 +100,9 @@ impl Load {
         })
     }
 
-    /// Submits orders on schedule whatever becomes of those before them, and tells `ended` of each: the milliseconds from
-    /// when it was to be submitted to its end, so that a system that holds up submissions looks as slow as it is; `None` if
-    /// it was refused for overload. Returns when all have ended.
+    /// Submits orders on schedule, however far behind the system is, and reports each order to `ended`: the
+    /// milliseconds from its scheduled submission to its end, or `None` if it was refused for overload. Since time
+    /// counts from the schedule, a system that delays submissions looks as slow as it is. Returns when all have ended.
     pub async fn offer(
         &self,
         name: &str,
@@ -190,7 +190,7 @@ pub async fn throughput(system: &System, load: &Load, bench: &Bench) -> Result<T
     })
 }
 
-/// When each order ended, in seconds of scheduling: with a backlog the clock stands while orders are submitted.
+/// When each order ended, in seconds of scheduling: with a backlog the clock stops while orders are submitted.
 fn scheduling_seconds(begins: &[Instant], ends: &[Instant]) -> Vec<f64> {
     let mut seconds = Vec::with_capacity(ends.len());
     let mut before_s = 0.0;
@@ -203,7 +203,7 @@ fn scheduling_seconds(begins: &[Instant], ends: &[Instant]) -> Vec<f64> {
     seconds
 }
 
-/// Answers when the scheduler began: with a backlog, after the last submission of each.
+/// Returns when the scheduler began: with a backlog, after the last submission of each part.
 async fn work_off(system: &System, load: &Load, bench: &Bench) -> Result<Vec<Instant>> {
     let orders = bench.orders;
     let run = Run { load, orders, begin: Instant::now(), said_s: AtomicU64::new(0), submitted: AtomicU64::new(0) };
@@ -226,7 +226,7 @@ async fn work_off(system: &System, load: &Load, bench: &Bench) -> Result<Vec<Ins
     Ok(begins)
 }
 
-/// The throughput run, and how far it is.
+/// The throughput run and its progress.
 struct Run<'a> {
     load: &'a Load,
     orders: u64,
@@ -236,7 +236,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Submits these orders, with so many at most that have not ended.
+    /// Submits these orders, with at most `in_flight` that have not ended.
     async fn submit(&self, which: Range<u64>, in_flight: u64) -> Result<()> {
         let Load { board, .. } = self.load;
         let submits = which.map(|n| async move {
@@ -251,7 +251,8 @@ impl Run<'_> {
             loop {
                 match self.load.submit(&key, n).await {
                     Ok(id) => return Ok(id),
-                    // Its messages waited long at the end of a large backlog, and that is held against the next one for some seconds.
+                    // Messages waited long at the end of a large backlog, so the overload guard refuses the next
+                    // backlog for some seconds.
                     Err(problem) if problem.status == TOO_MANY && begin.elapsed() < STUCK => {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
@@ -267,7 +268,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns when so many orders have ended.
+    /// Returns when `ends` orders have ended.
     async fn wait_for(&self, ends: u64) -> Result<()> {
         let Load { board, .. } = self.load;
         let mut before = 0;
@@ -292,7 +293,7 @@ impl Run<'_> {
         }
     }
 
-    /// Says how far a long run is, every few seconds.
+    /// Reports the progress of a long run every few seconds.
     fn say(&self) {
         let now_s = self.begin.elapsed().as_secs();
         if now_s < self.said_s.load(Ordering::Relaxed) + SAY_EVERY.as_secs() {
@@ -325,7 +326,8 @@ mod tests {
         (system, Load { submit, board })
     }
 
-    // Issue 7, point 2: rates at two backlogs can be compared, because what lies between two of them does not count.
+    // Issue 7, point 2: rates with one backlog and with many can be compared, because the time between two backlogs
+    // does not count.
     #[test]
     fn the_clock_of_a_backlog_stands_while_the_next_one_is_submitted() {
         let begin = Instant::now();
@@ -339,12 +341,13 @@ mod tests {
         assert!(ms(&[at(0)], &[]).is_empty());
     }
 
-    // The same: a backlog is all there before the first order of it moves, and is worked off before the next one.
+    // Issue 7, point 2: a backlog is complete before its first order moves, and is worked off before the next one
+    // begins.
     #[tokio::test]
     async fn one_backlog_is_worked_off_before_the_next_is_submitted() {
         let (system, load) = system().await;
         *lock(&load.board.ends) = Some(Vec::new());
-        // So many that the first one could end while the last ones are submitted.
+        // Enough orders that the first one could end while the last ones are submitted.
         let bench = bench(&["--orders", "250", "--backlog", "100"]);
         let begins = tokio::time::timeout(STUCK, work_off(&system, &load, &bench)).await.unwrap().unwrap();
         let ends = lock(&load.board.ends).take().unwrap();
@@ -353,7 +356,7 @@ mod tests {
         system.stop().await;
     }
 
-    // Issue 7, point 1: the rate is kept up while nothing ends.
+    // Issue 7, point 1: orders are submitted at the rate even while none ends.
     #[tokio::test]
     async fn orders_are_submitted_on_schedule_while_none_ends() {
         let (system, load) = system().await;
@@ -376,7 +379,7 @@ mod tests {
         system.stop().await;
     }
 
-    // The same: an order that could not be submitted in time has waited all the same.
+    // Issue 7, point 1: an order that could not be submitted on schedule counts as waiting from the scheduled time.
     #[tokio::test]
     async fn time_counts_from_the_schedule() {
         let (system, load) = system().await;
@@ -385,7 +388,7 @@ mod tests {
         let offered = load.offer("stalled", 20, Duration::from_secs(1), |latency| latencies.extend(latency));
         let (offered, ()) = tokio::join!(offered, stalled);
         offered.unwrap();
-        // Those that were due at 50, 100, ... 400 ms.
+        // The orders that were due at 50, 100, ... 400 ms.
         let late = latencies.iter().filter(|latency| **latency >= 100.0).count();
         assert!(late >= 8, "{latencies:?}");
         system.stop().await;

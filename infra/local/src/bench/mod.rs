@@ -1,5 +1,5 @@
-//! `stepwarden bench`: throughput, latency, recovery and memory on this machine, of orders of three steps one after another by
-//! agents that do nothing.
+//! `stepwarden bench`: throughput, latency, recovery and memory on this machine. Each order has three steps, one after
+//! another, by agents that do nothing.
 
 pub mod agent;
 mod latency;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use submit::workflows::Workflows;
 
-/// Three steps one after another, done at once.
+/// Three steps, one after another, by an agent that does nothing.
 const WORKFLOW: &str = r#"
 name = "bench"
 [[step]]
@@ -53,7 +53,7 @@ pub async fn run(bench: &Bench) -> Result<Report> {
         let board = Arc::new(Board::default());
         let system = start(bench, data.clone(), &board).await?;
         let load = Load { submit: Arc::clone(&system.submit), board };
-        // What starting left to do is done by then.
+        // By then the work that starting left behind is done.
         tokio::time::sleep(Duration::from_millis(500)).await;
         report.idle_memory_bytes = process::memory().map(|(now, _)| now);
         if wants(Part::Single) {
@@ -65,7 +65,7 @@ pub async fn run(bench: &Bench) -> Result<Report> {
         report.peak_memory_bytes = process::memory().map(|(_, peak)| peak);
         if wants(Part::Rates) {
             if bench.backlog.is_some() {
-                // Until then that its last orders waited long is held against the next ones.
+                // Until then the overload guard would refuse the next orders, because the last ones waited long.
                 tokio::time::sleep(shared::overload::FRESH.unsigned_abs()).await;
             }
             for (n, &rate) in bench.rates.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! What kill -9 costs: a system in separate processes, one of them the agent, killed in the middle of orders.
+//! How fast a system recovers from kill -9. It runs in two processes, one of which is the agent, and is killed in the
+//! middle of orders.
 //!
-//! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone,
-//! the scheduler together with all these, and "everything" means both processes.
+//! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone, the
+//! scheduler is killed together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, NAME, WORK};
 use super::latency::quantile;
@@ -30,45 +31,46 @@ use tokio::sync::oneshot;
 
 /// Time for each attempt at a step. An attempt that failed is repeated at once.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Orders under way at each kill, and the time between two of them: the first ones are nearly done when the last one begins.
+/// Orders in progress at each kill, and the time between two submissions: the first orders are nearly done when the
+/// last one begins.
 const ORDERS: u64 = 40;
 const APART: Duration = Duration::from_millis(8);
-/// Between two looks at an order.
+/// Time between two polls of an order.
 const LOOK: Duration = Duration::from_millis(10);
-/// All orders have ended by then, or never will.
+/// If an order has not ended by then, it never will.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A process says that it is up within this.
+/// A process reports within this time that it is up.
 const START: Duration = Duration::from_secs(30);
 
 /// What kills cost.
 #[derive(Debug, Serialize)]
 pub struct Recovery {
-    /// Time for each attempt at a step, in milliseconds: what was lost is found missing after it.
+    /// Timeout of each attempt, in milliseconds: a lost attempt is found after this time.
     pub timeout_ms: u64,
-    /// Allowed for clocks on top of it, in milliseconds.
+    /// Clock skew that is added to the timeout, in milliseconds.
     pub skew_ms: u64,
     /// How long a step takes, in milliseconds.
     pub step_ms: u64,
-    /// An agent's process killed, and started again.
+    /// Kills of an agent's process, which is restarted at once.
     pub agent: Kills,
-    /// The process of the scheduler, the supervisor, the API and the data killed, and started again: at once, and every other
-    /// time after the timeout, so that all that was under way has expired by then.
+    /// Kills of the process of the scheduler, the supervisor, the API and the data. It is restarted at once or, every
+    /// other time, after the timeout, so that all attempts in progress have expired by then.
     pub scheduler: Kills,
-    /// Both at once, and started again likewise.
+    /// Kills of both processes at once, which are restarted in the same way.
     pub everything: Kills,
 }
 
-/// What was killed some times.
+/// The kills of one victim.
 #[derive(Debug, Default, Serialize)]
 pub struct Kills {
     /// How often.
     pub kills: u32,
-    /// Orders open at a kill, in all.
+    /// Orders open at a kill, summed over all kills.
     pub orders: u64,
     /// Attempts at a step that expired, each of which ran again.
     pub expired: usize,
-    /// To the beginning of the next attempt, from the expiry of the one before, which is its CompleteBy plus the skew, or from
-    /// the restart, whichever was later, in milliseconds: median.
+    /// Time to the beginning of the next attempt, in milliseconds: median. It counts from the expiry of the previous
+    /// attempt (CompleteBy plus skew), or from the restart if that was later.
     pub again_p50_ms: Option<f64>,
     /// The same: longest.
     pub again_max_ms: Option<f64>,
@@ -116,7 +118,7 @@ struct World<'a> {
     api: Api,
     system: Running,
     agent: Running,
-    /// What all agents began since it was last taken.
+    /// The attempts that agents began since this was last emptied.
     begun: Arc<Mutex<Vec<Begun>>>,
 }
 
@@ -173,7 +175,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Orders one after the other, so that they stand at all their steps when this returns.
+    /// Submits orders one after another, so that they are at different steps when this returns.
     async fn submit(&self, name: &str) -> Result<Vec<Id>> {
         let (begin, mut ids) = (Instant::now(), Vec::new());
         for n in 0..ORDERS {
@@ -181,7 +183,7 @@ impl<'a> World<'a> {
             let answer = loop {
                 let post = self.api.request(Method::POST, "/orders").header("idempotency-key", format!("{name}-{n}"));
                 match self.api.ask(post.json(&order)).await {
-                    // For some seconds after a stop no order is taken, because of those that waited.
+                    // For some seconds after a stop the overload guard refuses orders, because others waited long.
                     Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
                     answer => break answer?,
                 }
@@ -192,10 +194,10 @@ impl<'a> World<'a> {
         Ok(ids)
     }
 
-    /// Kills, and starts again after a while; answers when the restart began.
+    /// Kills a victim and restarts it after `down_for`; returns when the restart began.
     async fn kill(&mut self, victim: Victim, down_for: Duration) -> Result<(Instant, Timestamp)> {
         let (kills_system, kills_agent) = (victim != Victim::Agent, victim != Victim::Scheduler);
-        // Both first: neither may do anything without the other.
+        // Kill both first: neither may do anything without the other.
         let victims = [(kills_system, &mut self.system), (kills_agent, &mut self.agent)];
         let mut victims: Vec<_> = victims.into_iter().filter_map(|(is, process)| is.then_some(process)).collect();
         for process in &mut victims {
@@ -215,7 +217,7 @@ impl<'a> World<'a> {
         Ok(restart)
     }
 
-    /// Returns when the last of them has ended.
+    /// Returns when the last of these orders has ended.
     async fn wait_for(&self, orders: &[Id]) -> Result<()> {
         let begin = Instant::now();
         for id in orders {
@@ -239,13 +241,13 @@ impl<'a> World<'a> {
     }
 }
 
-/// To the beginning of each attempt that was not the first, from the expiry of the one before or from `restart`, whichever was
-/// later, in milliseconds.
+/// Time to the beginning of each attempt that was not the first, in milliseconds: from the expiry of the previous one,
+/// or from `restart` if that was later.
 fn lateness(begun: Vec<Begun>, restart: Timestamp) -> Vec<f64> {
     let mut steps: BTreeMap<(Id, String), BTreeMap<u32, Begun>> = BTreeMap::new();
     for begun in begun {
         let attempts = steps.entry((begun.order.clone(), begun.step.clone())).or_default();
-        // The same request may come twice: the first time is when the step ran.
+        // The same request may be delivered twice: the first delivery is when the step ran.
         attempts.entry(begun.attempt).or_insert(begun);
     }
     let late = |(before, next): (&Begun, &Begun)| {
@@ -283,20 +285,20 @@ async fn start_system(folder: &Path, durability: &str, port: u16, token: &str) -
     Ok(process)
 }
 
-/// What it begins goes to `begun`.
+/// Starts an agent; the attempts that it begins go to `begun`.
 fn start_agent(port: u16, begun: &Arc<Mutex<Vec<Begun>>>) -> Result<Running> {
     let mut command = program()?;
     command.args(["bench-agent", &format!("http://127.0.0.1:{}", port + 1)]);
     let begun = Arc::clone(begun);
     spawn(command, move |line| {
-        // The last line of an agent that was killed may be a part of one.
+        // The last line of a killed agent may be incomplete.
         if let Ok(one) = serde_json::from_str(line) {
             lock(&begun).push(one);
         }
     })
 }
 
-/// This program, without what the environment says of other systems.
+/// This program, without environment variables that name other systems.
 fn program() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("looking for this program")?);
     for name in ["AWS_ENDPOINT_URL", "AGENT_POOLS", "STEPWARDEN_URL", "STEPWARDEN_TOKEN"] {
@@ -306,7 +308,7 @@ fn program() -> Result<Command> {
     Ok(command)
 }
 
-/// Starts it, and gives each line of its output to `hear`, which is dropped when there will be no more.
+/// Starts `command` and gives each line of its output to `hear`, which is dropped at the end of the output.
 fn spawn(mut command: Command, mut hear: impl FnMut(&str) + Send + 'static) -> Result<Running> {
     let mut process = Running(command.spawn().context("starting another instance of this program")?);
     let output = process.0.stdout.take().context("a process without an output")?;
@@ -314,7 +316,7 @@ fn spawn(mut command: Command, mut hear: impl FnMut(&str) + Send + 'static) -> R
     Ok(process)
 }
 
-/// A port that is free with the two after it, below those that the system hands out.
+/// A port that is free together with the next two, below the range that the system assigns.
 fn free_ports() -> Result<u16> {
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let tries = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
@@ -323,7 +325,7 @@ fn free_ports() -> Result<u16> {
 }
 
 impl Recovery {
-    /// Writes it to standard output, for people.
+    /// Writes the result to standard output, for people.
     pub fn say(&self) -> Result<()> {
         say!("recovery            steps of {} ms with a timeout of {} ms", self.step_ms, self.timeout_ms);
         for (name, killed) in [("agent", &self.agent), ("scheduler", &self.scheduler), ("everything", &self.everything)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use stepwarden_embedded::Durability;
 
-/// Parts of a rate over time.
+/// Number of parts into which a rate over time is divided.
 const BINS: usize = 60;
 
 /// What was measured. A part that was left out has no fields.
@@ -20,7 +20,7 @@ pub struct Report {
     pub date: String,
     /// Processors of the machine.
     pub cpus: usize,
-    /// What the processors call themselves.
+    /// Name of the processors' model.
     pub cpu_model: String,
     /// What an answered write survives.
     pub durability: &'static str,
@@ -58,9 +58,9 @@ pub struct Throughput {
     pub orders_per_second_last_tenth: f64,
     /// How many.
     pub orders: u64,
-    /// Submitted and not ended at most; without it there is a backlog.
+    /// Maximum number of orders in flight; `None` with a backlog.
     pub in_flight: Option<usize>,
-    /// Orders submitted before the first of them was scheduled, and then the next so many.
+    /// Orders submitted before the first of them was scheduled; the next as many followed when these had ended.
     pub backlog: Option<u64>,
     /// User and system time of the whole process per order.
     pub cpu_ms_per_order: Option<f64>,
@@ -72,7 +72,7 @@ pub struct Throughput {
     pub sqs_calls_per_order: f64,
     /// Requests per order by operation, as in `DynamoDB_20120810.UpdateItem`.
     pub requests_per_order: BTreeMap<String, f64>,
-    /// Times the disk was made to keep what was written, per order.
+    /// Number of fsyncs per order.
     pub fsyncs_per_order: f64,
     /// Orders ended per second in equal parts of the scheduling, each with the middle of its part in seconds.
     pub ended_over_time: Vec<(f64, f64)>,
@@ -81,7 +81,7 @@ pub struct Throughput {
 /// One long run at a fixed rate.
 #[derive(Debug, Serialize)]
 pub struct Steady {
-    /// Orders a second that were to be submitted.
+    /// Scheduled submissions per second.
     pub offered_per_second: u32,
     /// For so long.
     pub seconds: f64,
@@ -89,17 +89,17 @@ pub struct Steady {
     pub orders: u64,
     /// Orders refused for overload.
     pub refused: u64,
-    /// From when they were to be submitted to their end.
+    /// From the scheduled submission to the end.
     pub latency: Latency,
-    /// Mean of resident memory in each quarter of the run, in bytes. The first one is that in which caches fill.
+    /// Mean of resident memory in each quarter of the run, in bytes. Caches fill in the first quarter.
     pub memory_quarters_bytes: [u64; 4],
     /// What an order that has ended leaves in the files, in bytes. They are kept for ever.
     pub file_bytes_per_order: f64,
-    /// Looks on the way.
+    /// Samples during the run.
     pub samples: Vec<Sample>,
 }
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     /// Seconds since the beginning.
@@ -123,10 +123,10 @@ impl Throughput {
     }
 }
 
-/// A run at a fixed rate. An order's time counts from when it was to be submitted.
+/// A run at a fixed rate. An order's time counts from its scheduled submission.
 #[derive(Debug, Serialize)]
 pub struct Rate {
-    /// Orders a second that were to be submitted, whatever became of those before them.
+    /// Scheduled submissions per second.
     pub offered_per_second: u32,
     /// For so long.
     pub seconds: f64,
@@ -134,7 +134,7 @@ pub struct Rate {
     pub orders: u64,
     /// Orders refused for overload.
     pub refused: u64,
-    /// Orders ended a second, until the last one had.
+    /// Orders ended per second, until the last one ended.
     pub orders_per_second: f64,
     /// How long they took.
     #[serde(flatten)]
@@ -142,7 +142,7 @@ pub struct Rate {
 }
 
 impl Report {
-    /// Of this machine, with nothing measured yet.
+    /// A report of this machine, with nothing measured yet.
     pub fn begin(durability: Option<Durability>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -207,7 +207,7 @@ impl Report {
     }
 }
 
-/// How many a second, in equal parts of the time until the last one.
+/// Ends per second, in equal parts of the time until the last end.
 pub fn over_time(ends_s: &[f64]) -> Vec<(f64, f64)> {
     let width = ends_s.last().copied().unwrap_or_default().max(1e-3) / BINS as f64;
     let mut bins = [0_u32; BINS];

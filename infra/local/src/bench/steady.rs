@@ -1,4 +1,4 @@
-//! One long run at a fixed rate: whether memory and files stay as they are.
+//! One long run at a fixed rate: does memory stay constant, and do files grow only with the orders?
 
 use super::latency::Latency;
 use super::load::Load;
@@ -8,17 +8,17 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Looks at memory and files, in a whole run.
+/// Samples of memory and files in a whole run.
 const SAMPLES: u32 = 120;
-/// Least time between two of them.
+/// Least time between two samples.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// Offers `rate` orders a second for so long. `data` is where the files are.
+/// Offers `rate` orders per second for the time `lasting`. `data` is where the files are.
 ///
 /// # Errors
 /// An order is refused or does not end, or this operating system does not report memory use.
 pub async fn run(load: &Load, rate: u32, lasting: Duration, data: Option<&Path>) -> Result<Steady> {
-    // As large as it becomes from the beginning, and not only promised: or it would be what grows.
+    // Allocated and written in full at the beginning; otherwise this list would be what grows.
     let mut latencies = vec![1.0; (lasting.as_secs_f64() * f64::from(rate)) as usize + 1];
     latencies.clear();
     let mut refused = 0;
@@ -72,7 +72,7 @@ fn sizes(folder: &Path) -> (u64, u64) {
     (of(""), of("-wal"))
 }
 
-/// Means of the quarters; the last sample belongs to the last one.
+/// Means of the quarters; the last sample belongs to the last quarter.
 fn quarters(samples: &[Sample]) -> [u64; 4] {
     let end = samples.last().map_or(0.0, |sample| sample.at_s).max(f64::MIN_POSITIVE);
     let (mut sums, mut counts) = ([0; 4], [0; 4]);
@@ -85,7 +85,7 @@ fn quarters(samples: &[Sample]) -> [u64; 4] {
 }
 
 impl Steady {
-    /// Writes it to standard output, for people.
+    /// Writes the result to standard output, for people.
     pub fn say(&self) -> Result<()> {
         let Self { orders, seconds, refused, latency, memory_quarters_bytes, .. } = self;
         say!("steady              {orders} orders in {seconds:.0} s, {refused} refused, {latency}");

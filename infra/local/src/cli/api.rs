@@ -68,7 +68,8 @@ pub async fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `people` makes of the answer; for programs the answer as it came, and so if another version of the system sent it.
+/// Prints the answer as `people` formats it, or as it came if a program asked for it or another version of the system
+/// sent it.
 fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) -> String) -> Result<()> {
     match show::read(answer).filter(|_| !at.json) {
         Some(known) => stdout::styled(&people(known)),
@@ -109,7 +110,7 @@ fn object(file: &Path, what: &str) -> Result<Value, Error> {
     let wrong =
         |why: String| Error::File(format!("{}: {why}; name a file with {what} as one JSON object", file.display()));
     let text = read(file).map_err(|e| wrong(e.to_string()))?;
-    // What the parser would change in silence is no more refused by the API: it sees what was parsed.
+    // Checked here, because the parser would silently change such text and the API would see only the result.
     json::check(text.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
     serde_json::from_str(&text).map_err(|e| wrong(format!("not JSON: {e}")))
 }
@@ -134,7 +135,8 @@ async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
     print(&at, &answer, |order| show::order(&order, Timestamp::now()))
 }
 
-/// The record on standard output as it is, so that it can be kept in a file; what there is to say of it beside that.
+/// Prints the record on standard output as it is, so that it can be kept in a file, and everything else on standard
+/// error.
 async fn raw(id: &str, at: &At) -> Result<()> {
     let answer = at.api()?.read(&format!("/details/{}/record", segment(id)?)).await?;
     let Some(Record { why, seen, .. }) = show::read(&answer).filter(|_| !at.json) else {
@@ -148,7 +150,7 @@ async fn raw(id: &str, at: &At) -> Result<()> {
             "it cannot be read: {why}\nonce it is mended: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
         ),
     };
-    // `eprintln!` would panic where nobody reads it.
+    // `eprintln!` would panic without a reader.
     let _ = writeln!(std::io::stderr(), "{beside}");
     Ok(())
 }
@@ -163,7 +165,7 @@ async fn mend(Mend { id, file, seen, by, at }: Mend) -> Result<()> {
     })
 }
 
-/// `input` as it came: JSON has escapes of its own.
+/// `input` is printed as it came, because JSON has its own escapes.
 fn details(Details { order, history, acts, .. }: &Details, input: &Value) -> String {
     let mut out = show::order(order, Timestamp::now());
     let _ = write!(out, "\ninput\n  {input}\n\npossible acts\n");
@@ -310,7 +312,7 @@ fn leases(Leases { leases }: Leases) -> String {
     table(["lease", "leader", "token", "expires"], &rows)
 }
 
-/// The queues that messages can be moved back to, each with how many wait for that.
+/// The queues to which messages can be moved back, each with the number of these messages.
 async fn dead_letters(at: &At) -> Result<()> {
     let answer = at.api()?.read("/queues").await?;
     let known = show::read(&answer).map(|Queues { queues }| {
@@ -357,7 +359,7 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
     let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
     let said = |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "already accepted" } else { "accepted" };
-        // What is accepted is kept; what becomes of the order is another matter.
+        // An accepted act is recorded, but how the order ends is not known yet.
         let more = if wait { String::new() } else { format!("; follow it with: stepwarden watch {id}") };
         format!("{name}: {was}, version {version}{more}\n")
     };

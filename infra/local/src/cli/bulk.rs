@@ -1,4 +1,4 @@
-//! `bulk`: one act on many orders. The API acts for at most 20 s a call, so this calls it until all is done.
+//! `bulk`: one act on many orders. The API acts for at most 20 s per call, so this calls it until all orders are done.
 
 use super::args::Bulk;
 use super::show::{self, painted};
@@ -20,7 +20,7 @@ const MOST: u64 = 1000;
 /// Acts, and prints a line for each order.
 ///
 /// # Errors
-/// No answer, or a refusal: with the cursor to go on from, if something was done before.
+/// No answer, or a refusal. If something was done before, the error contains the cursor to continue with.
 pub async fn run(wanted: Bulk) -> Result<ExitCode> {
     let api = wanted.at.api()?;
     let body = wanted.by.body(json!({
@@ -33,7 +33,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
     let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}  {msg}").expect("a valid template");
     let bar = ProgressBar::new(wanted.limit).with_style(style);
     let mut total = Report { dry_run: wanted.dry_run, next: wanted.cursor.clone(), ..Report::default() };
-    // By id: a call that ends within a page names those of that page, and so does the next one.
+    // By id: if a call ends within a page, both this call and the next one name the unreadable orders of that page.
     let mut unreadable: BTreeMap<Id, Unreadable> = BTreeMap::new();
     loop {
         let mut body = body.clone();
@@ -70,7 +70,7 @@ pub async fn run(wanted: Bulk) -> Result<ExitCode> {
         }
         total.results.extend(report.results);
         unreadable.extend(report.unreadable.into_iter().map(|one| (one.order_id.clone(), one)));
-        // A call that did nothing and made no progress would repeat for ever.
+        // A call that did nothing and made no progress would be repeated forever.
         let is_over = total.next.is_none() || total.aborted || is_standing;
         if is_over || total.results.len() as u64 >= wanted.limit {
             break;

@@ -1,4 +1,4 @@
-//! The verbs that run something here.
+//! The verbs that run something on this machine.
 
 use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use submit::workflows::Workflows;
 
-/// Runs it to its end; without a command the demo. `folder` is where the workflows are.
+/// Runs a command to its end, or the demo if there is none. `folder` is where the workflows are.
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
     match command {
-        // Its arguments as if none were given.
+        // The demo with its default arguments.
         None => Box::pin(run(Cli::parse_from(["stepwarden", "demo"]).command, folder)).await,
         Some(Command::Demo(demo)) => Ok(code(demo::run(&demo, read_workflows(folder, &[])?).await?)),
         Some(Command::Up(up)) => {
@@ -29,12 +29,12 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         }
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Simulate(options)) => {
-            // Each seed has a runtime of its own, so it cannot be played inside of this one.
+            // Each seed has a separate runtime, which cannot run inside this one.
             Ok(code(tokio::task::spawn_blocking(move || simulate::main(&options)).await??))
         }
         Some(Command::Doctor(options)) => doctor::run(options, folder).await,
         Some(Command::Completions(Completions { shell })) => {
-            // Made in memory first: `generate` panics when nobody reads any more.
+            // Written to memory first: `generate` panics if the reader has gone.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "stepwarden", &mut script);
             std::io::stdout().write_all(&script).context("writing to standard output")?;
@@ -64,7 +64,8 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         Backend::Deployed => "on AWS".into(),
     };
     let given = std::env::var("STEPWARDEN_TOKEN").ok().filter(|token| !token.is_empty());
-    // Also where the data is in memory: the verbs look there. Where nothing can be kept, a system in memory does without.
+    // Kept even if the data is in memory, because the verbs look there. If the folder cannot be written, a system in
+    // memory runs without it.
     let is_kept = !up.memory || stepwarden_guard::folder::create(&up.data).is_ok();
     let folder = is_kept.then_some(up.data);
     let told = match (&given, &folder) {
@@ -117,7 +118,8 @@ async fn remotes(Remotes { port, data, accept_loss }: Remotes) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line on standard output. Who reads only the first line, the URL, may be gone by the second: no reason to stop.
+/// Prints a line on standard output. A reader of only the first line, the URL, may be gone by the second, which is no
+/// reason to stop.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -17,15 +17,15 @@ use shared::visible::{escape, is_hidden};
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Exit code for what the caller can mend: a wrong argument, a damaged data directory, a port in use, a token or an id that
-/// the API does not know.
+/// Exit code for errors that the caller can correct: a wrong argument, a damaged data directory, a port in use, a token
+/// or an id that the API does not know.
 const USAGE: u8 = 2;
 
 /// Does what the arguments say.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // The demo shows faults on purpose: what the functions log about them would drown the summary.
+    // The demo causes faults on purpose, and the functions' log of them would hide the summary.
     let log = Log::start(std::io::stderr());
     let writer = log.clone();
     let level = cli.command.as_ref().map_or("error", args::Command::log_level);
@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_reader_gone(&error) => ExitCode::from(READER_GONE),
         Err(error) => {
-            // `eprintln!` would panic where nobody reads it.
+            // `eprintln!` would panic without a reader.
             let _ = writeln!(std::io::stderr(), "stepwarden: {}", visible_lines(&format!("{error:#}")));
             let is_usage = error.downcast_ref::<StartError>().is_some()
                 || error.downcast_ref::<shared::workflow::file::Error>().is_some()
@@ -47,7 +47,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// An error as people read it: it may quote what others sent. Errors of workflow files and of arguments have several lines.
+/// An error for people, with control characters escaped, because it may quote foreign text. Line breaks stay: errors of
+/// workflow files and of arguments have several lines.
 fn visible_lines(text: &str) -> std::borrow::Cow<'_, str> {
     escape(text, |c| is_hidden(c) && c != '\n')
 }

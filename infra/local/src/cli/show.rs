@@ -1,5 +1,5 @@
-//! Answers of the API as text for people: aligned, with times both as they are and as seen from now, and no control
-//! characters, because errors and references come from elsewhere.
+//! Formats answers of the API for people: aligned, with times both absolute and relative to now. Control characters are
+//! escaped, because errors and references are foreign text.
 
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
@@ -26,7 +26,7 @@ impl From<&str> for Cell {
     }
 }
 
-/// The rows below their header, each column as wide as it has to be.
+/// The rows below their header, each column as wide as its widest cell.
 pub fn table<const N: usize>(header: [&str; N], rows: &[[Cell; N]]) -> String {
     let width =
         |n: usize| rows.iter().map(|row| row[n].0.chars().count()).chain([header[n].len()]).max().unwrap_or_default();
@@ -67,8 +67,8 @@ pub fn painted(state: &str, width: usize) -> String {
     format!("{style}{state}{style:#}{:1$}", "", width.saturating_sub(state.chars().count()))
 }
 
-/// `answer` as the type that the API sends, with each hidden character shown as its escape, so that no text of others acts on the
-/// terminal. `None` if a newer or an older system answers something else.
+/// `answer` as the type that the API sends, with each hidden character escaped, so that no foreign text controls the
+/// terminal. `None` if another version of the system answers something else.
 pub fn read<T: DeserializeOwned>(answer: &Value) -> Option<T> {
     T::deserialize(visible_texts(answer)).ok()
 }
@@ -84,7 +84,7 @@ fn visible_texts(value: &Value) -> Value {
     }
 }
 
-/// The orders that an answer leaves out because their records cannot be read; empty without any.
+/// A line for each order that an answer leaves out because its record cannot be read.
 pub fn unreadable(all: &[Unreadable]) -> String {
     all.iter().map(|one| format!("unreadable: {}  {}\n", one.order_id, one.why)).collect()
 }
@@ -103,7 +103,7 @@ pub fn length(time: SignedDuration) -> String {
     }
 }
 
-/// How far a time is from now: «3 s ago», «in 5 min».
+/// A time relative to now: «3 s ago», «in 5 min».
 pub fn from_now(at: Timestamp, now: Timestamp) -> String {
     match now.duration_since(at) {
         gone if gone.as_millis() >= 0 => format!("{} ago", length(gone)),
@@ -116,12 +116,12 @@ pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// A time, and the same as seen from now.
+/// A time, absolute and relative to now.
 pub fn when(at: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", time(at), from_now(at, now))
 }
 
-/// How an order stands.
+/// The state of an order and of its steps.
 pub fn order(order: &Status, now: Timestamp) -> String {
     let mut out = format!("{}  {}  {}\n", order.order_id, order.workflow, painted(order.state.name(), 0));
     let lines = [
@@ -149,13 +149,13 @@ pub fn name_width(order: &Status) -> usize {
     order.steps.iter().map(|step| step.name.chars().count()).max().unwrap_or_default()
 }
 
-/// Until when an order's undo waits and why, while it does.
+/// How long an order's undo waits, and why; `None` if it does not wait.
 pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
     let until = when(order.undo_from?, now);
     Some(format!("begins {until}: until then an earlier request may still take effect"))
 }
 
-/// How a step stands, without its name.
+/// The state of a step, without its name.
 pub fn step(step: &StepStatus, now: Timestamp) -> String {
     let mut out = format!("{}  attempts {}", painted(&step.state, 14), step.attempts);
     for (label, at) in [("complete by", step.complete_by), ("next attempt", step.next_attempt_at)] {
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// An order as the API sends it, with these fields in place of the usual ones.
+    /// An order as the API sends it, with some fields replaced.
     fn answer(changes: Value) -> Value {
         let mut order = json!({
             "order_id": "o", "workflow": "w", "workflow_hash": "", "state": "Error", "tenant": "t", "priority": "normal",
@@ -232,7 +232,7 @@ mod tests {
         assert!(!plain.contains(|c: char| c != '\n' && shared::visible::is_hidden(c)), "{plain:?}");
     }
 
-    // An undo that waits says until when, and why.
+    // An undo that waits says how long, and why.
     #[test]
     fn an_undo_that_waits_says_until_when_and_why() {
         let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
@@ -245,7 +245,8 @@ mod tests {
         assert!(!super::order(&order, now).contains("begins"));
     }
 
-    // A newer or an older system may leave fields out, and its steps may be in other states. What cannot be shown so is printed as it came.
+    // Another version of the system may leave fields out, and its steps may be in other states. An answer that cannot
+    // be formatted is printed as it came.
     #[test]
     fn other_versions_are_shown_as_far_as_they_are_known() {
         let step = json!({"name": "a", "agent": "x", "after": [], "state": "Postponed", "attempts": 1, "failures": 0,

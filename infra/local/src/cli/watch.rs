@@ -22,10 +22,11 @@ const IN_ERROR: u8 = 4;
 const STILL_OPEN: u8 = 5;
 /// The API's longest long poll, in seconds.
 const WAIT_S: u64 = 20;
-/// Pause before a system that did not answer is asked again.
+/// Pause before the next request to a system that did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Prints a line for each change, or with `json` the order as one line each time, until it ends or `timeout` is over.
+/// Prints a line for each change, or with `json` the whole order on one line, until the order ends or `timeout` is
+/// over.
 ///
 /// # Errors
 /// No answer or a refusal at the beginning; later errors that may pass are tolerated until the timeout.
@@ -58,7 +59,7 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
             Err(error) if known.is_some() && error.is_passing() && Instant::now() < until => {
                 bar.set_message(format!("{id}: {error}"));
                 sleep(pause(&error).min(until.saturating_duration_since(Instant::now()))).await;
-                // After the timeout it asks once more: the order may have ended meanwhile.
+                // One more request after the timeout: the order may have ended in the meantime.
                 continue;
             }
             Err(error) => bail!(error),
@@ -129,7 +130,7 @@ fn tell(order: &Status, seen: &mut HashMap<String, String>) -> Result<()> {
 mod tests {
     use super::*;
 
-    // Someone who begins to watch late sees when things happened, not when they looked.
+    // A person who begins to watch late sees when things happened, not when they were noticed.
     #[test]
     fn a_line_has_the_time_of_what_happened() {
         let now = "2026-11-21T12:00:00Z".parse().unwrap();

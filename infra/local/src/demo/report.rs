@@ -34,7 +34,7 @@ pub struct Report {
     dynamodb_calls_per_order: f64,
     sqs_calls_per_order: f64,
     messages_per_order: f64,
-    /// Absent where the system does not account it.
+    /// Absent if the operating system does not measure it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_ms_per_order: Option<f64>,
     checks: Vec<Check>,

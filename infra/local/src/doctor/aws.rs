@@ -1,4 +1,4 @@
-//! Tables and queues: whether they can be reached, and are as template.yaml and `stepwarden up` make them.
+//! Checks of tables and queues: can they be reached, and are they as template.yaml and `stepwarden up` create them?
 
 use super::{Check, clock, fail, ok, warn};
 use crate::client::cause;
@@ -16,18 +16,19 @@ use stepwarden_aws::schema::{MAX_RECEIVES, consumed};
 use stepwarden_aws::state_store::{ATTENTION_INDEX, DUE_INDEX};
 use stepwarden_aws::{Clients, Config};
 
-/// Queues looked at at once.
+/// Queues that are checked concurrently.
 const AT_ONCE: usize = 8;
-/// The attribute by which DynamoDB lets ended orders go.
+/// The attribute of DynamoDB's time to live.
 const TTL: &str = "ttl";
 
-/// What is to be looked at.
+/// What to check.
 pub(super) struct Place {
     pub clients: Clients,
     pub config: Config,
-    /// Where its endpoint is, unless template.yaml deployed it.
+    /// URL of the endpoint; `None` for a deployment.
     pub url: Option<String>,
-    /// The endpoint is in the process of `stepwarden up`, as far as its port can be guessed; else `AWS_ENDPOINT_URL` names it.
+    /// The port of the endpoint in the process of `stepwarden up` was guessed; otherwise `AWS_ENDPOINT_URL` names the
+    /// endpoint.
     pub is_guess: bool,
 }
 
@@ -52,7 +53,7 @@ impl Trouble {
         ["ResourceNotFound", "NonExistentQueue", "QueueDoesNotExist"].iter().any(|word| self.code.contains(word))
     }
 
-    /// The endpoint was not reached, or did not understand: the next call would end the same way.
+    /// The endpoint was not reached, or did not understand the call, so the next call would fail in the same way.
     fn ends_all(&self) -> bool {
         !self.is_missing() && !self.code.contains("AccessDenied")
     }
@@ -84,7 +85,7 @@ impl Trouble {
 }
 
 impl Place {
-    /// What to do: where template.yaml deployed it, or elsewhere.
+    /// What to do in a deployment, or elsewhere.
     fn either(&self, deployed: &'static str, elsewhere: &'static str) -> &'static str {
         if self.url.is_none() { deployed } else { elsewhere }
     }
@@ -113,7 +114,7 @@ pub(super) async fn at(place: &Place) -> Vec<Check> {
         && trouble.ends_all()
     {
         checks.push(match &place.url {
-            // Only a guess: `up` may have its tables and queues elsewhere, or its ports.
+            // The URL is only a guess: `up` may use other tables, queues or ports.
             Some(url) if place.is_guess => {
                 let detail = format!("tables and queues were not checked, no answer at {url}: {}", trouble.told());
                 warn("endpoint", detail, trouble.hint(place))
@@ -129,7 +130,7 @@ pub(super) async fn at(place: &Place) -> Vec<Check> {
     checks
 }
 
-/// Region, credentials and clock, which calls are signed with.
+/// Region, credentials and clock, on which signatures depend.
 async fn settings(place: &Place) -> Vec<Check> {
     let mut checks = Vec::new();
     let sdk = &place.clients.sdk;
@@ -161,7 +162,7 @@ async fn settings(place: &Place) -> Vec<Check> {
     }
     let url = place.url.clone().unwrap_or_else(|| format!("https://dynamodb.{region}.amazonaws.com/"));
     let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build();
-    // Whether it can be reached is the next check's question.
+    // The next check shows whether the endpoint can be reached.
     if let Ok(http) = http
         && let Ok(answer) = http.get(url).send().await
     {
@@ -255,7 +256,7 @@ fn wrong_keys(schema: &[KeySchemaElement], hash: &str, range: Option<&str>) -> O
 /// What a queue should be.
 struct Wanted {
     name: String,
-    /// The queue that its dead letters go to, if functions consume it.
+    /// Its dead-letter queue, if functions consume the queue.
     dead: Option<String>,
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
         Err(error) => return vec![fail("API", error.to_string(), START)],
     }
     let operator = api.read("/agents").await;
-    // There is no such order, which only a token that may look up orders is told.
+    // There is no such order, but only a token that may look up orders gets 404.
     let orders = api.read("/orders/doctor").await;
     let may = |result: &Result<Value, Error>| match result {
         Ok(_) => true,

@@ -26,7 +26,7 @@ use stepwarden_aws::{Clients, Config, ReplyQueues};
 use stepwarden_guard::marks;
 use submit::workflows::{Workflows, can_start};
 
-/// A clock may be this far off: the `Date` of an answer is in whole seconds, and the answer was under way.
+/// A clock may be off by this much: the `Date` of an answer is in whole seconds, and the answer took time to arrive.
 const CLOCK: SignedDuration = SignedDuration::from_secs(2);
 /// AWS refuses signatures that are five minutes old.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_secs(60);
@@ -205,7 +205,7 @@ fn data(folder: &Path) -> Check {
         Err(error) => return unusable(folder, &format!("cannot be read: {error}")),
     };
     let mut found = 0;
-    // What a running system has in use changes while it is looked at; it was looked at when it started.
+    // Files of a running system change while they are read; they were checked when the system started.
     let is_in_use = std::fs::File::open(folder.join("lock")).is_ok_and(|lock| lock.try_lock().is_err());
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         if path.extension().is_some_and(|end| end == "db") {
@@ -234,7 +234,7 @@ fn data(folder: &Path) -> Check {
     ok("data", format!("{name} with {found} databases"))
 }
 
-/// Looks for damage in a database that is not in use. SQLite, which would take in its log, gets a copy.
+/// Looks for damage in a database that is not in use. SQLite gets a copy, because it would merge the log into the file.
 fn damage(path: &Path) -> Result<(), String> {
     let damaged = |why: marks::Unsound| format!("{} is damaged: {why}", path.display());
     marks::examine(path).map_err(damaged)?;
@@ -263,7 +263,7 @@ fn damage(path: &Path) -> Result<(), String> {
 /// Whether a file can be written, and begins as SQLite's files do.
 fn database(path: &Path) -> Result<(), String> {
     const BEGIN: &[u8] = b"SQLite format 3\0";
-    // To open it for writing changes nothing.
+    // Opening a file for writing does not change it.
     let open = std::fs::OpenOptions::new().read(true).append(true).open(path);
     let mut begin = Vec::new();
     open.and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin))
