@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// How far the wall clock may run ahead of tokio's before it is believed: tokio's clock stands
-/// still while a laptop sleeps. Long enough not to be met by a busy test under a paused clock.
+/// How far the wall clock must run ahead of tokio's clock, which stops while a laptop sleeps, before the wall clock is
+/// used. Long enough that a busy test under a paused clock never reaches it.
 const SUSPENDED_MS: i64 = 60_000;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Clock {
         now + ahead
     }
 
-    /// The moment at which `now_ms()` will have reached `at_ms`.
+    /// The instant at which `now_ms()` will reach `at_ms`.
     pub fn instant(&self, at_ms: i64) -> Instant {
         let wait_ms = u64::try_from(at_ms - self.now_ms()).unwrap_or(0);
         Instant::now() + Duration::from_millis(wait_ms)

@@ -1,4 +1,4 @@
-//! The connector the AWS SDKs are given instead of one with sockets.
+//! The connector that the AWS SDKs use instead of one with sockets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::Inner;
 use crate::answer::Answer;
 use crate::service::target;
 
-/// Answers requests in the caller's own task. Connection settings mean nothing here: there is no
-/// connection. The SDK's operation timeouts work as always.
+/// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection. The
+/// SDK's operation timeouts work as always.
 #[derive(Clone)]
 pub(crate) struct InProcess(pub Arc<Inner>);
 

@@ -1,29 +1,27 @@
-//! How often what was called: for tests that bound the work of a task, and for the operator.
+//! Counts of calls, for tests that bound the work of a task, and for the operator.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What has been counted since the endpoints were opened. Subtract an earlier one with
-/// [`Counts::since`].
+/// The counts since the endpoints were opened. [`Counts::since`] subtracts earlier counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// By the value of `x-amz-target`, as in `DynamoDB_20120810.PutItem` or
-    /// `AmazonSQS.SendMessageBatch`. Operations never called are absent; operations the endpoints
-    /// do not know are under `unknown`.
+    /// By the value of `x-amz-target`, as in `DynamoDB_20120810.PutItem` or `AmazonSQS.SendMessageBatch`. Operations
+    /// that were never called are absent; operations that the endpoints do not know are under `unknown`.
     pub operations: BTreeMap<String, OperationCounts>,
     /// SQS messages accepted, alone or in batches.
     pub messages_sent: u64,
-    /// SQS messages handed out, redeliveries included.
+    /// SQS messages delivered, redeliveries included.
     pub messages_received: u64,
     /// SQS messages deleted by a valid receipt.
     pub messages_deleted: u64,
-    /// DynamoDB items asked for by key, or looked at by Query and Scan.
+    /// DynamoDB items requested by key, or read by Query and Scan.
     pub items_read: u64,
     /// DynamoDB items put, updated, deleted or checked, in requests that succeeded.
     pub items_written: u64,
     /// EventBridge events accepted.
     pub events_put: u64,
-    /// Times the disk was made to keep what is written before an answer. Those around checkpoints are SQLite's own.
+    /// Number of fsyncs before an answer. Those around checkpoints are SQLite's and are not counted.
     pub syncs: u64,
 }
 
@@ -42,7 +40,7 @@ impl Counts {
         self.operations.get(operation).map_or(0, |counts| counts.requests)
     }
 
-    /// What was counted after `earlier`.
+    /// The counts after `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut operations = self.operations.clone();
         for (name, before) in &earlier.operations {
@@ -74,7 +72,7 @@ impl Counters {
         add(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A request that begins. `target` must be one of a closed set: each is kept.
+    /// Counts a request that begins. `target` must be one of a closed set, because each value is kept.
     pub fn request(&self, target: &str) {
         self.operation(target, |counts| counts.requests += 1);
     }

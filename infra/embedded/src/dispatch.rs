@@ -1,4 +1,4 @@
-//! From `x-amz-target` to the service: the one way in, for the connector and the listener.
+//! Routes a request to its service by `x-amz-target`, for the connector and the listener.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::json;
 
 impl Inner {
-    /// Does one request. `endpoint` is what the client reached us by, as in `http://localhost:8000`.
+    /// Handles one request. `endpoint` is the URL that the client used, as in `http://localhost:8000`.
     ///
     /// Boxed here: the body of an `async fn` is compiled again in every crate that awaits it, and this one is half of the crate.
     pub(crate) fn dispatch<'a>(
@@ -75,7 +75,7 @@ impl Inner {
     }
 }
 
-/// So that clients cannot make the table of counts grow.
+/// Checked so that clients cannot make the table of counts grow.
 fn is_known(service: Service, operation: &str) -> bool {
     match service {
         Service::Sqs => sqs::OPERATIONS.contains(&operation),

@@ -1,9 +1,8 @@
 //! DynamoDB: dynoxide's engine, called in process.
 //!
-//! Reading and writing JSON is done in the caller's task, so that both cores of a laptop can do
-//! it; only the engine's own work goes through the lane, one call at a time, because SQLite has
-//! one writer, and one fsync for all calls that waited. In memory a call takes some 40 us, less than handing it to another thread is worth,
-//! so it is done where it is.
+//! JSON is read and written in the caller's task, so that both cores of a laptop can work. Only the engine's work goes
+//! through the lane: one call at a time, because SQLite has one writer, and one fsync for all calls that waited. In
+//! memory a call takes some 40 us, less than passing it to another thread would cost, so it runs in the caller's task.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -48,11 +47,11 @@ pub(crate) const OPERATIONS: [&str; 17] = [
 
 /// Longest client request token.
 const MAX_TOKEN: usize = 36;
-/// Between two sweeps for items whose time to live has ended. Milliseconds. DynamoDB takes days.
+/// Milliseconds between two sweeps for items whose time to live has ended. DynamoDB takes days.
 const SWEEP_MS: i64 = 60_000;
 
 pub(crate) struct DynamoDb {
-    /// `None`: calls are done in the caller's task. It goes before the engine, which holds the lock of the directory.
+    /// `None`: calls run in the caller's task. Dropped before the engine, which holds the lock of the directory.
     lane: Option<Lane>,
     engine: Arc<Engine>,
     clock: Arc<Clock>,
@@ -62,9 +61,9 @@ pub(crate) struct DynamoDb {
 
 struct Engine {
     database: Arc<Marked<Database>>,
-    /// Of transactions that are done.
+    /// Tokens of completed transactions.
     tokens: Tokens<TransactWriteItemsResponse>,
-    /// Held for as long as a call may be under way.
+    /// Held for as long as a call may be in progress.
     _lock: Option<Arc<File>>,
 }
 
@@ -100,7 +99,7 @@ impl DynamoDb {
         };
         let marked = Arc::clone(&database);
         let sync: lane::Sync = Box::new(move || {
-            // What was there before the sync is on the disk after it.
+            // What was written before the sync is on the disk after it.
             let head = marked.head();
             sync()?;
             marked.note(head);
@@ -197,7 +196,7 @@ impl DynamoDb {
             .unwrap_or_else(|unfinished| Err(DynoxideError::InternalServerError(unfinished.to_string())))
     }
 
-    /// A read that does not know beforehand how many items it looks at.
+    /// A read that does not know beforehand how many items it will read.
     async fn search<Request, Response>(
         &self,
         body: &[u8],
@@ -217,7 +216,7 @@ impl DynamoDb {
         let mut request: TransactWriteItemsRequest = read(body)?;
         let items = request.transact_items.len();
         let response = match request.client_request_token.take_if(|token| token.len() <= MAX_TOKEN) {
-            // None, or one that the engine refuses in AWS's words.
+            // There is no token, or one that the engine refuses in AWS's words.
             None => self.work(Kind::Writes, request, Database::transact_write_items).await?,
             Some(token) => {
                 let (fingerprint, now_ms) = (tokens::fingerprint(&request), self.clock.now_ms());
@@ -232,8 +231,7 @@ impl DynamoDb {
         to_json(&response)
     }
 
-    /// Deletes items whose time to live has ended, beside the calls: the engine lets them through
-    /// between pages.
+    /// Deletes items whose time to live has ended, concurrently with calls, which the engine admits between pages.
     fn sweep_now_and_then(&self) {
         let now_ms = self.clock.now_ms();
         let swept_ms = self.swept_ms.load(Ordering::Relaxed);
@@ -250,7 +248,7 @@ impl DynamoDb {
         }
     }
 
-    /// Sweeps now; items deleted.
+    /// Sweeps now, and returns the number of deleted items.
     pub async fn sweep(&self) -> Outcome<usize> {
         self.work(Kind::Writes, (), |database, ()| database.sweep_ttl()).await
     }
@@ -284,19 +282,18 @@ fn to_json(response: &impl Serialize) -> Outcome<Vec<u8>> {
     serde_json::to_vec(response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
 }
 
-/// A request whose expressions the engine can bear to read.
+/// Reads a request, and refuses expressions that are too deep for the engine.
 fn read<T: DeserializeOwned + expressions::Request>(body: &[u8]) -> Outcome<T> {
     let request: T = parse(body)?;
     request.check_expressions()?;
     Ok(request)
 }
 
-/// dynoxide's own server words these errors more closely after AWS; its reader is private. The
-/// kinds are the same.
+/// dynoxide's own server words these errors more like AWS, but its reader is private. The kinds are the same.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Outcome<T> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
-        // Its types mark the kind of error in front of the text.
+        // The engine's types put the kind of error before the text.
         for mark in ["VALIDATION_REQUEST:", "VALIDATION_AS_READ:", "VALIDATION:"] {
             if let Some(rest) = text.strip_prefix(mark) {
                 return DynoxideError::ValidationException(without_position(rest).into());
@@ -325,7 +322,7 @@ fn without_position(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    // What the disk did not take was not written, whatever the engine says.
+    // A write that the disk refused was not written, whatever the engine says.
     #[tokio::test]
     async fn a_write_that_the_disk_does_not_keep_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! EventBridge: event buses that keep the newest events and tell subscribers.
 //!
-//! There are no rules and no targets: who wants events subscribes or pages through what is kept.
+//! There are no rules and no targets: a reader subscribes, or pages through the kept events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,17 @@ use crate::store::{Event, Loaded, Store, Write};
 
 pub(crate) const OPERATIONS: [&str; 2] = ["PutEvents", "CreateEventBus"];
 
-/// Events kept, over all buses.
+/// Maximum number of events that are kept, over all buses.
 pub const EVENTS_KEPT: usize = 10_000;
 
-/// Bytes of `detail` kept in all: fewer events are kept if they are large.
+/// Maximum number of bytes of `detail` over all kept events: fewer events are kept if they are large.
 const DETAILS_MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// AWS, "PutEvents": entries of a request, and bytes of all of them.
 const ENTRIES_MAX: usize = 10;
 const REQUEST_MAX_BYTES: usize = 1024 * 1024;
 
-/// Events a slow subscriber may be behind before it misses some.
+/// Number of events that a slow subscriber may be behind before it misses some.
 const SUBSCRIBER_LAG: usize = 1024;
 
 const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
@@ -37,8 +37,8 @@ const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 pub struct Events(pub(crate) Arc<EventBridge>);
 
 impl Events {
-    /// Events put from now on, after they are stored. A subscriber that falls 1024 events behind
-    /// is told so by `RecvError::Lagged` and can catch up with [`Events::page`].
+    /// Events that are put from now on, after they are stored. A subscriber that falls 1024 events behind gets
+    /// `RecvError::Lagged` and can catch up with [`Events::page`].
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
         self.0.sender.subscribe()
     }
@@ -53,8 +53,8 @@ impl Events {
 
 pub(crate) struct EventBridge {
     kept: Mutex<Kept>,
-    /// Of the newest event. Held while an event takes its place in the order of commits: a reader
-    /// that has seen number 6 may rely on having seen 5.
+    /// Number of the newest event. Locked while an event takes its place in the order of commits, so that a reader that
+    /// has seen number 6 has also seen 5.
     last_number: Mutex<u64>,
     sender: broadcast::Sender<Arc<Event>>,
     store: Store,
@@ -210,7 +210,7 @@ impl EventBridge {
         let mut kept = self.lock();
         for event in events {
             kept.add(Arc::clone(&event));
-            // Nobody listens: nothing lost, it can be paged.
+            // Without a subscriber the event is not lost: it can be paged.
             let _ = self.sender.send(event);
         }
     }

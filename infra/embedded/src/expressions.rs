@@ -1,8 +1,8 @@
-//! How deep an expression may be, checked before the engine reads it: it does so by recursion, and without this a condition of
-//! 2,048 parentheses overflowed the stack, which aborts the process.
+//! How deep an expression may be. This is checked before the engine reads the expression by recursion: without the
+//! check, a condition of 2,048 parentheses overflowed the stack, which aborts the process.
 //!
-//! DynamoDB has such bounds too. Its own for operators is kept here; what it refuses as redundant parentheses, or as a path of
-//! more than 32 levels, is refused with less effort.
+//! DynamoDB has such bounds too. The bound for operators is DynamoDB's. Redundant parentheses, and paths of more than
+//! 32 levels, are refused more simply than in DynamoDB.
 
 use dynoxide::DynoxideError;
 use dynoxide::actions::{
@@ -21,7 +21,7 @@ const MOST_OPERATORS: usize = 300;
 /// DynamoDB, "Attributes": nested levels of a document.
 const MOST_PARTS: usize = 32;
 
-/// What has to be known of a request before the engine reads it.
+/// What must be known about a request before the engine reads it.
 pub(crate) trait Request {
     /// Items that it reads or writes by key.
     fn items(&self) -> usize;

@@ -1,4 +1,4 @@
-//! Faults on demand, for tests and simulation: what AWS does now and then and a laptop never.
+//! Faults on demand, for tests and simulation: faults that AWS has now and then, and a laptop never.
 
 use crate::answer::Answer;
 use crate::service::Service;
@@ -12,7 +12,7 @@ pub struct Call<'a> {
     pub service: Service,
     /// Without the service, as in `PutItem`.
     pub operation: &'a str,
-    /// The request: JSON, unless the client sent something else.
+    /// The request's body: JSON, unless the client sent something else.
     pub body: &'a [u8],
 }
 
@@ -22,20 +22,20 @@ pub enum Fault {
     /// Not done. DynamoDB: `ProvisionedThroughputExceededException`; SQS: `RequestThrottled`;
     /// EventBridge: `ThrottlingException`.
     Throttle,
-    /// Not done, because another transaction was under way on an item. `TransactWriteItems` and
-    /// `TransactGetItems`: `TransactionCanceledException` with the reason `TransactionConflict` for
-    /// the first item; other DynamoDB calls: `TransactionConflictException`; other services:
-    /// as `InternalError`.
+    /// Not done, because another transaction was in progress on an item. `TransactWriteItems` and `TransactGetItems`:
+    /// `TransactionCanceledException` with the reason `TransactionConflict` for the first item; other DynamoDB calls:
+    /// `TransactionConflictException`; other services: as `InternalError`.
     TransactionConflict,
-    /// The first so many are done. `BatchGetItem`: so many keys of each table are answered, the others come back as
-    /// `UnprocessedKeys`. `SendMessageBatch`, `DeleteMessageBatch` and `PutEvents`: the other entries failed. `ReceiveMessage`: so many
-    /// messages at most, and none at once if that is 0, as a short poll may answer. Else as `Throttle`.
+    /// Only the first entries are done, up to this number. `BatchGetItem`: this number of keys of each table is
+    /// answered, the others are returned as `UnprocessedKeys`. `SendMessageBatch`, `DeleteMessageBatch` and
+    /// `PutEvents`: the other entries fail. `ReceiveMessage`: at most this number of messages, and none at once if the
+    /// number is 0, as a short poll may answer. Other calls: as `Throttle`.
     Partly(usize),
-    /// `GetItem` and `BatchGetItem` without `ConsistentRead`, and `Query` of an index: they find nothing, as if all had been written
-    /// just now. Every other call is done.
+    /// `GetItem` and `BatchGetItem` without `ConsistentRead`, and `Query` of an index: they find nothing, as if
+    /// everything had been written just now. Every other call is done.
     Behind,
-    /// `SendMessage` and `SendMessageBatch`: done, and others overtake these messages for so many seconds. Every other call is
-    /// done.
+    /// `SendMessage` and `SendMessageBatch`: done, but for this number of seconds other messages overtake these. Every
+    /// other call is done.
     Overtaken(u32),
     /// Not done; an error of the service itself, status 500.
     InternalError,
@@ -83,7 +83,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
     })
 }
 
-/// The answer to a read that may be behind, and is; `None` of every other call.
+/// The answer to a read that is behind; `None` for a call that cannot be behind.
 pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
     let request: Value = serde_json::from_slice(call.body).ok()?;
     let may_be_behind = |read: &Value| read["ConsistentRead"].as_bool() != Some(true);
@@ -99,7 +99,7 @@ pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
     }
 }
 
-/// The request whose messages are overtaken by others; `None` of every other call.
+/// The request, changed so that other messages overtake its own; `None` for every other call.
 pub(crate) fn overtaken(call: Call<'_>, seconds: u32) -> Option<Vec<u8>> {
     let mut request: Value = serde_json::from_slice(call.body).ok()?;
     let late = |message: &mut Value| {
@@ -114,7 +114,8 @@ pub(crate) fn overtaken(call: Call<'_>, seconds: u32) -> Option<Vec<u8>> {
     Some(request.to_string().into_bytes())
 }
 
-/// What of a call is done that is done in part, if anything, and what is added to its answer; `None` of a call that cannot be.
+/// The part of a call that is done, if any, and what is added to its answer; `None` for a call that cannot be done in
+/// part.
 pub(crate) fn part(call: Call<'_>, most: usize) -> Option<(Option<Vec<u8>>, Value)> {
     let mut request: Value = serde_json::from_slice(call.body).ok()?;
     let (is_any, rest) = match call.operation {
@@ -147,13 +148,13 @@ pub(crate) fn part(call: Call<'_>, most: usize) -> Option<(Option<Vec<u8>>, Valu
     Some((is_any.then(|| request.to_string().into_bytes()), rest))
 }
 
-/// Takes all but the first so many entries out of the request of a batch.
+/// Takes all entries but the first `most` out of the request of a batch.
 fn entries_left(request: &mut Value, most: usize) -> Option<Vec<Value>> {
     let entries = request["Entries"].as_array_mut()?;
     Some(entries.split_off(most.min(entries.len())))
 }
 
-/// Takes all but the first so many keys of each table out of the request, and says which they are.
+/// Takes all keys of each table but the first `most` out of the request, and returns them.
 fn keys_left(request: &mut Value, most: usize) -> Option<Value> {
     let mut left = request["RequestItems"].clone();
     for (name, table) in request["RequestItems"].as_object_mut()? {
@@ -166,7 +167,8 @@ fn keys_left(request: &mut Value, most: usize) -> Option<Value> {
     Some(left)
 }
 
-/// The answer to the part, with what became of the rest: lists grow, numbers add up, and what is empty changes nothing.
+/// The answer to the part, merged with the outcome of the rest: lists are joined, numbers are added, and empty values
+/// change nothing.
 pub(crate) fn with_rest(mut answer: Answer, rest: Value) -> Answer {
     if let (false, Ok(Value::Object(mut body)), Value::Object(rest)) =
         (answer.is_error(), serde_json::from_slice(&answer.body), rest)

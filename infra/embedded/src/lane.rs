@@ -3,15 +3,16 @@
 //! The waiting jobs run one after another, then one call of `sync` makes what they wrote durable, and only then are they
 //! answered. Jobs that only read wait too, because what they read may have been written a moment before.
 //!
-//! SQLite has one writer, so a blocking thread for each call would only queue on a mutex. Here the first caller starts a
-//! runner, which works until nothing is left: under load one thread runs job after job without a context switch. It uses the
-//! blocking pool because tokio's paused clock stands still while a blocking task runs, but not while another thread works.
+//! SQLite has one writer, so a blocking thread for each call would only queue on a mutex. Here the first caller starts
+//! a runner, which works until no job is left: under load one thread runs job after job without a context switch. It
+//! uses the blocking pool because tokio's paused clock stands still while a blocking task runs, but not while another
+//! thread works.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Jobs answered together at most, so that nobody's answer waits for a long row of others.
+/// Maximum number of jobs that are answered together, so that no answer waits for too many others.
 const TOGETHER: usize = 64;
 
 /// Makes what was written durable.
@@ -24,7 +25,7 @@ pub(crate) enum Kind {
     Writes,
 }
 
-/// A job, which leaves its answer to be given later.
+/// A job, whose answer is given later.
 type Job = Box<dyn FnOnce() -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), Unfinished>) + Send>;
 
@@ -32,7 +33,8 @@ type Answer = Box<dyn FnOnce(Result<(), Unfinished>) + Send>;
 struct State {
     waiting: Vec<(Kind, Job)>,
     running: bool,
-    /// A write could not be made durable. What is on the disk is unknown from then on, so nothing is answered any more.
+    /// Set when a write could not be made durable. From then on the state of the disk is unknown, so no job is answered
+    /// any more.
     broken: Option<String>,
 }
 
@@ -42,7 +44,7 @@ pub(crate) struct Lane {
     sync: Arc<Sync>,
 }
 
-/// The job panicked, the runtime is shutting down, or the disk does not take what is written.
+/// The job panicked, the runtime is shutting down, or the disk refuses writes.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Unfinished {
     #[error("the call was not finished")]
@@ -56,8 +58,8 @@ impl Lane {
         Self { state: Arc::default(), sync: Arc::new(sync) }
     }
 
-    /// Runs `work` after everything handed in before it and waits for its result, which is durable by then. The work is
-    /// done even if the caller stops waiting.
+    /// Runs `work` after all earlier jobs and waits for its result, which is then durable. The work is done even if the
+    /// caller stops waiting.
     pub async fn run<T: Send + 'static>(
         &self,
         kind: Kind,
@@ -105,7 +107,7 @@ impl Runner {
                 state.waiting.drain(..many).collect()
             };
             let writes = jobs.iter().any(|(kind, _)| *kind == Kind::Writes);
-            // A job that panics drops its answer, which its caller sees; the next one runs.
+            // A job that panics drops its answer, which its caller sees; the next job runs.
             let answers: Vec<Answer> = jobs
                 .into_iter()
                 .filter_map(|(_, job)| std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).ok())
@@ -121,14 +123,14 @@ impl Runner {
                 answer(durable.clone());
             }
             if durable.is_err() {
-                // Those who wait see their jobs dropped, by `Drop`.
+                // `Drop` drops the waiting jobs, which their callers see.
                 return;
             }
         }
     }
 }
 
-/// A runner the runtime dropped before it ran must not leave the lane marked as running.
+/// A runner that the runtime dropped before it ran must not leave the lane marked as running.
 impl Drop for Runner {
     fn drop(&mut self) {
         if !self.finished {
@@ -170,14 +172,14 @@ mod tests {
     #[tokio::test]
     async fn all_that_waits_is_made_durable_once_and_answered_afterwards() {
         let (lane, notes) = noted(usize::MAX);
-        // Nothing runs before this task waits, so all three jobs wait together.
+        // No job runs before this task waits, so all three jobs wait together.
         let answered = |name: &str| {
             let answered = note(&notes, &format!("{name} answered"));
             let (lane, work) = (lane.clone(), note(&notes, name));
             async move { lane.run(Kind::Writes, work).await.map(|()| answered()) }
         };
         let [a, b, c] = ["a", "b", "c"].map(answered);
-        // Holds the lane until all wait.
+        // Holds the lane until all jobs wait.
         let (release, held) = std::sync::mpsc::channel::<()>();
         let holder = lane.clone();
         let hold = async move { holder.run(Kind::Reads, move || held.recv().unwrap()).await };

@@ -1,10 +1,9 @@
 //! SQS, DynamoDB and EventBridge in the program's own process.
 //!
-//! The local program speaks to AWS's services through the official SDKs, as the Lambda functions
-//! do; only the other end is here. An SDK reaches it through an in-process connector
-//! ([`Endpoints::http_client`]), the aws CLI and programs in other languages through a loopback
-//! listener ([`Endpoints::serve`]). Both speak the AWS JSON protocol to one dispatch by
-//! `x-amz-target`. Signatures are not looked at: any credentials do.
+//! The local program speaks to AWS's services through the official SDKs, as the Lambda functions do; only the other end
+//! is here. An SDK reaches it through an in-process connector ([`Endpoints::http_client`]), the aws CLI and programs in
+//! other languages through a loopback listener ([`Endpoints::serve`]). Both speak the AWS JSON protocol to one dispatch
+//! by `x-amz-target`. Signatures are not checked: any credentials are accepted.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,10 +29,10 @@
 //!
 //! # What is kept
 //!
-//! Everything answered with success is kept as [`Durability`] says, apart from deletes, receive
-//! counts and moves to a dead-letter queue, which are stored within 50 ms: lost in a crash, they
-//! cost a redelivery. A receive that the end of the process cuts short does not count. After opening, all messages not deleted are visible, once their delay is
-//! over. A queue's messages are in memory too.
+//! Every write that was answered with success is kept as [`Durability`] says, except deletes, receive counts and moves
+//! to a dead-letter queue. These are stored within 50 ms; if they are lost in a crash, the message is redelivered. A
+//! receive that the end of the process cuts short does not count. After opening, all messages that were not deleted are
+//! visible once their delay is over. A queue's messages are in memory too.
 //!
 //! # Time
 //!
@@ -86,7 +85,7 @@ use store::{Loaded, Store};
 pub struct Options {
     /// Holds `queues.db`, `tables.db` and `lock`; created if missing. `None`: memory.
     pub data_dir: Option<PathBuf>,
-    /// Without effect in memory.
+    /// Has no effect in memory.
     pub durability: Durability,
 }
 
@@ -127,7 +126,7 @@ pub(crate) struct Inner {
 }
 
 impl Endpoints {
-    /// Opens the endpoints and reads what is stored. Blocks for that long.
+    /// Opens the endpoints and reads the stored data. Blocks until the data is read.
     ///
     /// Errors are one line and name the file or directory.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
@@ -157,14 +156,13 @@ impl Endpoints {
         })))
     }
 
-    /// An HTTP client for the AWS SDKs of SQS, DynamoDB and EventBridge that does without HTTP.
-    /// Works with any endpoint URL and any credentials.
+    /// An HTTP client for the AWS SDKs of SQS, DynamoDB and EventBridge that calls the endpoints without HTTP. Works
+    /// with any endpoint URL and any credentials.
     pub fn http_client(&self) -> SharedHttpClient {
         SharedHttpClient::new(connector::InProcess(Arc::clone(&self.0)))
     }
 
-    /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests under way
-    /// are answered.
+    /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests in progress are answered.
     ///
     /// On a loopback address only requests to names of this machine are answered. There is no
     /// authentication: do not listen on other addresses.
@@ -191,20 +189,20 @@ impl Endpoints {
         self.0.sqs.stats()
     }
 
-    /// Asked before each call whether it shall go wrong, and how. `None` for no faults.
+    /// Sets a hook that decides before each call whether it fails, and how. `None`: no faults.
     pub fn set_fault_hook(&self, hook: Option<FaultHook>) {
         *self.0.fault_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
     }
 
-    /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute
-    /// beside other calls. Answers how many.
+    /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute during other calls.
+    /// Returns their number.
     pub async fn sweep_time_to_live(&self) -> io::Result<usize> {
         self.0.dynamodb.sweep().await.map_err(io::Error::other)
     }
 }
 
-/// Goes on with what is left of the damaged files in `dir`; see [`stepwarden_guard::marks::accept_loss`]. What was done, a line
-/// for each.
+/// Continues with what is left of the damaged files in `dir`; see [`stepwarden_guard::marks::accept_loss`]. Returns a
+/// line for each thing that was done.
 pub fn accept_loss(dir: &Path) -> Result<Vec<String>, OpenError> {
     if !dir.exists() {
         return Ok(Vec::new());

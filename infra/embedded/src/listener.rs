@@ -18,7 +18,7 @@ use crate::Inner;
 use crate::answer::Answer;
 use crate::service::{Service, target};
 
-/// How long calls under way may take once a shutdown began.
+/// How long calls in progress may take after a shutdown has begun.
 const GRACE: Duration = Duration::from_secs(7);
 
 #[derive(Clone)]
@@ -82,12 +82,12 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
         let kind = "com.amazon.coral.service#UnknownOperationException";
         return respond(Service::DynamoDb, Answer::error(400, kind, ""));
     };
-    // Only now: what is refused is not read.
+    // Read only now, because the body of a refused request is not read.
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return plain(StatusCode::BAD_REQUEST, "the body cannot be read\n");
     };
     let endpoint = format!("http://{}", text(headers, header::HOST.as_str()).unwrap_or_default());
-    // A long poll would hold up the end for its 20 seconds. It has taken nothing while it waits.
+    // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
     let may_wait = operation == "ReceiveMessage";
     let closing = async {
         match may_wait {
@@ -118,7 +118,7 @@ fn respond(service: Service, answer: Answer) -> Response<Body> {
         .unwrap_or_else(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")))
 }
 
-/// A response that breaks off after its headers: the nearest to a lost one from within HTTP.
+/// A response that breaks off after its headers, which is as close to a lost answer as HTTP allows.
 fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Response<Body> {
     let body = futures::stream::once(async { Err::<Bytes, _>(io::Error::other(error)) });
     Response::new(Body::from_stream(body))

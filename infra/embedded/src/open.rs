@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use stepwarden_guard::folder;
 use stepwarden_guard::marks::{self, Unsound};
 
-/// Why the endpoints were not opened. One line each, saying what to do about it.
+/// Why the endpoints were not opened. Each message is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory cannot be created, or not be written to.
@@ -18,7 +18,7 @@ pub enum OpenError {
     Directory {
         /// The data directory.
         dir: PathBuf,
-        /// What the file system answered.
+        /// The file system's error.
         source: std::io::Error,
     },
 
@@ -32,7 +32,7 @@ pub enum OpenError {
     InUse {
         /// The data directory.
         dir: PathBuf,
-        /// As in `process 4711`, where that could be read.
+        /// As in `process 4711`, if it could be read.
         process: Option<String>,
     },
 
@@ -54,7 +54,7 @@ pub enum OpenError {
     Newer {
         /// The database file.
         file: PathBuf,
-        /// Which version, as far as the file tells.
+        /// The version, if the file names it.
         reason: String,
     },
 
@@ -68,19 +68,21 @@ pub enum OpenError {
     },
 }
 
-/// How long a directory may stay locked by endpoints just dropped, whose last commit is under way.
+/// How long a directory may stay locked by endpoints that were just dropped and whose last commit is in progress.
 const LAST_COMMIT: Duration = Duration::from_millis(500);
 
-/// SQLite's page size for new files, in bytes. It writes whole pages, and the five writes of an order of three steps change some
-/// forty: with the usual 4096 an order gave the log 189 KB, with 512 it is 46 KB, at the same rate.
+/// SQLite's page size for new files, in bytes. SQLite writes whole pages, and the five writes of an order of three
+/// steps change some forty pages. With the usual 4096 bytes an order wrote 189 KB to the log; with 512 bytes it writes
+/// 46 KB, at the same rate.
 const PAGE_BYTES: i64 = 512;
 
-/// Creates the directory if need be and takes it for this process, until the file is dropped.
+/// Creates the directory if it does not exist, and locks it for this process until the returned file is dropped.
 pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
     let unusable = |source| OpenError::Directory { dir: dir.into(), source };
     let is_new = !dir.exists();
     folder::create(dir).map_err(unusable)?;
-    // SQLite syncs what is in the directory, and nobody its own entry. Only Unix can open one.
+    // SQLite syncs the files in the directory, but not the directory's entry in its parent. Only Unix can open a
+    // directory.
     if is_new && cfg!(unix) {
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
@@ -110,7 +112,7 @@ pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
     Ok(Arc::new(file))
 }
 
-/// Looks for damage before anything is written to the file.
+/// Checks the file for damage before anything is written to it.
 pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
     marks::check(file).map_err(|unsound| match unsound {
         Unsound::Damaged(reason) => OpenError::Damaged { file: file.into(), reason },
@@ -118,11 +120,12 @@ pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// Creates the file if it is not there, since its page size can be set at no other time. One that is there keeps its own.
+/// Creates the file if it does not exist, because its page size can be set only then. An existing file keeps its page
+/// size.
 pub(crate) fn create(file: &Path) -> Result<(), OpenError> {
     let private = |error: std::io::Error| OpenError::File { file: file.into(), reason: error.to_string() };
     if file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
-        // Of an older version they may be open to others.
+        // Files of an older version may be readable by others.
         return ["", "-wal", "-shm"].iter().try_for_each(|end| {
             let mut name = file.as_os_str().to_owned();
             name.push(end);
@@ -161,7 +164,7 @@ mod tests {
         connection.pragma_query_value(None, name, |row| row.get(0)).unwrap()
     }
 
-    // What an order costs the disk depends on both.
+    // Both settings decide how much an order writes to disk.
     #[test]
     fn new_files_have_small_pages_and_a_long_log_and_old_ones_keep_theirs() {
         let dir = tempfile::tempdir().unwrap();

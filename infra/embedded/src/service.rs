@@ -1,6 +1,6 @@
 //! The services, and how a request names one.
 
-/// The services spoken here.
+/// The services that are offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Amazon SQS.

@@ -1,6 +1,6 @@
-//! The client request tokens of transactions: a transaction that comes again under its token within ten minutes is answered
-//! and not done again. dynoxide does this as well, but looks at every token it remembers on each call, so that a thousand
-//! orders a second slow down to two hundred.
+//! The client request tokens of transactions: a transaction that is repeated under its token within ten minutes is
+//! answered and not done again. dynoxide does this as well, but checks every remembered token on each call, which
+//! slowed a thousand orders per second down to two hundred.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,8 +30,8 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T: Clone> Tokens<T> {
-    /// The remembered answer to `token`, or that of `execute`. A failure is not remembered: the next one tries again. Of two
-    /// at the same time the second waits for the first.
+    /// The remembered answer to `token`, or that of `execute`. A failure is not remembered, so the next call tries
+    /// again. Of two calls at the same time the second waits for the first.
     ///
     /// # Errors
     /// Those of `execute`, and another transaction under the same token.
@@ -63,9 +63,9 @@ impl<T: Clone> Tokens<T> {
     }
 }
 
-/// A number for what a transaction writes, whatever the order of keys in its objects.
+/// A hash of what a transaction writes, independent of the order of keys in its objects.
 pub(crate) fn fingerprint(request: &TransactWriteItemsRequest) -> u64 {
-    // By way of a Value, whose keys are sorted: those of a HashMap are not.
+    // Through a Value, whose keys are sorted: those of a HashMap are not.
     let items = serde_json::to_value(&request.transact_items).unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     items.to_string().hash(&mut hasher);

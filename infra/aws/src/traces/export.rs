@@ -1,8 +1,8 @@
-//! Where spans go: into memory as they end, and from there to the collector in batches, when they are
-//! flushed.
+//! Export of spans: ended spans are kept in memory, and a flush sends them to the collector in batches.
 //!
-//! The SDK's own batch processor exports from a thread of its own. Lambda stops all threads between two invocations, in the
-//! middle of an export too, so here whoever flushes waits for it: a function before it answers, the local system from [`run`].
+//! The SDK's batch processor exports from a separate thread. Lambda stops all threads between two invocations, even in
+//! the middle of an export. So here the caller of a flush waits for it: a function before it answers, the local system
+//! in [`run`].
 
 use super::settings;
 use super::transport::{Transport, Trouble};
@@ -18,31 +18,32 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Most spans that wait; what ends beyond them is dropped, and counted in the log.
+/// Maximum number of waiting spans; further spans are dropped, and counted in the log.
 const MAX_WAITING: usize = 2048;
-/// So many of them are exported whatever the collector's pace: the rest is room for what ends meanwhile.
+/// Above this number spans are exported however slow the collector is; the rest is room for spans that end meanwhile.
 const CROWDED: usize = MAX_WAITING / 2;
-/// Links of one span. What acts on many orders may act on each of them several times, which is one link.
+/// Maximum number of links of a span. A span that acts on one order several times has one link to it.
 const MAX_LINKS: usize = 128;
-/// The same with repetitions, which a span holds until it ends.
+/// Maximum number of links including repetitions, which a span holds until it ends.
 const MAX_REPEATED_LINKS: u32 = 1024;
-/// Spans of one request.
+/// Maximum number of spans in one request.
 const BATCH: usize = 512;
 /// How often the local system exports.
 const EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for the collector: of an invocation for all that it exports, of the local system for each request.
+/// Longest wait for the collector: an invocation waits this long for its whole export, the local system for each
+/// request.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// With less time than this nothing is sent: it would be cut, and lost.
+/// With less time than this nothing is sent, because an export that is cut off is lost.
 const LEAST: Duration = Duration::from_millis(100);
-/// Nothing is sent for so long after a collector that did not take spans, or it would cost every invocation [`PATIENCE`];
-/// twice as long after each further time, up to [`MAX_HOLD_OFF`].
+/// Pause after an export that the collector did not accept; without it every invocation would wait for [`PATIENCE`]. It
+/// doubles with each consecutive failure, up to [`MAX_HOLD_OFF`].
 pub const HOLD_OFF: Duration = Duration::from_secs(30);
 /// Longest of these pauses.
 pub const MAX_HOLD_OFF: Duration = Duration::from_secs(600);
 /// An export that takes no longer than this may be followed by another one at once.
 const QUICK: Duration = Duration::from_millis(10);
-/// A slower one is followed by a pause of so many times what it took, so that a slow collector costs invocations a twentieth
-/// of their time, not all that it takes.
+/// A slower export is followed by a pause of this many times its duration, so that a slow collector costs invocations
+/// only a twentieth of their time.
 const SPACING: u32 = 20;
 /// Longest of these pauses.
 const MAX_SPACING: Duration = Duration::from_secs(30);
@@ -58,18 +59,18 @@ struct Pipeline {
 struct Outlet<E> {
     exporter: E,
     waiting: Arc<Waiting>,
-    /// Why the last request came to nothing, where the exporter says only that it was the network.
+    /// Why the last request failed; the exporter itself says only that it was the network.
     trouble: Trouble,
-    /// Locked during an export: there is one at a time.
+    /// Locked during an export, so there is one export at a time.
     pace: tokio::sync::Mutex<Pace>,
 }
 
-/// When to send, by what the collector did before.
+/// When to send, depending on how the collector behaved before.
 #[derive(Debug, Default)]
 struct Pace {
     /// Nothing is sent before this time.
     next: Option<Instant>,
-    /// How many times in a row it did not take spans.
+    /// Number of consecutive failures.
     failures: u32,
 }
 
@@ -79,7 +80,7 @@ impl Pace {
         *self = Self { next: Some(Instant::now() + pause), failures: 0 };
     }
 
-    /// How long nothing is sent now.
+    /// Counts a failure, and returns the length of the pause.
     fn failed(&mut self) -> Duration {
         let pause = HOLD_OFF.saturating_mul(1 << self.failures.min(16)).min(MAX_HOLD_OFF);
         self.failures += 1;
@@ -87,7 +88,8 @@ impl Pace {
         pause
     }
 
-    /// Whether to send: never to a collector in trouble, and to a slow one only what cannot wait.
+    /// Whether to send now: never during the pause after a failure, and during the pause after a slow export only if it
+    /// is urgent.
     fn allows(&self, is_urgent: bool) -> bool {
         let is_time = self.next.is_none_or(|next| next <= Instant::now());
         is_time || (is_urgent && self.failures == 0)
@@ -118,7 +120,7 @@ impl Waiting {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).0.len()
     }
 
-    /// The oldest of them, `most` at most.
+    /// Takes the oldest spans, at most `most`.
     fn take(&self, most: usize) -> Vec<SpanData> {
         let (spans, _) = &mut *self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         spans.drain(..spans.len().min(BATCH).min(most)).collect()
@@ -151,7 +153,7 @@ impl SpanProcessor for Collect {
     }
 }
 
-/// The SDK appends what is said again, and a link that is made again: of attributes the last one counts, of links one.
+/// The SDK appends repeated attributes and links. Of repeated attributes the last one is kept, of repeated links one.
 fn tidy(span: &mut SpanData) {
     let attributes = std::mem::take(&mut span.attributes).into_iter().map(|pair| (pair.key, pair.value));
     let attributes: BTreeMap<_, _> = attributes.collect();
@@ -162,11 +164,11 @@ fn tidy(span: &mut SpanData) {
     links.links.truncate(MAX_LINKS);
 }
 
-/// Begins to make spans, if the environment names an endpoint: `OTEL_EXPORTER_OTLP_ENDPOINT` or
+/// Begins to create spans, if the environment names an endpoint: `OTEL_EXPORTER_OTLP_ENDPOINT` or
 /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. `instance` is the name of this process. A second call changes nothing.
 pub fn init(instance: &str) {
     PIPELINE.get_or_init(|| {
-        // Values may hold a key or a password: only names are logged.
+        // Values may contain a key or a password, so only names are logged.
         match settings::endpoint(settings::environment) {
             Ok(false) => return None,
             Ok(true) => {}
@@ -193,7 +195,7 @@ fn build(instance: &str) -> Result<Pipeline, ExporterBuildError> {
         .with_http()
         .with_http_client(transport)
         .with_protocol(Protocol::HttpBinary)
-        // It would sleep between tries without letting others on.
+        // With retries it would block the thread while it sleeps.
         .with_retry_policy(RetryPolicy::disabled())
         .build()?;
     let resource = resource(instance);
@@ -209,7 +211,7 @@ fn build(instance: &str) -> Result<Pipeline, ExporterBuildError> {
     Ok(Pipeline { tracer, outlet })
 }
 
-/// Who makes the spans: what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and what they leave open.
+/// The resource of the spans: what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` set, and defaults for the rest.
 fn resource(instance: &str) -> Resource {
     let told = Resource::builder().build();
     let has_name = told.get(&"service.name".into()).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
@@ -223,20 +225,21 @@ fn resource(instance: &str) -> Resource {
     resource.build()
 }
 
-/// What makes spans; `None` where no endpoint is set.
+/// The tracer that creates spans; `None` if no endpoint is set.
 pub(super) fn tracer() -> Option<&'static SdkTracer> {
     PIPELINE.get()?.as_ref().map(|pipeline| &pipeline.tracer)
 }
 
-/// Exports what has ended, for an invocation that is stopped at `deadline`: within [`PATIENCE`] and half of the time that is
-/// left, so that it ends well. What there is no time for stays; what a collector does not take in that time is lost.
+/// Exports ended spans for an invocation that is stopped at `deadline`: within [`PATIENCE`] and half of the remaining
+/// time, so that the invocation ends in time. Spans for which there is no time stay; spans that the collector does not
+/// accept in that time are lost.
 pub async fn flush_before(deadline: SystemTime) {
     let Some(Some(pipeline)) = PIPELINE.get() else { return };
     let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
     pipeline.outlet.flush(Some(Instant::now() + PATIENCE.min(left / 2)), false).await;
 }
 
-/// Exports every few seconds, and sooner what is many, until `ended`. The last spans are left to [`finish`].
+/// Exports every few seconds, or sooner if many spans wait, until `ended`. [`finish`] exports the last spans.
 pub async fn run(ended: impl Future<Output = ()>) {
     let Some(Some(Pipeline { outlet, .. })) = PIPELINE.get() else { return };
     tokio::pin!(ended);
@@ -250,7 +253,7 @@ pub async fn run(ended: impl Future<Output = ()>) {
     }
 }
 
-/// Exports what is left at the end, unless the collector does not take spans.
+/// Exports the remaining spans at the end, unless the collector is failing.
 pub async fn finish() {
     let Some(Some(Pipeline { outlet, .. })) = PIPELINE.get() else { return };
     outlet.flush(None, true).await;
@@ -261,15 +264,15 @@ pub async fn finish() {
 }
 
 impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
-    /// Exports what waits now. Without an `end` the collector has [`PATIENCE`] for each request. The last time its pace does
-    /// not matter.
+    /// Exports the spans that wait now. Without an `end` the collector has [`PATIENCE`] for each request. With
+    /// `is_last` pauses are ignored.
     async fn flush(&self, end: Option<Instant>, is_last: bool) {
         let locked = match end {
             Some(end) => timeout_at(end, self.pace.lock()).await.ok(),
             None => Some(self.pace.lock().await),
         };
         let Some(mut pace) = locked else { return };
-        // Not what ends meanwhile: there might be no end to it.
+        // Spans that end meanwhile are left, because there might be no end to them.
         let mut left = self.waiting.count();
         let mut least = LEAST;
         while left > 0 && pace.allows(is_last || self.waiting.count() > CROWDED) {
@@ -286,7 +289,7 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
             let error = match answer {
                 Ok(Ok(())) => {
                     pace.took(took);
-                    // The next one takes as long, or somewhat longer.
+                    // The next request takes about as long, or somewhat longer.
                     least = LEAST.max(took * 2);
                     continue;
                 }
@@ -311,7 +314,7 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
     }
 }
 
-/// Makes spans, and exports none: what has ended so far is taken from it.
+/// A tracer for tests that exports nothing: the test takes the spans that have ended.
 #[cfg(test)]
 pub(super) fn kept() -> Vec<SpanData> {
     let pipeline = PIPELINE.get_or_init(|| Some(build("test").expect("no variable is set")));
@@ -326,7 +329,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::sleep;
 
-    /// A collector that takes its time, `None` for ever, or refuses.
+    /// A collector that answers after a time, never (`None`), or with a refusal.
     #[derive(Debug, Default)]
     struct Fake {
         takes: Mutex<Option<Duration>>,
@@ -385,7 +388,7 @@ mod tests {
             (0..spans).for_each(|_| self.tracer.start("one").end());
         }
 
-        /// An invocation that makes `spans`, with `patience` for their export. How long that took.
+        /// An invocation that creates `spans`, with `patience` for their export. Returns how long the export took.
         async fn invoke(&self, spans: usize, patience: Duration) -> Duration {
             self.end(spans);
             let begin = Instant::now();
@@ -401,7 +404,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const S: Duration = Duration::from_secs(1);
 
-    // Telemetry: a collector that is well loses nothing, however many spans there are, and is not left alone.
+    // Telemetry: with a healthy collector no span is lost, however many there are, and exports do not pause.
     #[tokio::test(start_paused = true)]
     async fn a_collector_that_is_well_loses_nothing() {
         let world = world(Some(50 * MS));
@@ -417,7 +420,7 @@ mod tests {
         assert_eq!(world.outlet.waiting.count(), 0);
     }
 
-    // Telemetry: beside the local system's work, every request has the whole patience.
+    // Telemetry: in the local system every request has the full patience.
     #[tokio::test(start_paused = true)]
     async fn without_an_end_every_request_has_its_own_patience() {
         let world = world(Some(1900 * MS));
@@ -444,7 +447,7 @@ mod tests {
         assert_eq!(world.collector.seen().0, before + 1, "what would be dropped is not held back");
     }
 
-    // Telemetry: a quick one gets every invocation's spans before its answer.
+    // Telemetry: a quick collector gets every invocation's spans before the invocation answers.
     #[tokio::test(start_paused = true)]
     async fn a_quick_collector_is_used_each_time() {
         let world = world(Some(5 * MS));
@@ -454,7 +457,7 @@ mod tests {
         }
     }
 
-    // Telemetry: the pause after a collector that does not take spans doubles, and begins anew.
+    // Telemetry: the pause after a failure doubles with each consecutive one, and is short again after a success.
     #[tokio::test(start_paused = true)]
     async fn a_dead_collector_is_left_alone_for_longer_and_longer() {
         let world = world(None);

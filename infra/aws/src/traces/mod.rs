@@ -1,11 +1,13 @@
-//! Spans: of the log, and for OpenTelemetry, where the environment names an endpoint ([`init`]).
+//! Spans: for the log and, if the environment names an endpoint ([`init`]), for OpenTelemetry.
 //!
-//! Everything that is done for an order is a child of one span, its submission: the `traceparent` that is kept with the order
-//! names it, so that an order is one trace, however long it takes. A message has a second context, of the span that sent it,
-//! as the attribute [`ATTRIBUTE`](crate::batch::ATTRIBUTE); the span that handles the message is linked to it. What acts on
-//! many orders, a sweep or an operator, has a trace of its own, with a link to each of them.
+//! Every span of an order is a child of one span, that of the submission. The `traceparent` that is kept with the order
+//! names this span, so that an order is one trace, however long it takes. A message also carries the context of the
+//! span that sent it, as the attribute [`ATTRIBUTE`](crate::batch::ATTRIBUTE); the span that handles the message links
+//! to its sender. A sweep or an operator's act, which may change many orders, has a separate trace with a link to each
+//! of them.
 //!
-//! `docs/telemetry.md` lists spans and attributes. They hold names and numbers, and nothing that was submitted or returned.
+//! `docs/telemetry.md` lists spans and attributes. They contain names and numbers, and nothing that was submitted or
+//! returned.
 
 mod export;
 mod settings;
@@ -25,17 +27,18 @@ use tracing::Instrument;
 use tracing::field::Empty;
 use tracing::span::Entered;
 
-/// A span under way: of the log, of a trace, of both or of neither. It ends when it is dropped.
+/// A span in progress: of the log, of a trace, of both or of neither. It ends when it is dropped.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Span {
-    /// What is logged within it says which order it is about.
+    /// Lines that are logged within it name its order.
     log: tracing::Span,
-    /// There if spans are made.
+    /// Present if spans are exported.
     context: Option<Context>,
 }
 
-/// The senders of messages that leave together: which order, which step of it if one alone, and the span's `traceparent`.
+/// The senders of messages that are sent together: the order, its step if there is only one, and the span's
+/// `traceparent`.
 pub type Senders = Vec<(Id, Option<String>, String)>;
 
 impl Span {
@@ -52,8 +55,8 @@ impl Span {
         Self { log: tracing::Span::none(), context }
     }
 
-    /// The same span, which the log calls `what`. Enabled at every level, so that an error has its fields where errors alone are
-    /// logged.
+    /// The same span, with a log span called `what`. It is enabled at every level, so that an error has the span's
+    /// fields even if only errors are logged.
     pub fn logged(self, what: &'static str) -> Self {
         let (id, trace_id, name) = (Empty, Empty, Empty);
         let log = tracing::error_span!("message", what, task.id = id, trace_id, step.name = name, step.attempt = Empty);
@@ -76,7 +79,7 @@ impl Span {
         span
     }
 
-    /// The handling of an unreadable message: its sender and the failure are all that is known.
+    /// The handling of an unreadable message, of which only the sender and the failure are known.
     pub fn unreadable(record: &Record) {
         let span = Self::taken(record, None);
         span.link(record.sender.as_deref());
@@ -112,7 +115,7 @@ impl Span {
         span
     }
 
-    /// Work that nobody asked for.
+    /// Work that no message or request caused.
     pub fn own(name: &'static str) -> Self {
         Self::begin(SpanKind::Internal, None, || name.into())
     }
@@ -122,14 +125,14 @@ impl Span {
         Self { log: tracing::Span::none(), context: None }
     }
 
-    /// Says more about it in its trace, in place of what was said before under that name.
+    /// Sets an attribute of the span in its trace, and replaces an earlier value.
     pub fn set(&self, name: &'static str, value: impl Into<Value>) {
         if let Some(context) = &self.context {
             say(context, name, value.into());
         }
     }
 
-    /// The same, with a text that is copied only if the span is made.
+    /// Sets an attribute to a text, which is copied only if the span is exported.
     pub fn set_text(&self, name: &'static str, value: &str) {
         if self.context.is_some() {
             self.set(name, brief(value).into_owned());
@@ -160,7 +163,7 @@ impl Span {
         }
     }
 
-    /// What a request to the API was answered: an error from 500 on, as a refusal is the caller's.
+    /// The answer to a request to the API: an error only from 500 on, because other refusals are the caller's mistake.
     pub fn answered(&self, status: u16, code: Option<&'static str>) {
         self.set("http.response.status_code", i64::from(status));
         match code {
@@ -170,7 +173,7 @@ impl Span {
         }
     }
 
-    /// It failed: `kind` is one of few words.
+    /// Marks the span as failed; `kind` is one of a few words.
     pub fn fail(&self, kind: &'static str) {
         self.set("error.type", kind);
         if let Some(context) = &self.context {
@@ -185,7 +188,8 @@ impl Span {
         }
     }
 
-    /// A link to the order that it turned out to be about, if it is not of the order's trace: not every message carries that.
+    /// Links to the order of a message whose span is not in the order's trace, because not every message carries the
+    /// trace.
     pub fn belongs_to(&self, order: Option<&str>) {
         self.log.record("trace_id", trace_id(order));
         if let Some(context) = &self.context {
@@ -199,7 +203,7 @@ impl Span {
         traceparent(self.context.as_ref()?)
     }
 
-    /// Does `work` as a part of it: what is logged, sent and called meanwhile names it.
+    /// Does `work` within the span: what is logged, sent and called meanwhile names the span.
     pub async fn around<F: Future>(&self, work: F) -> F::Output {
         let work = work.instrument(self.log.clone());
         match &self.context {
@@ -208,19 +212,19 @@ impl Span {
         }
     }
 
-    /// What is logged until the answer is dropped is a part of it.
+    /// Lines that are logged until the result is dropped belong to the span.
     pub fn enter(&self) -> Entered<'_> {
         self.log.enter()
     }
 }
 
-/// The `traceparent` of the span that work is a part of now.
+/// The `traceparent` of the current span.
 #[must_use]
 pub fn current() -> Option<String> {
     export::tracer().and_then(|_| traceparent(&Context::current()))
 }
 
-/// Says more about the span that work is a part of now.
+/// Sets an attribute of the current span.
 pub fn set(name: &'static str, value: impl Into<Value>) {
     if export::tracer().is_some() {
         say(&Context::current(), name, value.into());
@@ -229,7 +233,7 @@ pub fn set(name: &'static str, value: impl Into<Value>) {
 
 fn say(context: &Context, name: &'static str, value: Value) {
     let value = match value {
-        // It may come from a message, and be as long as that.
+        // The text may come from a message, and be as long as the message.
         Value::String(text) => brief(text.as_str()).into_owned().into(),
         other => other,
     };
@@ -261,7 +265,7 @@ pub fn sender(effect: &Effect) -> Option<String> {
     sender.map(|(_, _, span)| span.clone()).or_else(|| traceparent(&context))
 }
 
-/// Links the current span to an order that it acts on, if that is not of the same trace.
+/// Links the current span to an order that it acts on, if the order is not in the same trace.
 pub fn acted_on(order: Option<&str>) {
     if export::tracer().is_some() {
         link_to_other(&Context::current(), order);
@@ -297,7 +301,7 @@ mod tests {
     use opentelemetry_sdk::trace::SpanData;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// The spans of a process are one test's at a time.
+    /// Locks the spans of the process for one test at a time.
     fn alone() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +327,7 @@ mod tests {
         Record { message_id: "one".into(), queue, body: String::new(), waited: None, sender }
     }
 
-    // Telemetry: a message may hold anything, and a span only so much of it.
+    // Telemetry: a message may contain any text, but a span holds only a limited part of it.
     #[test]
     fn texts_are_bounded() {
         let _turn = alone();
@@ -339,7 +343,7 @@ mod tests {
         assert!(of(&span, "step.name")[0].starts_with("ää"));
     }
 
-    // Telemetry: what is said twice is there once, as it was said last.
+    // Telemetry: an attribute that is set twice has the last value.
     #[test]
     fn attributes_and_links_are_there_once() {
         let _turn = alone();
@@ -360,7 +364,7 @@ mod tests {
         assert_eq!(span.links.len(), 2, "{:?}", span.links);
     }
 
-    // Telemetry: a submission by message is below its sender, and not linked to it once more.
+    // Telemetry: the span of a submission by message is a child of its sender's span, and has no additional link to it.
     #[test]
     fn a_sender_is_above_or_linked() {
         let _turn = alone();

@@ -1,11 +1,11 @@
-//! What the environment says about spans, as far as the SDK does not read it, or does so silently.
+//! Variables about spans that the SDK does not read, or whose mistakes it does not report.
 
 use http::Uri;
 use opentelemetry_otlp::{OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT};
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
-/// What the SDK knows.
+/// The samplers that the SDK knows.
 const SAMPLERS: [&str; 6] = [
     "always_on",
     "always_off",
@@ -20,7 +20,7 @@ pub(super) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// Whether spans are made.
+/// Whether spans are exported.
 ///
 /// # Errors
 /// The name of the variable whose value is no URL.
@@ -52,7 +52,7 @@ pub(super) fn wrong_sampler(lookup: impl Fn(&str) -> Option<String>) -> Option<&
     is_wrong.then_some(SAMPLER_ARG)
 }
 
-/// The variable that an error of the exporter is about: it goes on with the value.
+/// The variable that an error of the exporter is about; the error also contains the value, which must not be logged.
 pub(super) fn named_by(error: &str) -> Option<&str> {
     error.split([':', ' ']).find(|word| word.starts_with("OTEL_"))
 }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Longest answer that is read, in bytes: a collector's own is a few.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// Why the last request came to nothing, in words that hold nothing of the collector's.
+/// Why the last request failed, in words that contain nothing from the collector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -38,7 +38,7 @@ impl Trouble {
     }
 }
 
-/// Sends a request once. Whoever waits for it bounds the wait.
+/// Sends a request once. The caller bounds the wait.
 #[derive(Debug)]
 pub(super) struct Transport {
     http: SharedHttpClient,
@@ -47,7 +47,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// It, and where it says what went wrong: the exporter says only that it was the network.
+    /// The transport, and the place where it notes what went wrong: the exporter says only that it was the network.
     pub(super) fn new() -> (Self, Trouble) {
         let trouble = Trouble::default();
         let http = crate::clients::http_client();
@@ -85,7 +85,8 @@ impl Transport {
         Ok(Response::builder().status(status).body(body)?)
     }
 
-    /// Once: a collector that refuses some spans refuses them with every export. Only how many, not in its words.
+    /// Warns once, because a collector that refuses some spans refuses them in every export. Logs only the number, not
+    /// the collector's words.
     fn warn_of_refused(&self, body: &[u8]) {
         if let Some(spans) = refused(body)
             && !self.has_warned.swap(true, Ordering::Relaxed)
@@ -146,7 +147,7 @@ async fn read(body: SdkBody) -> Result<Bytes, HttpError> {
     Ok(all.into())
 }
 
-/// How many spans the answer `body` says were refused, if it says anything beside that all were taken.
+/// The number of refused spans in the answer `body`; `None` if the answer only confirms that all were accepted.
 fn refused(body: &[u8]) -> Option<i64> {
     let partial = ExportTraceServiceResponse::decode(body).ok()?.partial_success?;
     (partial.rejected_spans != 0 || !partial.error_message.is_empty()).then_some(partial.rejected_spans)
@@ -171,14 +172,14 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    /// What a collector that answers `body` makes of an export.
+    /// The result of an export to a collector that answers `body`.
     async fn answered(body: Vec<u8>) -> (Result<Response<Bytes>, HttpError>, Option<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
         let serving = tokio::spawn(async move {
             let (mut connection, _) = listener.accept().await.unwrap();
             let _ = connection.read(&mut [0; 4096]).await;
-            // In chunks, so that no header says how long it is.
+            // Sent in chunks, so that no header states the length.
             let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
             for chunk in body.chunks(8000) {
                 let _ = connection.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await;

@@ -14,7 +14,7 @@ use super::{ACCOUNT, Sqs, parse};
 use crate::answer::Answer;
 use crate::store::Write;
 
-/// AWS, "ListQueues": the page when none is asked for, and the largest.
+/// AWS, "ListQueues": the default and the largest size of a page.
 const PAGE_MAX: usize = 1000;
 
 #[derive(Deserialize)]
@@ -79,7 +79,7 @@ impl Sqs {
         Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
     }
 
-    /// Dead letters need an existing queue, and another one.
+    /// Dead letters need a queue that exists and is not the same queue.
     fn check_dead_letters(&self, attributes: &QueueAttributes, name: &str) -> Result<(), Error> {
         let Some(redrive) = &attributes.redrive else {
             return Ok(());
@@ -210,7 +210,7 @@ impl Sqs {
     }
 }
 
-/// AWS knows more names than have values at any one queue.
+/// AWS accepts more names than any queue has values for.
 fn is_attribute(name: &str, values: &BTreeMap<String, String>) -> bool {
     name == "All" || values.contains_key(name) || super::attributes::is_known(name)
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::error::Error;
 use super::message::MESSAGE_MAX_BYTES;
 
-/// As set, and the parsed values of those that matter here.
+/// The attributes as set, and the parsed values of those that have an effect here.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueAttributes {
     set: BTreeMap<String, String>,
@@ -76,7 +76,7 @@ impl QueueAttributes {
         })
     }
 
-    /// These, changed by `changes`.
+    /// These attributes with `changes`.
     pub fn changed(&self, changes: BTreeMap<String, String>) -> Result<Self, Error> {
         let mut set = self.set.clone();
         set.extend(changes);
@@ -108,7 +108,7 @@ impl QueueAttributes {
     }
 }
 
-/// Can it be set on a standard queue?
+/// Whether the attribute can be set on a standard queue.
 pub(crate) fn is_known(name: &str) -> bool {
     NUMBERS.iter().any(|(number, ..)| *number == name) || WITHOUT_EFFECT.contains(&name) || name == "RedrivePolicy"
 }

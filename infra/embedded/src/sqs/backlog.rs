@@ -1,8 +1,8 @@
-//! What is in one queue and when it may be handed out. Pure: `now_ms` is an argument, nothing is
-//! awaited or stored here.
+//! The messages of one queue, and when each may be delivered. Pure: `now_ms` is an argument, and nothing is awaited or
+//! stored here.
 //!
-//! A message is delayed, ready or in flight. No operation looks at all messages: due times and
-//! ages are ordered sets, what is ready is a queue per group.
+//! A message is delayed, ready or in flight. No operation reads all messages: due times and ages are ordered sets, and
+//! ready messages are in a queue for each group.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use crate::store::{Content, Standing};
 /// AWS, "Amazon SQS standard queue quotas".
 pub(crate) const IN_FLIGHT_MAX: usize = 120_000;
 
-/// Ends of a process, one after another, that find a message under way before it is a dead letter: handling it may be what ends
-/// them. Many, because what somebody stops with SIGKILL again and again is no fault of the message.
+/// Number of consecutive crashes during which a message was being handled, before it becomes a dead letter: handling
+/// the message may be the cause. The number is high, because a person may stop the process with SIGKILL again and
+/// again, which is not the message's fault.
 pub(crate) const CUT_SHORT_MAX: u32 = 20;
 
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub(crate) struct Entry {
     pub first_received_ms: Option<i64>,
     /// ARN of the queue it was a dead letter of.
     pub source: Option<Arc<str>>,
-    /// Its last receives in a row that the end of a process cut short; they are not among `receives`.
+    /// Number of its last consecutive receives that the end of a process cut short; they do not count in `receives`.
     pub cut_short: u32,
     place: Place,
 }
@@ -62,7 +63,7 @@ impl Entry {
     }
 }
 
-/// How many messages are where.
+/// Numbers of messages by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub visible: usize,
@@ -81,12 +82,12 @@ pub(crate) struct Backlog {
     ages: BTreeSet<(i64, i64)>,
 }
 
-/// What time has changed, by row.
+/// What the passing of time has changed, by row.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advanced {
-    /// Older than the queue keeps messages, and gone.
+    /// Messages removed because their retention has ended.
     pub expired: Vec<i64>,
-    /// Received, not deleted in time, and visible again.
+    /// Messages received, not deleted in time, and visible again.
     pub given_back: Vec<i64>,
 }
 
@@ -94,14 +95,14 @@ pub(crate) struct Advanced {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub received: Vec<Entry>,
-    /// Received too often; no longer in this queue.
+    /// Messages received too often; no longer in this queue.
     pub dead: Vec<Entry>,
     /// The in-flight limit stopped it.
     pub over_limit: bool,
 }
 
 impl Backlog {
-    /// A message that arrives, visible from `visible_ms`.
+    /// Adds a message, visible from `visible_ms`.
     pub fn push(&mut self, mut entry: Entry, visible_ms: i64, now_ms: i64) {
         let row = entry.content.row;
         self.ages.insert((entry.content.sent_ms, row));
@@ -115,7 +116,7 @@ impl Backlog {
         self.entries.insert(row, entry);
     }
 
-    /// Makes visible what is due, and takes out what `retention_s` has ended.
+    /// Makes due messages visible, and removes messages whose `retention_s` has ended.
     #[must_use]
     pub fn advance(&mut self, now_ms: i64, retention_s: i64) -> Advanced {
         let mut advanced = Advanced::default();
@@ -136,7 +137,7 @@ impl Backlog {
         advanced
     }
 
-    /// What is to be kept of a message that is here.
+    /// The stored state of a message in this queue.
     pub fn standing(&self, row: i64, queue: i64) -> Option<Standing> {
         Some(self.entries.get(&row)?.standing(queue))
     }
@@ -152,7 +153,7 @@ impl Backlog {
             }
             Place::InFlight { .. } => {
                 self.in_flight -= 1;
-                // This process has outlived it.
+                // The process has survived the handling of the message.
                 entry.cut_short = 0;
                 self.ready.push_again(group, row);
                 true
@@ -163,8 +164,8 @@ impl Backlog {
         was_received
     }
 
-    /// Hands out up to `max` messages until `until_ms`; those already received `receives_max`
-    /// times, or under way at the end of [`CUT_SHORT_MAX`] processes, are taken out instead. Call `advance` before.
+    /// Delivers up to `max` messages, invisible until `until_ms`. Messages that were already received `receives_max`
+    /// times, or were being handled during [`CUT_SHORT_MAX`] crashes, are removed instead. Call `advance` first.
     pub fn take(&mut self, max: usize, until_ms: i64, now_ms: i64, receives_max: Option<u32>) -> Taken {
         let mut taken = Taken::default();
         while taken.received.len() < max {
@@ -191,7 +192,7 @@ impl Backlog {
         taken
     }
 
-    /// Up to `max` messages that are ready, out of here.
+    /// Removes up to `max` ready messages.
     pub fn take_out(&mut self, max: usize) -> Vec<Entry> {
         let mut out = Vec::new();
         while out.len() < max {
@@ -201,8 +202,8 @@ impl Backlog {
         out
     }
 
-    /// False if it is not the newest receipt of a message that is still here: as in AWS, deleting
-    /// by a stale receipt succeeds and changes nothing.
+    /// Deletes a message. False if the receipt is not the newest one of a message in this queue: as in AWS, deleting by
+    /// a stale receipt succeeds and changes nothing.
     pub fn delete(&mut self, receipt: Receipt) -> bool {
         self.holds(receipt) && self.remove(receipt.row).is_some()
     }
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(backlog.take(10, 30_000, 0, None).received.len(), 1);
     }
 
-    /// Not a measurement: an operation that looked at each message would take minutes here.
+    /// Not a measurement: an operation that read every message would take minutes here.
     #[test]
     fn large_backlog_is_worked_off_without_looking_at_all_of_it() {
         let mut backlog = Backlog::default();
@@ -313,7 +314,7 @@ mod tests {
             now_ms += 1;
             assert!(backlog.advance(now_ms, 1_000_000).expired.is_empty());
             for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None).received.iter().enumerate() {
-                // Every other one is received again later.
+                // Every other message is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
                     deleted += usize::from(backlog.delete(receipt(entry)));
                 }

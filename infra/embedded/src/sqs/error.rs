@@ -12,12 +12,12 @@ pub(crate) struct Error {
     status: u16,
     /// The shape's name, as in `com.amazonaws.sqs#QueueDoesNotExist`.
     kind: &'static str,
-    /// As in the header and in the entries of a batch.
+    /// The code in the header and in the entries of a batch.
     pub code: &'static str,
     pub message: String,
 }
 
-/// Errors whose code has the prefix that AWS's oldest errors have.
+/// Errors whose code has the prefix of AWS's oldest errors.
 macro_rules! prefixed {
     ($kind:literal, $message:expr) => {
         Error::sender($kind, concat!("AWS.SimpleQueueService.", $kind), $message)
@@ -29,7 +29,7 @@ impl Error {
         Self { status: 400, kind, code, message: message.into() }
     }
 
-    /// One whose code is its kind.
+    /// An error whose code is its kind.
     fn plain(kind: &'static str, message: impl Into<String>) -> Self {
         Self::sender(kind, kind, message)
     }

@@ -1,5 +1,5 @@
-//! The order in which visible messages are handed out: in turn over message groups, oldest first
-//! within a group.
+//! The order in which visible messages are delivered: the message groups take turns, and within a group the oldest goes
+//! first.
 //!
 //! AWS, "Amazon SQS fair queues": a group id on a standard queue keeps one tenant's backlog from
 //! delaying the others. Messages without a group share one turn.
@@ -13,18 +13,18 @@ type Group = Option<Arc<str>>;
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
     rows: HashMap<Group, VecDeque<i64>>,
-    /// Groups that have rows, the next one first; each once.
+    /// Groups that have rows, the next one first; each group occurs once.
     turns: VecDeque<Group>,
 }
 
 impl FairOrder {
-    /// A message that became visible for the first time.
+    /// Adds a message that became visible for the first time.
     pub fn push(&mut self, group: &Group, row: i64) {
         self.rows_of(group).push_back(row);
     }
 
-    /// A message that was handed out before: next within its group, so that the work of a consumer
-    /// that died does not wait behind a backlog.
+    /// Adds a message that was delivered before. It is next within its group, so that the work of a dead consumer does
+    /// not wait behind a backlog.
     pub fn push_again(&mut self, group: &Group, row: i64) {
         self.rows_of(group).push_front(row);
     }

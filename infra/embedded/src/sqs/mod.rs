@@ -49,11 +49,11 @@ pub(crate) const VISIBILITY_MAX_S: i64 = 43_200;
 /// AWS, "Amazon SQS message quotas": entries of a batch, messages of a receive.
 pub(crate) const BATCH_MAX: usize = 10;
 
-/// After a process that did not end cleanly each receive is stored before its messages are handed out, for so long: one of them
-/// may be what ended it. Otherwise that would cost each receive a commit. Milliseconds.
+/// Milliseconds after a crash during which each receive is stored before its messages are delivered, because one of the
+/// messages may be the cause. At other times this is left out, because it costs a commit for each receive.
 const CAREFUL_MS: i64 = 600_000;
 
-/// What `call` knows, and nothing else; see above.
+/// All operations that `call` knows; see above.
 pub(crate) const OPERATIONS: [&str; 14] = [
     "SendMessage",
     "SendMessageBatch",
@@ -101,7 +101,7 @@ impl Sqs {
         let mut last_row = 0;
         for message in loaded.messages.drain(..) {
             last_row = last_row.max(message.content.row);
-            // A message whose queue was deleted at the same moment has nowhere to go.
+            // The message's queue was deleted at the same moment, so the message is dropped.
             let Some(queue) = by_id.get(&message.standing.queue) else {
                 continue;
             };
@@ -123,7 +123,7 @@ impl Sqs {
         })
     }
 
-    /// Runs one operation. `endpoint` begins the queue URLs, as in `http://localhost:8000`.
+    /// Runs one operation. `endpoint` is the beginning of queue URLs, as in `http://localhost:8000`.
     pub async fn call(self: &Arc<Self>, operation: &str, endpoint: &str, body: &[u8]) -> Answer {
         let outcome = match operation {
             "SendMessage" => self.send(body).await,
@@ -145,7 +145,7 @@ impl Sqs {
         outcome.unwrap_or_else(Error::into_answer)
     }
 
-    /// The queue a URL names by its last path segment. A bare name is taken too.
+    /// The queue that a URL names in its last path segment. A bare name is accepted too.
     fn queue(&self, url: &str) -> Result<Arc<Queue>, Error> {
         if url.is_empty() {
             return Err(Error::missing("QueueUrl"));
@@ -157,12 +157,12 @@ impl Sqs {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// By its last part: account and region of an ARN are taken as they come.
+    /// Found by its last part: account and region of an ARN are not checked.
     fn by_arn(&self, arn: &str) -> Option<Arc<Queue>> {
         self.named(arn.strip_prefix("arn:aws:sqs:")?.rsplit(':').next()?)
     }
 
-    /// In the order of names.
+    /// All queues, in the order of names.
     fn all(&self) -> Vec<Arc<Queue>> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         queues.values().cloned().collect()
@@ -172,10 +172,11 @@ impl Sqs {
         self.next_row.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes visible what is due in `queue`, and forgets what it has kept long enough.
+    /// Makes due messages in `queue` visible, and removes those whose retention has ended.
     ///
-    /// A receive is stored when it has ended without a deletion. One that the end of this process cuts short does not count as
-    /// one: on AWS the queue would have gone on, and kills must not make dead letters of healthy messages. See `CUT_SHORT_MAX`.
+    /// A receive is stored when it has ended without a deletion. A receive that the end of this process cuts short does
+    /// not count: on AWS the queue would not have stopped, and kills must not turn healthy messages into dead letters.
+    /// See `CUT_SHORT_MAX`.
     fn advance(&self, queue: &Queue, state: &mut queue::State, now_ms: i64) {
         let advanced = state.backlog.advance(now_ms, state.attributes.retention_s);
         self.store_standing(queue, state, &advanced.given_back);

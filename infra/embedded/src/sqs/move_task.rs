@@ -18,7 +18,7 @@ use super::{Sqs, parse};
 use crate::answer::Answer;
 use crate::store::{Content, Lazy, NewMessage, Write};
 
-/// Messages moved at a time when no rate is asked for.
+/// Number of messages that are moved at a time if the request names no rate.
 const CHUNK: usize = 100;
 
 /// AWS: the largest MaxNumberOfMessagesPerSecond.
@@ -79,7 +79,7 @@ impl Sqs {
         self.moving().remove(&task.source.id);
     }
 
-    /// Looks at each message that was there at the start once.
+    /// Tries once to move each message that was there at the start.
     async fn move_all(&self, task: &MoveTask) {
         let mut seen = 0;
         while seen < task.to_move {
@@ -107,7 +107,7 @@ impl Sqs {
         }
     }
 
-    /// False if it could not be moved; then it is back in the dead-letter queue.
+    /// False if the message could not be moved; it is then back in the dead-letter queue.
     async fn move_one(&self, task: &MoveTask, entry: Entry) -> bool {
         let now_ms = self.clock.now_ms();
         let old = &entry.content;
@@ -138,7 +138,7 @@ impl Sqs {
         if has_arrived {
             self.store.write_later([(entry.content.row, Lazy::Delete)]);
         } else {
-            // Deleted while the message was on its way: nobody would find it there.
+            // The queue was deleted while the message was being moved, so the message would be lost there.
             if is_stored {
                 self.store.write_later([(row, Lazy::Delete)]);
             }

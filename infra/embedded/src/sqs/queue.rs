@@ -18,8 +18,8 @@ pub(crate) struct Queue {
     pub name: String,
     pub arn: Arc<str>,
     pub created_ms: i64,
-    /// Wakes one waiting receiver: a message became visible, or the next time one will be came
-    /// nearer. A receiver that stops waiting wakes the next, so that somebody always knows it.
+    /// Wakes one waiting receiver: a message became visible, or will become visible sooner than known. A receiver that
+    /// stops waiting wakes the next one, so that one receiver always waits for the right time.
     pub changed: Notify,
     state: Mutex<State>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct State {
     pub attributes: QueueAttributes,
     pub modified_ms: i64,
     pub backlog: Backlog,
-    /// By DeleteQueue, while receivers may still wait.
+    /// Set by DeleteQueue, while receivers may still wait.
     pub deleted: bool,
 }
 
@@ -94,7 +94,7 @@ impl Queue {
     }
 }
 
-/// One queue at one moment.
+/// The state of one queue at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStat {
     /// Name, not URL.
@@ -105,7 +105,7 @@ pub struct QueueStat {
     pub in_flight: usize,
     /// Sent with a delay that has not ended.
     pub delayed: usize,
-    /// Since the oldest message, in whichever of these states, was sent. `None` in an empty queue.
+    /// Time since the oldest message, in any of these states, was sent. `None` in an empty queue.
     pub oldest_age: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Receipt handles: which receive of which message.
+//! Receipt handles, which identify one receive of one message.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use super::error::Error;
 /// `run-row-receives` in hexadecimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// Random per opening of the store: receive counts are stored lazily, so that without it a
-    /// receipt from before a crash could pass for one from after it.
+    /// A random number for each opening of the store. Receive counts are stored lazily, so without it a receipt from
+    /// before a crash could be mistaken for one from after the crash.
     pub run: u32,
     pub row: i64,
     pub receives: u32,

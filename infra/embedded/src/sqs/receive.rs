@@ -1,4 +1,4 @@
-//! ReceiveMessage: hands out what is visible, or waits for it.
+//! ReceiveMessage: delivers visible messages, or waits for some.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Sqs {
         let received = self.wait(&queue, take, deadline).await?;
         if self.clock.now_ms() < self.careful_until_ms && !received.is_empty() {
             let begun = received.iter().map(|entry| (entry.content.row, entry.cut_short + 1)).collect();
-            // What cannot be stored is handed out all the same; the store has said why.
+            // If it cannot be stored, the messages are delivered all the same; the store has logged the reason.
             let _ = self.store.write(Write::Begun(begun), || {}).await;
         }
         self.counters.count(|counts| counts.messages_received += received.len() as u64);
@@ -47,10 +47,9 @@ impl Sqs {
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }
 
-    /// Takes messages as soon as there are any, at the latest at `deadline`.
+    /// Takes messages as soon as there are any, or none at `deadline`.
     ///
-    /// Nothing is awaited between taking and returning: a receiver that stops waiting has not
-    /// taken anything.
+    /// Nothing is awaited between taking and returning, so a receiver that stops waiting has not taken anything.
     async fn wait(&self, queue: &Arc<Queue>, take: Take, deadline: Instant) -> Result<Vec<Entry>, Error> {
         let mut waited = None;
         loop {
@@ -77,7 +76,7 @@ impl Sqs {
         }
     }
 
-    /// Takes what is visible now. Also says when more will be.
+    /// Takes visible messages. Also returns when more become visible.
     fn take(&self, queue: &Queue, take: Take) -> Result<(Taken, Option<i64>), Error> {
         let now_ms = self.clock.now_ms();
         let mut state = queue.lock();
@@ -129,7 +128,7 @@ impl Sqs {
 #[derive(Clone, Copy)]
 struct Take {
     max: usize,
-    /// `None` for the queue's.
+    /// `None`: the queue's visibility timeout.
     timeout_s: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! SendMessage and SendMessageBatch: checked, stored, then visible, then answered.
+//! SendMessage and SendMessageBatch: a message is checked, stored, made visible, and then answered.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Sqs {
         Ok(Answer::ok(&outcome))
     }
 
-    /// Checks a message and makes it up. Nothing is kept yet.
+    /// Checks and creates a message. It is not stored yet.
     fn accept(&self, queue: &Queue, message: SendBody, id: Option<String>) -> Result<(NewMessage, Sent), Error> {
         let (delay_s, max_bytes) = {
             let state = queue.lock();

@@ -15,7 +15,7 @@ pub(crate) struct QueueOnly {
     pub queue_url: String,
 }
 
-/// What is sent, alone or as an entry of a batch.
+/// A message to send, alone or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendBody {
@@ -142,7 +142,7 @@ pub(crate) struct Receive {
     pub wait_time_seconds: Option<i64>,
 }
 
-/// `value`, or an error naming the parameter and its bounds.
+/// `value`, or an error that names the parameter and its bounds.
 pub(crate) fn bounded(name: &str, value: i64, min: i64, max: i64) -> Result<i64, Error> {
     if (min..=max).contains(&value) {
         return Ok(value);

@@ -11,7 +11,7 @@ use super::writes::Standing;
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub queues: Vec<LoadedQueue>,
-    /// In order of arrival.
+    /// In the order of arrival.
     pub messages: Vec<LoadedMessage>,
     pub buses: Vec<String>,
     /// In order.
@@ -32,7 +32,7 @@ pub(crate) struct LoadedQueue {
 pub(crate) struct LoadedMessage {
     pub content: Arc<Content>,
     pub standing: Standing,
-    /// Its last receives in a row that the end of a process cut short.
+    /// Number of its last consecutive receives that the end of a process cut short.
     pub cut_short: u32,
     pub visible_ms: i64,
 }

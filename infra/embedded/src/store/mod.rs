@@ -1,14 +1,13 @@
-//! The SQLite file of queues and events: what survives, and when an answer may be given.
+//! The SQLite file of queues and events: what survives a crash, and when a write may be answered.
 //!
-//! Two kinds of writes. An *awaited* write (a sent message, a new queue, an event) is answered
-//! after its commit; everything that waits is gathered into one transaction, so that one fsync
-//! serves all senders of the moment (group commit). A *lazy* write (a delete, a receive count)
-//! is answered at once and rides along with the next commit, or one of its own after
-//! [`LAZY_MS`]: lost in a crash it costs a redelivery, which SQS allows at any time. A message
-//! received and deleted within that time costs one statement.
+//! Two kinds of writes. An *awaited* write (a sent message, a new queue, an event) is answered after its commit. All
+//! waiting writes are one transaction, so that one fsync serves all of them (group commit). A *lazy* write (a delete, a
+//! receive count) is answered at once and stored with the next commit, or in a separate one after [`LAZY_MS`]. If it is
+//! lost in a crash, the message is redelivered, which SQS allows at any time. A message that is received and deleted
+//! within that time costs one statement.
 //!
-//! Commits run on tokio's blocking pool by whoever finds none running; see `lane` for why not on
-//! a thread of our own.
+//! A writer that finds no commit running starts one on tokio's blocking pool; see `lane` for why there is no separate
+//! thread.
 
 mod load;
 mod records;
@@ -36,10 +35,10 @@ pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 use crate::Durability;
 use crate::counts::Counters;
 
-/// The longest a lazy write waits for a commit to ride along with. Milliseconds.
+/// Longest time that a lazy write waits for another commit. Milliseconds.
 const LAZY_MS: u64 = 50;
 
-/// Lazy writes that are enough for a commit of their own.
+/// Number of lazy writes that are enough for a separate commit.
 const LAZY_MANY: usize = 1000;
 
 /// A commit that failed, such as on a full disk. The text is SQLite's.
@@ -57,7 +56,7 @@ pub(crate) enum Store {
 impl Store {
     /// Opens or creates the file, and reads everything in it. `after_kill`: the last process that used it did not end cleanly.
     ///
-    /// `lock` is kept for as long as a commit may be under way.
+    /// `lock` is kept for as long as a commit may be in progress.
     pub fn open(
         path: &Path,
         durability: Durability,
@@ -73,10 +72,10 @@ impl Store {
         Ok((Self::File(Arc::new(writer)), loaded))
     }
 
-    /// Ready once `write` is committed and `then` has run. Both happen even if nobody waits, so that
-    /// what is stored and what is in memory stay the same.
+    /// Ready once `write` is committed and `then` has run. Both happen even if the caller stops waiting, so that the
+    /// file and the memory stay the same.
     ///
-    /// The place in the order of commits is taken by the call itself, not by waiting for it.
+    /// The call itself takes the place in the order of commits, not the waiting for it.
     pub fn write(
         &self,
         write: Write,
@@ -97,8 +96,8 @@ impl Store {
         }
     }
 
-    /// Writes later; a later lazy write to the same message replaces this one. Nothing replaces a
-    /// delete: the receive it ends may have been slower to get here.
+    /// Writes later; a later lazy write to the same message replaces this one. Nothing replaces a delete, because the
+    /// write of the receive that it ends may arrive after it.
     pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
         let Self::File(writer) = self else { return };
         let (start, wait) = {
@@ -116,7 +115,7 @@ impl Store {
                 }
             }
             if pending.lazy.is_empty() || pending.running {
-                // A commit under way looks for lazy writes before it ends.
+                // A commit in progress looks for lazy writes before it ends.
                 (false, false)
             } else if pending.lazy.len() >= LAZY_MANY {
                 pending.running = true;
@@ -146,7 +145,7 @@ struct Pending {
     awaited: Vec<Awaited>,
     /// By row of the message.
     lazy: HashMap<i64, Lazy>,
-    /// A commit is under way or about to be.
+    /// A commit is running or about to run.
     running: bool,
     /// A timer for the lazy writes is set.
     waiting: bool,
@@ -244,7 +243,7 @@ impl Run {
                     pending.lazy.entry(row).or_insert(write);
                 }
                 if pending.awaited.is_empty() {
-                    // Not again at once: the lazy writes stay for the next commit.
+                    // No commit at once: the lazy writes stay for the next commit.
                     pending.running = false;
                     self.finished = true;
                 }
@@ -262,7 +261,7 @@ impl Run {
     }
 }
 
-/// A run the runtime dropped, or that panicked, lets the next write start another.
+/// After a run that panicked, or that the runtime dropped, the next write can start another.
 impl Drop for Run {
     fn drop(&mut self) {
         if !self.finished {
@@ -273,7 +272,7 @@ impl Drop for Run {
     }
 }
 
-/// A clean end keeps deletes and receive counts too.
+/// A clean end stores deletes and receive counts too.
 impl Drop for Writer {
     fn drop(&mut self) {
         let lazy = std::mem::take(&mut self.pending().lazy);

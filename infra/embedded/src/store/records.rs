@@ -1,4 +1,4 @@
-//! What is kept of messages and events.
+//! The stored records of messages and events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Attribute {
     pub binary_value: Option<String>,
 }
 
-/// What was sent; never changes.
+/// A message as sent; never changes.
 #[derive(Debug)]
 pub(crate) struct Content {
     /// Order of arrival in the whole store, and the key there.
@@ -68,15 +68,15 @@ pub struct Event {
     /// Rises with each event over all buses, in the order they become visible; the cursor of
     /// [`Events::page`](crate::Events::page).
     pub number: u64,
-    /// The id that PutEvents answered.
+    /// The id that PutEvents returned.
     pub id: String,
     /// Name, not ARN.
     pub bus: String,
     /// As given by the client, or when it was put. UTC, milliseconds since 1970.
     pub time_ms: i64,
-    /// Who sent it, in the sender's own terms.
+    /// The sender, as it names itself.
     pub source: String,
-    /// The kind of event, which says what `detail` holds.
+    /// The kind of event, which says what `detail` contains.
     pub detail_type: String,
     /// A JSON object.
     pub detail: String,

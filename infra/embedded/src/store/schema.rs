@@ -1,4 +1,4 @@
-//! Opening the SQLite file: its tables, its version, and whether it is sound.
+//! Opens the SQLite file: its tables, its version, and whether it is sound.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ const TABLES: &str = "
     );
 ";
 
-/// A table of its own, and no new version: earlier builds neither know nor mind it.
+/// A separate table without a new version, because earlier builds ignore it.
 const CUT_SHORT: &str = "
     CREATE TABLE IF NOT EXISTS cut_short (
         row INTEGER PRIMARY KEY,       -- of a message
@@ -79,7 +79,7 @@ pub(super) fn open(path: &Path, durability: Durability, after_kill: bool) -> Res
     connection.execute_batch(CUT_SHORT)?;
     // A message may have been sent while its queue was being deleted.
     connection.execute("DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)", [])?;
-    // A clean end is no fault of the messages under way.
+    // A clean end is not the fault of the messages in progress.
     connection.execute("DELETE FROM cut_short WHERE ?1 OR row NOT IN (SELECT row FROM messages)", [!after_kill])?;
     Ok(connection)
 }

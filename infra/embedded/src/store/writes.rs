@@ -9,8 +9,8 @@ use super::records::{Content, Event};
 
 /// A write whose answer waits for the commit.
 pub(crate) enum Write {
-    /// Rows of messages about to be handed out, and how many receives of each the end of a process will have cut short if this
-    /// one's is. A lazy write to the message takes it back.
+    /// Rows of messages that are about to be delivered. Each has the number of its receives that were cut short,
+    /// counting this one in case the process ends now. A lazy write to the message takes this back.
     Begun(Vec<(i64, u32)>),
     Messages {
         queue: i64,
@@ -47,11 +47,11 @@ pub(crate) enum Write {
 
 pub(crate) struct NewMessage {
     pub content: Arc<Content>,
-    /// End of its delay. UTC, milliseconds.
+    /// End of the message's delay. UTC, milliseconds.
     pub visible_ms: i64,
 }
 
-/// A write nobody waits for.
+/// A write that no caller waits for.
 pub(crate) enum Lazy {
     Delete,
     Update(Standing),
@@ -73,7 +73,7 @@ pub(super) fn commit<'a>(
     lazy: &HashMap<i64, Lazy>,
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    // First: a purge must meet the messages where they were moved to.
+    // Written first: a purge must find the messages in the queue to which they were moved.
     for (row, write) in lazy {
         apply_lazy(&transaction, *row, write)?;
     }
@@ -142,7 +142,7 @@ fn insert(on: &Transaction<'_>, queue: i64, message: &NewMessage) -> rusqlite::R
 }
 
 fn apply_lazy(on: &Transaction<'_>, row: i64, write: &Lazy) -> rusqlite::Result<()> {
-    // Either way its receive has ended before the process did.
+    // In either case the receive ended before the process.
     on.prepare_cached("DELETE FROM cut_short WHERE row = ?1")?.execute([row])?;
     match write {
         Lazy::Delete => {
