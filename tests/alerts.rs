@@ -1,5 +1,6 @@
-//! Goal: what an operator has to know is told, once, and not lost while the bus is away or a supervisor dies. Method: the
-//! real supervisor, store and messenger over the embedded endpoints in virtual time; requests to agents stay unanswered.
+//! Goal: an operator is alerted once about what they must know, and no alert is lost while the bus is unavailable or a
+//! supervisor dies. Method: the real supervisor, store and messenger over the embedded endpoints in virtual time;
+//! requests to agents stay unanswered.
 
 use crate::support::three_noops;
 use crate::support::world::World;
@@ -18,7 +19,7 @@ use tokio::time::advance;
 
 const LIFE: Duration = Duration::from_secs(60);
 
-/// One sweep by a supervisor that knows nothing: whoever swept before is dead.
+/// One sweep by a new supervisor, as if the previous one had died.
 async fn sweep(world: &World, name: &str) -> Sweep {
     let engine = world.engine(name, 1, None);
     let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
@@ -59,7 +60,7 @@ async fn strain(world: &World) -> Option<Strain> {
     world.submit.engine.store.read_agents().await.unwrap().strained.remove("noop")
 }
 
-// F2, F3: alerts that are owed while the bus is away go out once it is back, each of them, by supervisors that never met.
+// F2, F3: alerts that are owed while the bus is unavailable are all sent once it is back, by independent supervisors.
 #[tokio::test(start_paused = true)]
 async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     let world = world(2).await;
@@ -71,7 +72,7 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     while world.deliver("scheduler", &world.submit.engine).await {}
     pass(SignedDuration::from_secs(61)).await;
     sweep(&world, "v1").await;
-    // What is owed is tried again after as long as it has been owed already.
+    // An owed alert is retried after as long as it has been owed already.
     for (name, wait) in [("v2", 60), ("v3", 120)] {
         pass(SignedDuration::from_secs(wait)).await;
         let swept = sweep(&world, name).await;
@@ -100,12 +101,12 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     assert!(!strain(&world).await.unwrap().alert_owed);
 }
 
-// J1: a sweep that was cut short says nothing of an agent: a part of it is not all of it.
+// J1: a sweep that was cut short says nothing about an agent, because only a part of the orders was seen.
 #[tokio::test(start_paused = true)]
 async fn a_sweep_cut_short_marks_no_agent_as_strained() {
     let world = world(50).await;
     claimed(&world, "a", 12).await;
-    // Looked after once, before they expire: now they are in the part that is swept first.
+    // The orders are swept once before they expire, so now they are in the part that is swept first.
     pass(SignedDuration::from_secs(60)).await;
     sweep(&world, "v0").await;
     pass(SignedDuration::from_secs(1)).await;
@@ -117,15 +118,15 @@ async fn a_sweep_cut_short_marks_no_agent_as_strained() {
     assert_eq!(strain(&world).await, None);
 }
 
-// J1, F2: an operator is told once about an agent in trouble, with what to do, however long it lasts; its back-off grows; and
-// a new trouble after a quiet time is told anew.
+// J1, F2: an operator gets one alert about an agent in trouble, with what to do, however long the trouble lasts; the
+// agent's back-off grows; new trouble after a quiet time causes a new alert.
 #[tokio::test(start_paused = true)]
 async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
     let world = world(50).await;
     let ids = claimed(&world, "a", 12).await;
     let mut waits = Vec::new();
     for round in 0..5 {
-        // Until the attempt has run out.
+        // Until the attempt has expired.
         pass(SignedDuration::from_secs(61)).await;
         let swept = sweep(&world, &format!("v{round}")).await;
         assert_eq!((swept.looked_at, swept.expired), (12, 12));
@@ -157,7 +158,8 @@ async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
     assert_eq!(strain(&world).await.unwrap().stretch, 2);
 }
 
-// J1: too few tasks are chance, whatever part of the sweep they are; and the guard can be told how few, or switched off.
+// J1: too few tasks may be chance, whatever part of the sweep they are; the guard's minimum can be set, and the guard
+// can be switched off.
 #[tokio::test(start_paused = true)]
 async fn a_few_tasks_are_not_strain() {
     for (n, least, is_strained) in [(9, 10, false), (10, 10, true), (10, 11, false), (10, 0, false)] {
@@ -180,7 +182,7 @@ async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
         let engine = world.engine("v", 1, None);
         let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
         let ids = claimed(&world, "a", 40 + silent).await;
-        // Some are done in time and on their next step: the sweep looks at them once, and no agent holds them up.
+        // Some orders are done in time and on their next step: the sweep reads them once, and no agent holds them up.
         let mut done = 0;
         while done < 40 {
             let messages = world.receive_whole("agent-noop").await;
@@ -198,7 +200,7 @@ async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
     }
 }
 
-// F3: the supervisor that recorded the trouble died before it told anybody; nothing is due any more.
+// F3: the supervisor that recorded the trouble died before it sent the alert; nothing is due any more.
 #[tokio::test(start_paused = true)]
 async fn the_alert_of_a_supervisor_that_died_is_sent_by_the_next_one() {
     let world = world(1).await;
@@ -217,7 +219,7 @@ async fn the_alert_of_a_supervisor_that_died_is_sent_by_the_next_one() {
     assert_eq!(strain(&world).await, Some(Strain { alert_owed: false, ..owed }));
 }
 
-// J1: while all is well the guard writes nothing, and reads once a minute.
+// J1: without trouble the guard writes nothing, and reads once a minute.
 #[tokio::test(start_paused = true)]
 async fn an_idle_supervisor_reads_how_the_agents_stand_once_a_minute() {
     let world = world(1).await;

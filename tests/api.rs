@@ -1,5 +1,5 @@
-//! Goal: whatever a client sends, it gets the right answer, and what is refused leaves nothing behind. Method: the real
-//! handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
+//! Goal: whatever a client sends, it gets the right answer, and a refused request leaves nothing behind. Method: the
+//! real handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
 
 use crate::support::world::World;
 use crate::support::{northwind, three_noops};
@@ -83,7 +83,7 @@ fn order(change: impl FnOnce(&mut Value)) -> Value {
     submission(input)
 }
 
-/// It refuses with `code`, which has one status, and names this field, or none.
+/// The answer is a refusal with `code`, which has one status, and names this field, or none.
 fn check(what: &str, answer: &Answer, code: &str, field: &str) {
     let (_, status, _) = *CODES.iter().find(|known| known.0 == code).expect("a code of the API");
     assert_eq!(answer.media_type, "application/problem+json", "{what}: {answer:?}");
@@ -239,7 +239,7 @@ async fn a_wrong_route_method_or_id_is_refused() {
     }
 }
 
-// A4, J1: under overload an order is refused with the time to come back, and nothing is written or sent.
+// A4, J1: under overload an order is refused with the time to retry after, and nothing is written or sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_overload_an_order_is_refused_with_a_time_to_come_back() {
     let api = Api::start().await;
@@ -257,12 +257,12 @@ async fn under_overload_an_order_is_refused_with_a_time_to_come_back() {
         "{answer:?}"
     );
     assert_eq!(api.kept().await, before);
-    // Orders that have nothing to do there are taken.
+    // Orders that do not need the long queue are accepted.
     let noops = json!({"workflow": "noops", "input": {}}).to_string();
     assert_eq!(api.send(api.post(Some(b"k"), noops)).await.status, 202);
 }
 
-// The largest body that is taken is taken, by the store as well.
+// The largest permitted body is accepted, by the store as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_exactly_the_limit_is_accepted() {
     let api = Api::start().await;
@@ -271,7 +271,7 @@ async fn a_body_of_exactly_the_limit_is_accepted() {
     assert_eq!(body.len(), MAX_BODY);
     let answer = api.send(api.post(Some(b"large"), body)).await;
     assert_eq!(answer.status, 202, "{answer:?}");
-    // And it comes through: the input travels in a message of its own to each agent.
+    // The order also ends: the input is sent in a separate message to each agent.
     api.world.settle(&api.world.submit.engine).await;
     let id = shared::order::Id(answer.body["order_id"].as_str().unwrap().into());
     assert_eq!(api.world.task(&id).await.process_state(), shared::task::ProcessState::Processed);
@@ -286,7 +286,7 @@ async fn the_same_submission_under_the_same_key_is_one_order() {
     assert_eq!(first.status, StatusCode::ACCEPTED.as_u16(), "{first:?}");
     assert_eq!(first.location.as_deref(), first.body["status_url"].as_str());
     assert_eq!(api.send(api.post(Some(b"one"), body.clone())).await, first);
-    // Some languages write whole numbers so.
+    // Some languages write whole numbers as floats.
     let floats = order(|i| i["freight_cents"] = json!(i["freight_cents"].as_f64().unwrap())).to_string();
     assert_ne!(floats, body);
     assert_eq!(api.send(api.post(Some(b"one"), floats)).await, first);
@@ -335,7 +335,7 @@ async fn another_submission_under_the_same_key_is_refused() {
     assert_eq!(api.kept().await.0, before.0 + 1);
 }
 
-// A4, B1: while the store is away the client is told to send the same again, and doing so makes one order.
+// A4, B1: while the store is unavailable the client is told to repeat the request, and repeating it makes one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_answered_with_try_again() {
     let api = Api::start().await;
@@ -365,8 +365,8 @@ async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
     assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 1);
 }
 
-// Whoever reads a queue reads the notices of every order that names it: so only its tenants' orders may, over HTTP and by
-// message, and others do not learn that it exists.
+// The reader of a queue sees the notices of every order that names it. So only orders of its tenants may name it, over
+// HTTP and by message, and other tenants do not learn that it exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_queue_is_for_the_orders_of_its_tenants() {
     let api = Api::start().await;
@@ -408,7 +408,7 @@ fn get(path: &str, query: &str, headers: Value) -> aws_lambda_events::event::api
     serde_json::from_value(event).unwrap()
 }
 
-// B9: a long poll answers when there is something to say, in its time at the latest, and asks the store less and less.
+// B9: a long poll answers after a change, or when its time is over, and reads the store at growing intervals.
 #[tokio::test(start_paused = true)]
 async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -444,7 +444,8 @@ async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     assert_eq!(poll("wait=20", None).await.0, 200);
     assert!((10..=18).contains(&reads(&before)), "{} reads in 20 s", reads(&before));
 
-    // It moves on while somebody waits: a change is told to whom knew the version, the end to everybody.
+    // The order changes during a poll: a poll that named the version is answered after the change, every poll after the
+    // end.
     let (changed, ended, ()) = tokio::join!(poll("wait=20", Some("\"0\"")), poll("wait=20", None), async {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         world.deliver("scheduler", &world.submit.engine).await;
@@ -458,7 +459,8 @@ async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     assert_eq!(poll("wait=20", Some(&etag)).await, (304, 0), "nothing more will come");
 }
 
-// Each poll that waits occupies an instance of a function: a deployment bounds that, and answers a longer wish earlier.
+// Each waiting poll occupies an instance of a function. A deployment bounds the wait, and answers a longer poll
+// earlier.
 #[tokio::test(start_paused = true)]
 async fn a_deployment_answers_a_long_poll_earlier_than_asked() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -474,7 +476,7 @@ async fn a_deployment_answers_a_long_poll_earlier_than_asked() {
     }
 }
 
-// A token that does not say whose its orders are is refused: its orders would be those of every other such token.
+// A token that names no tenant is refused: otherwise all such tokens would share their orders.
 #[tokio::test]
 async fn a_token_without_a_tenant_is_refused() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -534,7 +536,7 @@ async fn a_trace_goes_with_the_order() {
     let status = api.send(api.http.get(format!("{}/orders/{id}", api.url))).await;
     assert_eq!(status.body["traceparent"], TRACE);
 
-    // By message too; what is malformed is as good as none.
+    // By message too; a malformed trace context is ignored.
     api.world
         .send(
             "submissions",

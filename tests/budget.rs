@@ -50,7 +50,7 @@ async fn cost(world: &World, name: &str, engines: &[&Engine]) -> Counts {
     world.endpoints.counts().since(&before)
 }
 
-/// Requests to DynamoDB per order, rounded up. The looks of this test itself are taken off.
+/// Requests to DynamoDB per order, rounded up. The reads of this test are subtracted.
 fn calls(counts: &Counts) -> u64 {
     let all = counts.operations.iter().filter(|(name, _)| name.starts_with("DynamoDB"));
     (all.map(|(_, o)| o.requests).sum::<u64>() - ORDERS).div_ceil(ORDERS)
@@ -71,21 +71,21 @@ fn within_budget(what: &str, counts: &Counts, most: u64) {
     }
 }
 
-// Virtual time: an instance also reads how the agents stand, every 2 s, and a slow machine must not count as a dear order.
-// J1: nine calls and seven messages at most, five of the calls writes of the base tables; what is spent is less.
+// In virtual time, because an instance also reads the state of the agents every 2 s, and a slow machine must not make
+// an order look expensive. J1: at most nine calls and seven messages; five of the calls write to the base tables.
 #[tokio::test(start_paused = true)]
 async fn a_three_step_order_costs_at_most_seven_calls_and_seven_sends() {
     let world = World::start(&[three_noops("60s")], None).await;
     let submit = &*world.submit.engine;
-    // The five that write, and nothing else.
+    // The five calls that write, and no others.
     within_budget("one process", &cost(&world, "one", &[submit]).await, 5);
     let scheduler = world.engine("scheduler", 1000, None);
     // The task and the input, once.
     within_budget("submit and scheduler apart", &cost(&world, "two", &[&scheduler]).await, 7);
 }
 
-// Instances that take turns at one order pay for reading its task for each of four messages and its input for each of three requests, and
-// for nothing else. In virtual time: they also look every two seconds how the agents stand.
+// Instances that take turns at one order read its task for each of four messages and its input for each of three
+// requests, and nothing else. In virtual time, because they also read the state of the agents every two seconds.
 #[tokio::test(start_paused = true)]
 async fn instances_that_take_turns_cost_at_most_five_calls_more() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -97,7 +97,7 @@ async fn instances_that_take_turns_cost_at_most_five_calls_more() {
     assert!(counts.messages_sent <= 7 * ORDERS, "{counts:#?}");
 }
 
-// The replies of a batch share a request to SQS: the sheet of costs counts on it.
+// The replies of a batch share a request to SQS: the cost sheet relies on it.
 #[tokio::test(start_paused = true)]
 async fn replies_that_are_ready_together_leave_in_one_request() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -112,7 +112,8 @@ async fn replies_that_are_ready_together_leave_in_one_request() {
     assert_eq!((counts.messages_sent, counts.requests("AmazonSQS.SendMessageBatch")), (ORDERS, 1), "{counts:#?}");
 }
 
-// An instance reads what it has not in memory once for a batch, and not once for each of its messages; a sweep too.
+// An instance reads the records that it does not have in memory once for a batch, not once for each message; a sweep
+// does the same.
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_unknown_orders_is_read_in_two_requests() {
     let world = World::start(&[three_noops("60s")], None).await;

@@ -1,5 +1,5 @@
-//! Goal: the console's files and what it asks for are answered as it relies on. Method: the whole system in memory, asked over
-//! HTTP. What the page makes of it is tested in a browser by `tests/console/run`.
+//! Goal: the console's files are served, and the routes that it calls answer as it expects. Method: the whole system in
+//! memory, called over HTTP. `tests/console/run` tests the page in a browser.
 
 use crate::support::{Whole, three_noops, until};
 use reqwest::{Method, StatusCode};
@@ -30,7 +30,7 @@ timeout = "10s"
 irreversible = true
 "#;
 
-/// Is tried again for an hour.
+/// Is retried for an hour.
 const PATIENT: &str = r#"
 name = "patient"
 [[step]]
@@ -60,7 +60,7 @@ async fn submit(whole: &Whole, workflow: &str, key: &str) -> Id {
         .await
 }
 
-/// Waits until the order has ended in `state` and owes nothing, whatever it did to the remote services.
+/// Waits until the order has ended in `state` and owes no notice or alert.
 async fn ends(whole: &Whole, id: &Id, state: ProcessState) {
     let ended = whole.ended(std::slice::from_ref(id)).await;
     assert_eq!(ended[0].process_state(), state, "{:?}", ended[0].reason);
@@ -80,7 +80,7 @@ fn files_in(text: &str) -> Vec<String> {
     files.map(str::to_owned).collect()
 }
 
-// Every file that the page loads is there, and may do nothing but run itself and speak to this API.
+// Every file that the page loads exists, and the policy lets it only run its own code and call this API.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_and_its_files_are_served_with_a_strict_policy() {
     let whole = Whole::start(&[PARCEL.into()]).await;
@@ -170,7 +170,7 @@ async fn the_overview_says_what_waits_and_why() {
 
     let act = |path: String| whole.http.post(format!("{}{path}", whole.system.url));
     let why = json!({"by": "ann", "reason": "ticket 7"});
-    // Also while its next attempt is under way.
+    // Also while its next attempt is in progress.
     whole.system.pause_agent("payment", true);
     let retry = act(format!("/orders/{stuck}/actions/retry-now")).json(&why).send().await.unwrap();
     assert_eq!(retry.status(), 200);
@@ -185,7 +185,7 @@ async fn the_overview_says_what_waits_and_why() {
     whole.system.stop().await;
 }
 
-// A person decides by what they see: every act, whether it fits, for which steps, and why not.
+// A person sees every act, whether it is possible, for which steps, and if not, why.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_details_of_an_order_say_which_acts_fit() {
     let whole = Whole::start(&[PARCEL.into()]).await;
@@ -208,7 +208,7 @@ async fn the_details_of_an_order_say_which_acts_fit() {
     };
     let wanted = [("resubmit", 1), ("skip", 1), ("mark-done", 1), ("cancel", 0), ("undo", 0)];
     assert_eq!(fits(&details), wanted.map(|(act, steps)| (act.to_owned(), steps)));
-    // What it says of each act is what the act does.
+    // The prediction for each act is what the act does.
     for act in details["acts"].as_array().unwrap().iter().filter(|one| one["fits"] == json!(false)) {
         let url = format!("{}/orders/{id}/actions/{}", whole.system.url, act["act"].as_str().unwrap());
         let answer = whole.http.post(url).json(&json!({"by": "ann", "reason": "r"})).send().await.unwrap();
@@ -232,7 +232,7 @@ async fn the_details_of_an_order_say_which_acts_fit() {
     whole.system.stop().await;
 }
 
-// Every queue that there is, what waits in it, and its dead letters once.
+// Every queue is listed, with what waits in it, and with its dead letters once.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_are_listed_with_what_waits_and_dead_letters() {
     let whole = Whole::start(&[three_noops("60s")]).await;
@@ -254,14 +254,15 @@ async fn queues_are_listed_with_what_waits_and_dead_letters() {
     assert_eq!(row("notices-shop"), counted("notices-shop", 0, 1));
     assert_eq!(row("set-aside"), counted("set-aside", 0, 0));
     let names: Vec<_> = queues["queues"].as_array().unwrap().iter().map(|q| q["name"].as_str().unwrap()).collect();
-    // Three for each of six agents, one of an external one, Wakes of two classes, replies, submissions, notices, set aside.
+    // Three for each of six agents, one for an external agent, two for Wakes, and replies, submissions, notices and
+    // set-aside.
     assert_eq!(names.len(), 25, "{names:?}");
     whole.system.pause_agent("noop", false);
     ends(&whole, &id, ProcessState::Processed).await;
     whole.system.stop().await;
 }
 
-// Orders are found by the beginning of the submitter's reference, and what did not change is not sent again.
+// Orders are found by the beginning of the submitter's reference, and an unchanged answer is not sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_are_found_by_reference_and_lists_have_an_etag() {
     let whole = Whole::start(&[three_noops("60s")]).await;

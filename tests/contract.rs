@@ -1,9 +1,9 @@
-//! Goal: StateStore, leases and Messenger get the same answers from every endpoint, and from every other implementation.
-//! Method: the suite of `tests/contract`, over the adapters. In `cargo test` it runs against the embedded endpoints; `tests/contract/run NAME` starts another one and names it in
-//! `STEPWARDEN_CONTRACT`: `dynamodb-local`, `ministack`, `localstack`, or `aws` for an account of one's own, where the
-//! tables and queues stay behind.
+//! Goal: StateStore, leases and Messenger get the same answers from every endpoint, and from every other
+//! implementation. Method: the suite of `tests/contract`, over the adapters. In `cargo test` it runs against the
+//! embedded endpoints; `tests/contract/run NAME` starts another one and names it in `STEPWARDEN_CONTRACT`:
+//! `dynamodb-local`, `ministack`, `localstack`, or `aws` for your own account, where the tables and queues stay behind.
 //!
-//! Where an endpoint differs from AWS, [`Endpoint`] says so, with what is right and why.
+//! Where an endpoint differs from AWS, [`Endpoint`] says so, and says why AWS is right.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
@@ -21,7 +21,7 @@ use stepwarden_aws::config::{instance, queue};
 use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
-/// What answers, and where it differs from AWS.
+/// The endpoint under test, and where it differs from AWS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Embedded,
@@ -48,8 +48,8 @@ impl Endpoint {
         self != Self::DynamoDbLocal
     }
 
-    /// AWS is right: a standard queue takes `MessageGroupId` and hands it back ("Amazon SQS fair queues"). An emulator
-    /// older than fair queues takes it and forgets it; nothing but fairness depends on it.
+    /// AWS is right: a standard queue accepts `MessageGroupId` and returns it ("Amazon SQS fair queues"). An emulator
+    /// older than fair queues accepts it and forgets it; only fairness depends on it.
     fn keeps_groups_of_standard_queues(self) -> bool {
         !matches!(self, Self::LocalStack)
     }
@@ -114,7 +114,7 @@ impl Place {
         Some(Self::new().await)
     }
 
-    /// Bodies, and groups, of messages taken off a queue.
+    /// Bodies and groups of messages that are received from a queue and deleted.
     async fn take(&self, name: &str) -> Vec<(Value, Option<String>)> {
         let url = self.config.queue_url(name);
         let receive = self.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
@@ -158,7 +158,7 @@ async fn the_state_store_keeps_the_contract() {
     contract::store::suite(&Place::new().await.store).await;
 }
 
-// What DynamoDB leaves over of a batch is asked for again, and only what stays over is an outage.
+// Keys of a batch that DynamoDB leaves unprocessed are requested again; only those that stay unprocessed are an outage.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
     if Endpoint::chosen() != Endpoint::Embedded {
@@ -171,7 +171,7 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
         let (order, task) = contract::pair(&format!("part-{n}"), 0);
         place.store.create(&order, &task).await.unwrap();
     }
-    // What becomes of each BatchGetItem, one after the other, and of all after those.
+    // The faults of the first BatchGetItem calls, one after another, and of all later ones.
     let inject = |first: &[Fault], then: Option<Fault>| {
         let (first, count) = (first.to_vec(), AtomicUsize::new(0));
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
@@ -195,10 +195,10 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
     };
     inject(&[Fault::Partly(2), Fault::Partly(0)], None);
     assert_eq!(load().await, [true; 7]);
-    // As many parts as it takes, where each leaves less.
+    // As many calls as needed, if each leaves fewer keys.
     inject(&[], Some(Fault::Partly(1)));
     assert_eq!(load().await, [true; 7]);
-    // What is throttled for good is refused once it is asked for alone; its neighbours were read before.
+    // A key that is always throttled is refused once it is requested alone; the other keys were read before.
     inject(&[Fault::Partly(6)], Some(Fault::Throttle));
     assert_eq!(load().await, [true, true, true, true, true, true, false]);
     inject(&[Fault::Partly(2)], Some(Fault::Partly(0)));
@@ -206,7 +206,7 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
     inject(&[], Some(Fault::InternalError));
     assert_eq!(load().await, [false; 7]);
 
-    // A key that DynamoDB does not take, and refuses the whole request for, takes no other one along.
+    // A key for which DynamoDB refuses the whole request fails alone.
     inject(&[], None);
     let ids = [ids[0].clone(), Id(String::new()), Id("x".repeat(3000)), ids[1].clone()];
     let loaded = place.store.load_all(&ids).await;
@@ -214,7 +214,8 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
     assert_eq!(answers, [Some(true), None, None, Some(true)], "{loaded:?}");
 }
 
-// J1: an order's input never changes, so it is read at half the price; where that read misses what was just written, it is read again.
+// J1: an order's input never changes, so it is read at half the price; if that read misses an input that was just
+// written, it is repeated consistently.
 #[tokio::test]
 async fn an_input_that_a_cheap_read_misses_is_found() {
     let place = Place::new().await;
@@ -237,7 +238,7 @@ async fn an_input_that_a_cheap_read_misses_is_found() {
         let asked = ["BatchGetItem", "GetItem"].map(|name| counts.requests(&format!("DynamoDB_20120810.{name}")));
         assert_eq!(asked, [requests; 2], "{fault:?}");
     }
-    // One that is nowhere is not found, and never made up.
+    // An input that does not exist is not found.
     let (_, nowhere) = contract::pair("cheap-nowhere", 0);
     assert_eq!(place.store.order(&nowhere).await.unwrap(), None);
 }
@@ -269,7 +270,7 @@ async fn the_messenger_keeps_the_contract() {
     messenger::suite(&place).await;
 }
 
-// An entry that a foreign hand has spoiled takes no other one along; and whom somebody paused stays paused.
+// An entry that another program has damaged does not affect the others, and a paused agent stays paused.
 #[tokio::test]
 async fn an_entry_that_cannot_be_read_lifts_no_pause() {
     let place = Place::new().await;
@@ -288,14 +289,14 @@ async fn an_entry_that_cannot_be_read_lifts_no_pause() {
     assert!(!place.store.agents().await.unwrap().is_paused("inventory"), "resuming it removes the entry");
 }
 
-// J2: a tenant's messages are a group of their own, where the endpoint keeps groups.
+// J2: each tenant's messages are a separate group, if the endpoint keeps groups.
 #[tokio::test]
 async fn a_message_carries_its_tenant_as_its_group() {
     let Some(place) = Place::with_queues().await else { return };
     let request = messenger::request(1, "payment", "tenant");
     let sent = place.messenger.send(vec![Effect::Request(Box::new(request)), messenger::wake(1, 1_500)]).await;
     assert!(sent.iter().all(Result::is_ok), "{sent:?}");
-    // What is delayed is counted, and not handed out.
+    // A delayed message is counted, but not delivered.
     assert_eq!(place.counts(queue::SCHEDULER).await, (0, 1));
     let group = until("it came", async || place.take(&queue::agent("payment")).await.pop()).await.1;
     if place.endpoint.keeps_groups_of_standard_queues() {
@@ -303,7 +304,7 @@ async fn a_message_carries_its_tenant_as_its_group() {
     }
 }
 
-// E6: received too often, a message goes to the dead-letter queue; not settled, it comes again.
+// E6: a message that is not deleted is redelivered, and goes to the dead-letter queue after too many receives.
 #[tokio::test]
 async fn a_message_that_is_never_settled_goes_to_the_dead_letter_queue() {
     let Some(place) = Place::with_queues().await else { return };

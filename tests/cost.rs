@@ -15,12 +15,12 @@ use stepwarden_aws::Engine;
 use stepwarden_embedded::{Call, FaultHook};
 
 const ORDERS: usize = 10;
-/// SQS bills each begun 64 KB of a request, DynamoDB each begun 1 KB of a write and 4 KB of a read.
+/// SQS bills each 64 KB of a request or part of it, DynamoDB each 1 KB of a write and each 4 KB of a read.
 const SQS_CHUNK: usize = 64 * 1024;
 const WRITE_UNIT: usize = 1024;
 const READ_UNIT: usize = 4096;
 
-/// What was asked of AWS, in the units that it bills.
+/// Requests to AWS, in the units that it bills.
 #[derive(Clone, Debug, Default)]
 struct Meter {
     api_requests: usize,
@@ -32,7 +32,7 @@ struct Meter {
     messages: usize,
     sqs_requests: usize,
     invocations: [usize; 2],
-    /// What the present invocation sent to each queue.
+    /// What the current invocation sent to each queue.
     sent: BTreeMap<String, Sent>,
     /// What is stored: bytes, and the place in the due index.
     stored: BTreeMap<String, (usize, Value)>,
@@ -40,7 +40,7 @@ struct Meter {
 
 #[derive(Clone, Debug, Default)]
 struct Sent {
-    /// As many as AWS would bill.
+    /// The number that AWS would bill.
     requests: usize,
     messages: usize,
     bytes: usize,
@@ -62,7 +62,7 @@ fn key(item: &Value) -> String {
 }
 
 impl Meter {
-    /// A record written: the larger of what was there and what comes counts, twice in a transaction.
+    /// A written record counts by the larger of its old and its new size, twice in a transaction.
     fn put(&mut self, item: &Value, times: usize) {
         let place = json!([item["shard"]["S"], item["due"]["N"]]);
         assert!(item["attention"].is_null(), "an order that goes well is in no other index: {item}");
@@ -75,7 +75,7 @@ impl Meter {
         self.stored.insert(key(item), (weight(item), place));
     }
 
-    /// A record read: each counts by itself, in a batch too, and half where the read may be behind.
+    /// Each record that is read counts separately, in a batch too, and half for an eventually consistent read.
     fn get(&mut self, place: &Value, request: &Value) {
         let (bytes, _) = self.stored.get(&key(place)).expect("what is read was written");
         let halves = if request["ConsistentRead"].as_bool() == Some(true) { 2 } else { 1 };
@@ -93,7 +93,7 @@ impl Meter {
                 self.writes += 1;
                 body["TransactItems"].as_array().unwrap().iter().for_each(|item| self.put(&item["Put"]["Item"], 2));
             }
-            // How the agents stand is read every two seconds, however many orders there are.
+            // The state of the agents is read every two seconds, however many orders there are.
             "GetItem" if key(&body["Key"]).starts_with("control#") => {}
             "GetItem" => self.get(&body["Key"], &body),
             "BatchGetItem" => {
@@ -114,8 +114,9 @@ impl Meter {
         }
     }
 
-    /// The end of an invocation. Its requests are counted as they came, but for replies: those of one invocation share requests if
-    /// services answer within 3 ms of each other (`functions/agent/src/lib.rs: LINGER`), which a busy machine does not say.
+    /// The end of an invocation. Requests are counted as they were sent, except for replies: those of one invocation
+    /// share requests if services answer within 3 ms of each other (`functions/agent/src/lib.rs: LINGER`), which a busy
+    /// machine cannot show.
     fn end(&mut self) {
         for (queue, sent) in std::mem::take(&mut self.sent) {
             self.messages += sent.messages;
@@ -132,14 +133,15 @@ enum Way {
     Alone,
     /// By HTTP, with batches of ten.
     Tens,
-    /// The same, with a scheduler for each message of an order, which has to read what the one before it saved.
+    /// By HTTP, with batches of ten, and with another scheduler for each message of an order, which must read what the
+    /// previous one saved.
     Turns,
     /// By messages, ten in a request, with batches of ten.
     Messages,
 }
 
 const WAYS: [Way; 4] = [Way::Alone, Way::Tens, Way::Turns, Way::Messages];
-/// As many as an order of four steps has messages to its scheduler.
+/// An order of four steps has this many messages to its scheduler.
 const SCHEDULERS: usize = 5;
 
 struct Bench {
@@ -154,7 +156,7 @@ impl Bench {
         let world = World::start(&[three_noops("60s"), order], None).await;
         let schedulers = (0..SCHEDULERS).map(|n| world.engine(&format!("scheduler-{n}"), 1000, None)).collect();
         let bench = Self { world, schedulers, meter: Arc::default() };
-        // What each function reads once in its life.
+        // Reads that each function makes once in its life.
         for scheduler in &bench.schedulers {
             for workflow in ["noops", "order"] {
                 bench.world.accept(workflow, &format!("first-{workflow}-{}", scheduler.instance()), northwind(0)).await;
@@ -214,7 +216,7 @@ impl Bench {
         let mut is_moving = true;
         while is_moving {
             is_moving = false;
-            // Replies in between, so that it is the same every time which of two steps at once answers last.
+            // Replies are delivered in between, so that of two parallel steps the same one always answers last.
             for queue in QUEUES.into_iter().flat_map(|queue| [queue, "replies"]) {
                 let receive = self.world.clients.sqs.receive_message().queue_url(self.world.url(queue));
                 let receive = receive.message_system_attribute_names(MessageSystemAttributeName::All);
@@ -244,7 +246,7 @@ impl Bench {
     }
 }
 
-/// An input with which so many bytes of the order are stored.
+/// An input with which the stored order has this many bytes.
 fn sized(stored: usize) -> Value {
     // Keys, times, tenant, hash and names take the rest.
     const REST: usize = 270;
@@ -276,7 +278,7 @@ fn dollars(meter: &Meter, way: Way, prices: &Prices) -> f64 {
 }
 
 fn units(units: f64) -> String {
-    // Without the zeros of a fraction: 2.4, 0.012, 10.
+    // Without trailing zeros: 2.4, 0.012, 10.
     format!("{}", (units * 1e4).round() / 1e4)
 }
 
@@ -309,14 +311,16 @@ fn idle(template: &str, prices: &Prices) -> f64 {
     let of = |name: &str| prices.of("month", name);
     let is_optional = |rest: &&str| rest.lines().next().is_some_and(|line| line.ends_with("HasClasses"));
     let count = |kind: &str| template.split(&format!("    Type: {kind}\n")).skip(1).filter(|r| !is_optional(r)).count();
-    // Five connections for each queue, each of which waits 20 s for messages. A metric of ours has no value, and costs nothing.
+    // Lambda polls each queue with five connections, each of which waits 20 s for messages. Our metrics have no data
+    // while the system is idle, and cost nothing.
     let polls = count("AWS::Lambda::EventSourceMapping") * 5 * 3 * MINUTES;
     count("AWS::CloudWatch::Alarm") as f64 * of("alarm") + polls as f64 / 1e6 * prices.of("million", "sqs_requests")
 }
 
 /// What a system costs in a month: while nothing happens, and with orders that come one at a time; and what an agent adds.
 fn month(an_order: f64, prices: &Prices) -> String {
-    // With each sweep the supervisor looks whether there are dead letters: of the system's three queues, set aside, and of each agent.
+    // With each sweep the supervisor counts dead letters: of the system's three queues, of `set-aside`, and of each
+    // agent.
     let look = MINUTES as f64 / 1e6 * prices.of("million", "sqs_requests");
     let agent = idle(include_str!("../infra/agent.yaml"), prices) + look;
     // The agent `http` is always there.
@@ -345,7 +349,7 @@ fn others(prices: &Prices) -> String {
     text
 }
 
-// J1: what an order costs is counted at the endpoints, and the sheet and its sums are made of nothing else.
+// J1: what an order costs is counted at the endpoints, and the cost sheet contains nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cost_sheet_is_what_orders_cost() {
     let (bench, prices) = (Bench::start().await, Prices::read());
@@ -359,7 +363,8 @@ async fn the_cost_sheet_is_what_orders_cost() {
             let meter = bench.meter("noops", way, |_| sized(kb * 1024)).await;
             let heaviest = meter.stored.values().map(|(bytes, _)| *bytes).max().unwrap();
             assert!((kb * 1024 - 60..=kb * 1024).contains(&heaviest), "{heaviest} bytes are stored of an order");
-            // The budget: five requests that write, of which the submission's counts for order and task twice each.
+            // The budget: five requests that write. The submission's request counts twice for the order and twice for
+            // the task.
             assert_eq!(meter.writes, 5 * ORDERS, "{meter:?}");
             assert_eq!(meter.record_units, (writes + 2 + 4) * ORDERS, "{meter:?}");
             assert_eq!(meter.index_units, 2 * ORDERS, "{meter:?}");
@@ -368,7 +373,8 @@ async fn the_cost_sheet_is_what_orders_cost() {
             if way != Way::Alone {
                 assert!(meter.sqs_requests <= 3 * ORDERS, "{meter:?}");
                 let dollars = dollars(&meter, way, &prices);
-                // The goal of 10 is one for small orders whose scheduler has them in memory. Each bound has hardly any room.
+                // The goal of 10 is for small orders that their scheduler has in memory. Each bound leaves hardly any
+                // room.
                 let most = match (kb, way) {
                     (1, Way::Turns) => 10.5,
                     (1, _) => 10.0,

@@ -1,5 +1,6 @@
-//! Goal: the documents say what is so. Method: links lead somewhere, files, tests and constants that a page names are there, and
-//! so are the targets, packages and tests of its commands. The commands themselves are run by `infra/local/tests/documents.rs`.
+//! Goal: the documents are right. Method: links have targets, and the files, tests and constants that a page names
+//! exist, as do the targets, packages and tests of its commands. The commands themselves are run by
+//! `infra/local/tests/documents.rs`.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -36,7 +37,7 @@ fn forge_commands() -> Vec<(String, Vec<String>)> {
     names.map(|name| (name.clone(), of(&name))).collect()
 }
 
-/// What stands between two marks.
+/// The texts between two marks.
 fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! Goal: the contract of docs/agents.md holds for whoever keeps to it with nothing but SQS and JSON. Method: the whole system
-//! in one process, and an agent that is this test: it takes requests from their queue as plain text and sends replies so.
+//! Goal: the contract of docs/agents.md holds for an agent that uses only SQS and JSON. Method: the whole system in one
+//! process; this test is the agent, and receives requests and sends replies as plain text.
 
 use crate::support::{EXTERNAL, Whole, count, until};
 use aws_sdk_sqs::types::Message;
@@ -38,7 +38,7 @@ async fn request(whole: &Whole) -> (Value, Message) {
     .await
 }
 
-/// A reply that says `more` beside what it has to repeat.
+/// A reply with the fields that it must repeat, and `more`.
 fn reply(request: &Value, more: Value) -> Value {
     let mut reply = json!({
         "type": "reply", "task_id": request["task_id"], "step": request["step"], "attempt": request["attempt"],
@@ -72,7 +72,7 @@ async fn replies_are_read(whole: &Whole) {
     until("the replies are read", async || (whole.queued("replies") == 0).then_some(())).await;
 }
 
-// A1, A5: what a request holds, and what a reply has to.
+// A1, A5: what a request contains, and what a reply must contain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_of_plain_json_moves_the_order_on() {
     let (whole, id) = start("30s").await;
@@ -116,7 +116,7 @@ async fn each_outcome_means_what_the_page_says() {
     assert_eq!(task.reason.as_deref(), Some("`wrap` failed: too large to wrap"));
 }
 
-// A3, D3: silence, and what comes after it.
+// A3, D3: what follows when an agent stays silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_and_duplicate_replies_change_nothing() {
     let (whole, id) = start("1s").await;
@@ -138,7 +138,7 @@ async fn late_and_duplicate_replies_change_nothing() {
     assert_eq!((count(&task, Kind::Expired, WRAP), whole.set_aside()), (1, 0));
 }
 
-// C5: what is no reply is kept for a person and holds up nothing.
+// C5: a message that is no reply is kept for a person and holds up nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_not_a_reply_is_set_aside() {
     let (whole, id) = start("30s").await;
@@ -159,7 +159,7 @@ async fn a_message_that_is_not_a_reply_is_set_aside() {
     assert!(task.reason.as_deref().unwrap().contains("the limit is 4096"), "{:?}", task.reason);
 }
 
-// An agent that is not there: nothing is taken from its queue by anybody else.
+// If an agent does not run, no other program receives from its queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_built_in_agent_takes_an_external_agents_requests() {
     let (whole, id) = start("30s").await;

@@ -1,10 +1,10 @@
-//! Goal: docs/failure-modes.md says what is so. Method: every row names a test that exists and is not ignored, and every test
+//! Goal: docs/failure-modes.md is right. Method: every row names a test that exists and is not ignored, and every test
 //! of the files below, which inject faults into the whole system, is named by a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Whose tests all belong into the table.
+/// Files whose tests must all be in the table.
 const FAULTS: [&str; 4] = ["tests/system.rs", "tests/poison.rs", "tests/race.rs", "tests/pools.rs"];
 /// Tests of those files that inject no fault.
 const NO_FAULT: [&str; 4] = [
@@ -107,7 +107,7 @@ fn every_failure_mode_names_a_test_that_runs() {
     }
 }
 
-// A6: what is tested is in the table.
+// A6: every tested fault is in the table.
 #[test]
 fn every_test_that_injects_a_fault_has_a_row() {
     let rows = rows();

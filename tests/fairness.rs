@@ -1,5 +1,6 @@
-//! Goal: nobody waits behind somebody else's backlog. Method: thousands of one tenant's orders in all queues of the way, then
-//! one of another tenant, delivered batch by batch; and orders of each class, counted in the queues they wait in.
+//! Goal: no tenant waits behind another tenant's backlog. Method: thousands of one tenant's orders in all queues, then
+//! one order of another tenant, delivered batch by batch; and orders of each class, counted in the queues in which they
+//! wait.
 
 use crate::support::world::World;
 use crate::support::{Whole, three_noops, trip, until};
@@ -16,7 +17,7 @@ async fn accept(world: &World, tenant: &str, key: &str) -> Id {
     world.submit.accept(tenant, key, submission).await.unwrap()
 }
 
-// J2: one tenant's backlog of thousands, in every queue of the way, does not hold up another one's single order.
+// J2: one tenant's backlog of thousands, in every queue, does not hold up another tenant's single order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
     const BACKLOG: usize = 2500;
@@ -26,7 +27,7 @@ async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
     let workflow = engine.workflow(&task.workflow_hash).await.unwrap();
     world.deliver("scheduler", engine).await;
     let request: Request = serde_json::from_str(&world.receive("agent-noop").await[0].2).unwrap();
-    // The same message many times over is as good a backlog as many orders.
+    // Many copies of one message are as good a backlog as many orders.
     let backlog = [
         shared::view::received(&task, &workflow).unwrap(),
         Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO),
@@ -58,7 +59,8 @@ async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
     assert_eq!(own, 4);
 }
 
-// J2: what is urgent waits in queues of its own, from the first Wake on; what may wait does so at the agents.
+// J2: urgent orders wait in separate queues from the first Wake on; low-priority orders wait in separate queues of
+// agents.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_class_waits_in_a_queue_of_its_own() {
     let whole = Whole::start(&[trip("trip", "60s", 5, "")]).await;
@@ -87,7 +89,7 @@ async fn each_class_waits_in_a_queue_of_its_own() {
     whole.all_end(&ids, ProcessState::Processed).await;
 }
 
-// J2, D10: where the classes are off, everything goes through the one queue, and an urgent order ends as well.
+// J2, D10: without priority classes everything goes through the normal queues, and an urgent order ends as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_classes_there_is_one_queue() {
     let world = World::start(&[three_noops("60s")], None).await;
@@ -97,7 +99,7 @@ async fn without_classes_there_is_one_queue() {
     let submission = submit::submission::parse(body.as_bytes()).unwrap();
     let id = world.submit.accept("acme", "one", submission).await.unwrap();
     assert_eq!(crate::support::queued(&world.endpoints, "scheduler-high"), 1);
-    // The Wake that submit sent is read by whoever has the classes on; from there on there are none.
+    // The Wake that submit sent is read by a scheduler with priority classes; from then on there are none.
     world.deliver("scheduler-high", &engine).await;
     assert_eq!(["agent-noop-high", "agent-noop"].map(|q| crate::support::queued(&world.endpoints, q)), [0, 1]);
     world.settle(&engine).await;

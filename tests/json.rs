@@ -1,6 +1,6 @@
-//! Goal: JSON from outside does what its sender means, or is refused in words: no character stops a message, no depth makes a
-//! record unreadable, no key and no digit is lost in silence. Method: the whole system in one process, with a service and an
-//! agent of this test that answer what no well-meaning one would.
+//! Goal: JSON from outside does what its sender means, or is refused with a reason: no character stops a message, no
+//! depth makes a record unreadable, and no key and no digit is lost silently. Method: the whole system in one process,
+//! with a service and an agent of this test that give hostile answers.
 
 use crate::support::{EXTERNAL, Whole, until};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 use stepwarden_aws::messenger::MESSAGE_ALERT;
 use stepwarden_embedded::Event;
 
-/// One of each kind of character that JSON, XML or a terminal treats apart. SQS takes none but tab, line feed and carriage
-/// return below U+0020, and neither U+FFFE nor U+FFFF.
+/// One of each kind of character that JSON, XML or a terminal treats apart. Below U+0020 SQS accepts only tab, line
+/// feed and carriage return; it accepts neither U+FFFE nor U+FFFF.
 const NASTY: &str = "a\0\u{1}\u{8}\t\n\u{b}\u{c}\r\u{e}\u{1f}\"\\\u{7f}\u{85}\u{d7ff}\u{e000}\u{fdd0}\u{fffd}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}b";
 
 /// `[[..[0]..]]`: this many arrays around a number.
@@ -25,7 +25,7 @@ fn nested(depth: usize) -> String {
     "[".repeat(depth) + "0" + &"]".repeat(depth)
 }
 
-/// A remote service that answers what it was told to, by the last part of its path, and keeps what it was asked.
+/// A remote service whose answers are set by the last part of the path, and which keeps the requests.
 #[derive(Clone, Default)]
 struct Service {
     answers: Arc<Mutex<HashMap<String, (u16, String)>>>,
@@ -58,7 +58,7 @@ impl Service {
         asked.iter().rev().find(|(to, _)| to == name).unwrap_or_else(|| panic!("`{name}` was not asked")).1.clone()
     }
 
-    /// Two steps at this service, one after the other, that stop in Error where one fails.
+    /// Two steps at this service, one after the other; if one fails, the order stops in Error.
     fn workflow(&self) -> String {
         let step = |name: &str, more: &str| {
             format!(
@@ -72,7 +72,7 @@ impl Service {
     }
 }
 
-/// What the API answers to a body as it is: status and problem.
+/// The API's answer to an unchanged body: status and problem.
 async fn post(whole: &Whole, path: &str, body: &str) -> (u16, Value) {
     let request = whole.http.post(format!("{}{path}", whole.system.url)).header("idempotency-key", "key");
     let answer = request.header(CONTENT_TYPE, "application/json").body(body.to_owned()).send().await.unwrap();
@@ -84,14 +84,14 @@ async fn act(whole: &Whole, id: &Id, name: &str, more: &str) -> (u16, Value) {
 }
 
 async fn stopped(whole: &Whole, id: &Id, step: usize) -> Task {
-    // With its alert sent: that it is out is a version more.
+    // With its alert sent, which is one more version.
     let has_failed = |task: &Task| {
         task.process_state() == ProcessState::Error && task.steps[step].error.is_some() && task.due.is_none()
     };
     whole.task_once(id, "stopped", has_failed).await
 }
 
-/// Every way to look at `id`, and at the orders beside it, still answers.
+/// Every route that shows `id`, or the orders beside it, still answers.
 async fn all_is_readable(whole: &Whole, id: &Id) {
     for path in [format!("/orders/{id}"), format!("/orders/{id}/history"), format!("/details/{id}")] {
         let answer = whole.http.get(format!("{}{path}", whole.system.url)).send().await.unwrap();
@@ -127,7 +127,7 @@ async fn every_character_travels_through_every_message() {
     let task = stopped(&whole, &id, 1).await;
     assert_eq!(task.steps[0].output, Some(json!({ NASTY: NASTY })));
     assert_eq!(service.asked("second")["outputs"]["first"], json!({ NASTY: NASTY }));
-    // Of an error the white space and the control characters are left out.
+    // White space and control characters are left out of an error.
     let kept = "\u{fffd}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}b";
     assert!(task.steps[1].error.as_deref().unwrap().contains(kept), "{:?}", task.steps[1].error);
     until("the alert", async || whole.events().iter().any(|event| event.detail.contains("reason")).then_some(())).await;
@@ -151,7 +151,8 @@ async fn every_character_travels_through_every_message() {
     assert!(whole.queued("notices-shop") >= 4, "received, completed, failed, undone");
 }
 
-// A record that was saved can be read: what is nested deeper than limits.md says is refused at every door.
+// A record that was saved can be read: everything that is nested deeper than limits.md says is refused wherever it
+// enters.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_nested_too_deep_is_refused_at_every_door() {
     let service = Service::start().await;
@@ -165,7 +166,8 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
         let reason = set_aside(&whole, &by_message).await;
         assert!(reason.contains("nested"), "{depth}: {reason}");
     }
-    // The deepest that is taken goes everywhere: a record, a request, the service, an answer, the next step, an undo.
+    // The deepest permitted nesting passes everywhere: a record, a request, the service, an answer, the next step, an
+    // undo.
     service.answer("first", 200, &nested(MAX_DEPTH));
     let body = serde_json::from_str(&order(MAX_DEPTH - 1)).unwrap();
     let id = whole.submit("deepest", &body).await;
@@ -173,7 +175,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
     assert_eq!(service.asked("second")["outputs"]["first"].to_string(), nested(MAX_DEPTH));
     all_is_readable(&whole, &id).await;
     assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
-    // What an undo answers is not kept, so it may be anything.
+    // The answer to an undo is not stored, so it may be anything.
     service.answer("un-second", 200, &nested(500));
     assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Undone);
 
@@ -203,7 +205,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
     }
 }
 
-// What would change in silence is refused: a key that is there twice, and a whole number beyond 64 bits.
+// What a parser would silently change is refused: a duplicate key, and a whole number beyond 64 bits.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     let service = Service::start().await;
@@ -217,7 +219,8 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         (r#"{"a": [18446744073709551616]}"#, "18446744073709551616"),
         (r#"{"a": [1e300, "99999999999999999999", -9223372036854775809]}"#, "-9223372036854775809"),
         (r#"{"a": {"b": 1e400}}"#, "beyond what a double holds"),
-        // To serde_json this is the number in the text; and beside another key something that it writes and cannot read again.
+        // serde_json reads this as the number in the text; beside another key it writes something that it cannot read
+        // again.
         (r#"{"a": {"$serde_json::private::RawValue": "18446744073709551616"}}"#, "$serde_json::private::RawValue"),
         (r#"{"a": {"b": 1, "$serde_json::private::RawValue": "x"}}"#, "$serde_json::private::RawValue"),
     ];
@@ -246,13 +249,13 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
         }
         assert_eq!(whole.task(&id).await.version, task.version);
 
-        // An agent of somebody else's.
+        // An external agent.
         let id = whole.submit(&format!("gift {input}"), &json!({"workflow": "gift", "input": {}})).await;
         reply(&whole, &id, input).await;
         let task = stopped(&whole, &id, 0).await;
         assert!(task.steps[0].error.as_deref().unwrap().contains(named), "{:?}", task.steps[0].error);
     }
-    // At the top, too, where the fields are.
+    // The same at the top level, among the fields.
     let (status, problem) = post(&whole, "/orders", r#"{"workflow": "odd", "input": {}, "input": {"a": 1}}"#).await;
     assert_eq!(
         (status, &problem["code"], &problem["field"]),
@@ -261,7 +264,7 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     );
     let by_message = r#"{"idempotency_key": "k", "workflow": "odd", "input": {}, "input": {"a": 1}}"#;
     assert!(set_aside(&whole, by_message).await.contains("input: occurs twice"));
-    // What 64 bits hold is kept to the last digit.
+    // A number that fits into 64 bits is kept to the last digit.
     let edge = json!({"a": [u64::MAX, i64::MIN, 9_007_199_254_740_993_u64, 1e300]});
     service.answer("first", 200, &edge.to_string());
     let id = whole.submit("edge", &json!({"workflow": "odd", "input": edge})).await;
@@ -269,8 +272,8 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
     assert_eq!((&task.steps[0].output, &service.asked("first")["input"]), (&Some(edge.clone()), &edge));
 }
 
-// Whatever an agent of somebody else's says of an attempt, the step takes it as said and names what cannot be read: the reply is
-// not set aside, or the step would wait for its deadline and be done again.
+// Whatever an external agent reports about an attempt, the step accepts the outcome and names what cannot be read. The
+// reply is not set aside: otherwise the step would wait for its deadline and be done again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_cannot_be_read_settles_its_step() {
     let workflow = format!(
@@ -294,7 +297,7 @@ async fn a_reply_that_cannot_be_read_settles_its_step() {
         let task = stopped(&whole, &id, 0).await;
         let error = task.steps[0].error.as_deref().unwrap();
         assert!(error.contains(named) && error.contains("docs/agents.md"), "{error}");
-        // Of an undo nothing is kept, so whatever cannot be read of it is no matter.
+        // Nothing of an undo's answer is stored, so its unreadable parts do not matter.
         if said.contains("done") {
             assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
             answer(&whole, &id, said).await;
@@ -304,12 +307,12 @@ async fn a_reply_that_cannot_be_read_settles_its_step() {
     assert_eq!(whole.set_aside(), 0);
 }
 
-/// Takes the request of this order from the queue of the external agent, and says that it is done with this output.
+/// Receives the request of this order from the queue of the external agent, and replies `done` with this output.
 async fn reply(whole: &Whole, id: &Id, output: &str) {
     answer(whole, id, &format!("\"outcome\": \"done\", \"output\": {output}")).await;
 }
 
-/// The same with other words.
+/// Receives the request and replies with other fields.
 async fn answer(whole: &Whole, id: &Id, said: &str) {
     let (sqs, url) = (&whole.clients.sqs, whole.config().queue_url(&format!("agent-{EXTERNAL}")));
     let message = until("a request", async || {
@@ -328,7 +331,7 @@ async fn answer(whole: &Whole, id: &Id, said: &str) {
     delete.send().await.unwrap();
 }
 
-/// Puts `record` in the place of the order's, and leaves its columns.
+/// Replaces the order's record with `record`, and leaves its columns.
 async fn overwrite(whole: &Whole, id: &Id, record: &str) {
     let update = whole.clients.dynamodb.update_item().table_name(&whole.config().state_table);
     let update = update.key("pk", AttributeValue::S(id.0.clone())).update_expression("SET #task = :task");
@@ -336,7 +339,7 @@ async fn overwrite(whole: &Whole, id: &Id, record: &str) {
     update.expression_attribute_values(":task", AttributeValue::S(record.into())).send().await.unwrap();
 }
 
-// A damaged record is an error of its own, for that order and for no other.
+// A damaged record has a separate error, for that order and for no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_is_not_an_outage() {
     let service = Service::start().await;
@@ -356,7 +359,7 @@ async fn a_damaged_record_is_not_an_outage() {
         let problem = whole.get(&path).await;
         assert_eq!((&problem["status"], &problem["code"]), (&json!(500), &json!("unreadable")), "{path}: {problem}");
     }
-    // Sent again, over HTTP and by message, it is neither another order nor an outage to be waited for.
+    // Submitted again, over HTTP and by message, it is neither a second order nor an outage after which to retry.
     let (status, problem) = post(&whole, "/orders", order).await;
     assert_eq!((status, &problem["code"]), (500, &json!("unreadable")), "{problem}");
     let reason = set_aside(&whole, &order.replacen('{', "{\"idempotency_key\": \"key\", ", 1)).await;
@@ -365,7 +368,7 @@ async fn a_damaged_record_is_not_an_outage() {
     assert_eq!(whole.get("/orders").await["unreadable"][0]["order_id"], id.0);
 }
 
-// Versions before took what they could not read again: what one of them wrote is read, and goes on.
+// Earlier versions accepted what they could not read again: what one of them wrote is read, and its order continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_an_earlier_version_nested_too_deep_is_read() {
     let service = Service::start().await;

@@ -1,6 +1,6 @@
-//! Goal: the OpenAPI document and the API say the same, and nobody calls a route without the right to. Method: the document
-//! is made from the types and held to the file that is served; its routes are held to the text of the two routers and of
-//! template.yaml, and each is called on the whole system.
+//! Goal: the OpenAPI document and the API agree, and no caller uses a route without the right to. Method: the document
+//! is made from the types and compared with the file that is served. Its routes are compared with the source of the two
+//! routers and with template.yaml, and each is called on the whole system.
 //!
 //! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` anew.
 
@@ -27,8 +27,8 @@ fn the_document_is_the_one_that_is_served() {
     assert!(std::fs::read_to_string(&path).unwrap() == made, "{how}");
 }
 
-/// What is wrong with a document, by the rules of `spectral:oas` that this one once broke, and with texts of any length in what
-/// is read.
+/// What is wrong with a document: violations of the rules of `spectral:oas` that it once broke, and texts without a
+/// maximum length in what is read.
 fn complaints(document: &Value) -> Vec<String> {
     fn walk(value: &Value, at: &str, is_read: bool, found: &mut Vec<String>) {
         let Some(all) = value.as_object() else {
@@ -74,7 +74,7 @@ fn complaints(document: &Value) -> Vec<String> {
                 .flat_map(|one| one["token"].as_array())
                 .flatten();
             found.extend(scopes.map(|scope| format!("{at}: the scheme has no scope {scope}")));
-            // Of a header that says nothing the rest is taken all the same.
+            // Headers need no maximum length: a malformed header is ignored, and the request is accepted.
             let parameters = operation["parameters"].as_array().into_iter().flatten();
             for parameter in parameters.filter(|parameter| parameter["in"] != "header") {
                 walk(parameter, &format!("{at} parameters"), true, &mut found);
@@ -104,7 +104,7 @@ type Break = fn(&mut Value);
 fn the_document_keeps_the_rules_of_documents() {
     let good = document::document();
     assert_eq!(complaints(&good), Vec::<String>::new());
-    // Each rule finds what it is for.
+    // Each rule finds the defect that it is for.
     let broken: [(&str, Break); 7] = [
         ("no contact", |d| drop(d["info"].as_object_mut().unwrap().remove("contact"))),
         ("no description", |d| d["paths"]["/queues"]["get"]["description"] = json!("")),
@@ -124,7 +124,7 @@ fn the_document_keeps_the_rules_of_documents() {
     }
 }
 
-/// A path with its parameters, and the names of acts, left open.
+/// A path with its parameters and names of acts replaced by placeholders.
 fn open(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();
     match parts.as_slice() {
@@ -134,7 +134,7 @@ fn open(path: &str) -> String {
     }
 }
 
-/// The routes that a router's text matches, such as `("GET", ["orders", id, "history"])`.
+/// The routes in a router's source, such as `("GET", ["orders", id, "history"])`.
 fn in_code(text: &str) -> BTreeSet<(String, String)> {
     let arms = text.match_indices("(\"").filter_map(|(at, _)| {
         let (method, rest) = text[at + 2..].split_once("\", [")?;
@@ -150,7 +150,7 @@ fn in_code(text: &str) -> BTreeSet<(String, String)> {
     arms.collect()
 }
 
-// Every route that the code answers is in the document and in the template, and no other. The console is a page, no operation.
+// The document and the template have exactly the routes that the code answers. The console is a page, not an operation.
 #[test]
 fn the_document_the_code_and_the_template_have_the_same_routes() {
     let read = |path: &str| std::fs::read_to_string(format!("{ROOT}/{path}")).unwrap();
@@ -180,7 +180,8 @@ async fn answer(request: reqwest::RequestBuilder) -> (u16, Option<String>, Value
     (status, allow, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-// Every route of the document answers, with a status and a code that it lists; another method is answered with those it has.
+// Every route of the document answers with a status and a code that it lists; for another method the answer lists the
+// allowed ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_of_the_document_answers() {
     let whole = Whole::start(&[three_noops("60s")]).await;
@@ -216,7 +217,7 @@ impl With for reqwest::RequestBuilder {
     }
 }
 
-// Point 7: without a token nothing but the documents; with one, what its scopes say, on every route.
+// Point 7: without a token only the documents are served; with a token, its scopes decide, on every route.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_opens_the_routes_of_its_scopes() {
     let folder = std::env::temp_dir().join(format!("stepwarden-openapi-{}", std::process::id()));
@@ -254,7 +255,7 @@ async fn a_token_opens_the_routes_of_its_scopes() {
     let rebound = whole.http.get(format!("{url}/orders")).header("host", "evil.example").send().await.unwrap();
     assert_eq!(rebound.status(), StatusCode::MISDIRECTED_REQUEST);
 
-    // The tenant is the token's, whatever the body says; and a tenant sees its own orders only.
+    // The tenant comes from the token, whatever the body says, and a tenant sees only its own orders.
     let body = json!({"workflow": "noops", "input": {"tenant": "other"}});
     let post =
         |client: &reqwest::Client| client.post(format!("{url}/orders")).header("idempotency-key", "same").json(&body);
@@ -268,7 +269,7 @@ async fn a_token_opens_the_routes_of_its_scopes() {
         assert_eq!(get(&whole.http).await.0, 200, "an operator sees all");
     }
     assert_eq!(whole.get(&format!("/orders/{id}")).await["tenant"], "acme");
-    // Who acts is the token's subject.
+    // The person who acts is the token's subject.
     let paused = person.post(format!("{url}/agents/noop/pause")).json(&json!({"by": "somebody", "reason": "r"}));
     assert_eq!(answer(paused).await.0, 200);
     let agents = whole.get("/agents").await;

@@ -1,6 +1,6 @@
-//! Goal: under more load than the agents can bear orders are refused with a time to come back, and what was accepted ends
-//! well; and nobody is refused for another reason. Method: the real handlers over the embedded endpoints, every message
-//! delivered by the test, in virtual time: tokio's clock is paused, and the endpoints' clock goes with it.
+//! Goal: under more load than the agents can handle, orders are refused with a time to retry after, accepted orders end
+//! well, and no order is refused without overload. Method: the real handlers over the embedded endpoints, every message
+//! delivered by the test, in virtual time: tokio's clock is paused, and the endpoints' clock follows it.
 
 use crate::support::world::{World, whole_event};
 use crate::support::{queued, three_noops, trip};
@@ -26,7 +26,7 @@ async fn try_submit(world: &World, workflow: &str, key: &str) -> Result<Id, subm
     world.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
 }
 
-/// The queue that is named as too long, if the order is refused.
+/// The queue that the refusal names as too long; `None` if the order is accepted.
 async fn refused(world: &World, workflow: &str, key: &str) -> Option<String> {
     let problem = try_submit(world, workflow, key).await.err()?;
     assert_eq!((problem.status, problem.code), (429, "overloaded"), "{problem:?}");
@@ -41,7 +41,7 @@ fn notes(world: &World) -> u64 {
     counts.operations.iter().filter(|(name, _)| name.ends_with("UpdateItem")).map(|(_, o)| o.requests).sum()
 }
 
-/// A minute's wait of the tenant of these tests.
+/// A wait of a minute for the tenant of these tests.
 fn a_minute(world: &World) -> Waits {
     Waits::from([(shared::order::DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
 }
@@ -52,8 +52,8 @@ async fn world() -> (World, Engine) {
     (world, scheduler)
 }
 
-// J1, A4: what has waited too long is noted, by a function of its own, and orders are refused until that is long ago. A
-// repeated submission of an order that was accepted gets its answer all the same.
+// J1, A4: a long wait is recorded by another function, and orders are refused until the record is old. A repeated
+// submission of an accepted order gets its answer all the same.
 #[tokio::test(start_paused = true)]
 async fn orders_are_refused_while_first_wakes_wait_too_long() {
     let (world, scheduler) = world().await;
@@ -62,7 +62,7 @@ async fn orders_are_refused_while_first_wakes_wait_too_long() {
     world.deliver("scheduler", &scheduler).await;
     assert_eq!((notes(&world), refused(&world, "noops", "at the limit").await), (0, None));
     advance(SECOND * 3 + Duration::from_millis(1)).await;
-    // Two batches within a second: the second note would say nothing new.
+    // Two batches within a second: the second record would say nothing new.
     for n in 0..15 {
         try_submit(&world, "noops", &format!("more-{n}")).await.unwrap();
     }
@@ -72,7 +72,7 @@ async fn orders_are_refused_while_first_wakes_wait_too_long() {
     assert_eq!(notes(&world), 1);
     assert_eq!(refused(&world, "noops", "late").await.as_deref(), Some("scheduler"));
     assert_eq!(refused(&world, "trip", "late").await.as_deref(), Some("scheduler"), "every order passes there");
-    // Within the queue another tenant waits for nobody, and is refused for nobody.
+    // In the queue another tenant does not wait behind this one, and is not refused because of it.
     let submission = || submit::submission::parse(br#"{"workflow": "noops", "input": {}}"#).unwrap();
     world.submit.accept("another", "late", submission()).await.unwrap();
     assert_eq!(try_submit(&world, "noops", "first").await.unwrap(), first);
@@ -80,7 +80,7 @@ async fn orders_are_refused_while_first_wakes_wait_too_long() {
     assert_eq!(refused(&world, "noops", "late").await, None);
 }
 
-// J1: how long requests wait for an agent comes back with its replies, and concerns the orders of that agent only.
+// J1: an agent's replies report how long its requests waited, which concerns only orders with a step of that agent.
 #[tokio::test(start_paused = true)]
 async fn orders_are_refused_while_requests_wait_too_long_for_one_of_their_agents() {
     let (world, scheduler) = world().await;
@@ -91,7 +91,7 @@ async fn orders_are_refused_while_requests_wait_too_long_for_one_of_their_agents
     let messages = world.receive_whole("replies").await;
     let reply: Value = serde_json::from_str(messages[0].body().unwrap()).unwrap();
     assert_eq!(reply["queued_ms"], 4000, "{reply}");
-    // Twice: the second delivery is of the past.
+    // Twice: the second delivery is outdated.
     for _ in 0..2 {
         world.handle("replies", &scheduler, whole_event("replies", &messages)).await;
     }
@@ -100,8 +100,8 @@ async fn orders_are_refused_while_requests_wait_too_long_for_one_of_their_agents
     assert_eq!(refused(&world, "trip", "b").await, None);
 }
 
-// J1: a faulty agent, or its clock, cannot close the door for longer than a step lasts; and a cancellation tells of the queue
-// that it came by, whatever the order's class.
+// J1: a faulty agent, or its clock, cannot cause refusals for longer than a step lasts; a cancellation reports on the
+// queue that it came by, whatever the order's class.
 #[tokio::test(start_paused = true)]
 async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
     let (world, scheduler) = world().await;
@@ -126,7 +126,7 @@ async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
     assert!(waits.contains_key("scheduler") && !waits.contains_key("scheduler-high"), "{waits:?}");
 }
 
-// J1: replies wait as well.
+// J1: waiting replies count as well.
 #[tokio::test(start_paused = true)]
 async fn orders_are_refused_while_replies_wait_too_long() {
     let (world, scheduler) = world().await;
@@ -138,13 +138,13 @@ async fn orders_are_refused_while_replies_wait_too_long() {
     assert_eq!(refused(&world, "trip", "b").await.as_deref(), Some("replies"));
 }
 
-// J1: a delayed Wake is as old as its delay, and a message that comes again as old as its first delivery: neither tells
+// J1: a delayed Wake is as old as its delay, and a redelivered message as old as its first delivery: neither says
 // anything about the queue.
 #[tokio::test(start_paused = true)]
 async fn delays_and_redeliveries_do_not_count_as_load() {
     let (world, scheduler) = world().await;
     let id = try_submit(&world, "noops", "a").await.unwrap();
-    // Received by somebody who died.
+    // Received by a consumer that died.
     world.receive("scheduler").await;
     let late = json!({"type": "wake", "task_id": id, "seen": 1, "hops": 0}).to_string();
     let send = world.clients.sqs.send_message().queue_url(world.url("scheduler")).message_body(late);
@@ -156,7 +156,7 @@ async fn delays_and_redeliveries_do_not_count_as_load() {
     assert_eq!(notes(&world), 0);
 }
 
-// J1: zero takes every order; how long messages wait is noted all the same, for the sweeps.
+// J1: a limit of zero accepts every order; waits are recorded all the same, for the sweeps.
 #[tokio::test(start_paused = true)]
 async fn the_guard_can_be_switched_off() {
     let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
@@ -168,8 +168,9 @@ async fn the_guard_can_be_switched_off() {
     assert_eq!((notes(&world), refused(&world, "noops", "b").await), (2, None));
 }
 
-// J1, J2, D3: orders that wait in a long queue are not lost. The sweep leaves them to it, which costs nothing and adds no
-// Wakes to it, and looks after those whose queue is another one. Once nobody takes from the queue, it looks after all.
+// J1, J2, D3: orders that wait in a long queue are not lost. The sweep leaves them to the queue, which costs nothing
+// and adds no Wakes, and recovers orders of other queues. Once the queue has no consumer, the sweep recovers all
+// orders.
 #[tokio::test(start_paused = true)]
 async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     let (world, scheduler) = world().await;
@@ -189,7 +190,7 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     assert_eq!(notes(&world), 1);
     assert_eq!(supervisor.sweep().await.unwrap().looked_at, 1, "the urgent one, whose Wake seems lost");
     assert_eq!(world.receive("scheduler-high").await.len(), 2, "its first Wake and another one");
-    // What has begun is no part of the queue: its attempts expire at their time.
+    // Orders that have begun are not part of the queue: their attempts expire in time.
     try_submit(&world, "noops", "last").await.unwrap_err();
     advance(Duration::from_millis(6100)).await;
     world.deliver("scheduler", &scheduler).await;
@@ -197,8 +198,8 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     assert_eq!((swept.looked_at, swept.expired), (10, 10), "not the two that were claimed just now");
 }
 
-// E6, J1: an order by message has nobody who would come back. It waits for the load to ease, no message fails, and none is
-// received so often that it ends among the dead letters.
+// E6, J1: an order by message has no client that could retry. It waits for the load to ease; no message fails, and none
+// is received so often that it becomes a dead letter.
 #[tokio::test(start_paused = true)]
 async fn an_order_by_message_waits_and_is_never_given_up() {
     let (world, scheduler) = world().await;
@@ -239,7 +240,7 @@ async fn an_order_by_message_waits_and_is_never_given_up() {
     }
 }
 
-/// What a run under load came to.
+/// The result of a run under load.
 #[derive(Debug, Default)]
 struct Run {
     accepted: usize,
@@ -248,7 +249,7 @@ struct Run {
     error: usize,
 }
 
-/// Three times as many orders as the agent can bear, for twenty seconds; then until all have ended.
+/// Three times as many orders as the agent can handle, for twenty seconds; then until all have ended.
 async fn under_load(overload_age: SignedDuration) -> Run {
     const TICK: Duration = Duration::from_millis(500);
     // The agent does ten requests in two ticks, which is ten orders in six; thirty come.
@@ -283,7 +284,7 @@ async fn under_load(overload_age: SignedDuration) -> Run {
         while world.deliver("scheduler", &scheduler).await {}
         while world.deliver("replies", &scheduler).await {}
         if tick % 2 == 1 {
-            // What is past its time takes none of the agent's: it is dropped.
+            // A request past its CompleteBy costs the agent no time: it is dropped.
             while queued(&world.endpoints, "replies") < 10 && world.deliver("agent-noop", &scheduler).await {}
             supervisor.sweep().await.unwrap();
         }
@@ -313,8 +314,8 @@ async fn under_load(overload_age: SignedDuration) -> Run {
     panic!("{} orders are still open", open.len());
 }
 
-// A1, A4: the guard under three times the load the agents can bear: orders are refused, and what is accepted ends well.
-// Without it many orders spend their whole ladders in the queue.
+// A1, A4: with the guard, under three times the load that the agents can handle, orders are refused and accepted orders
+// end well. Without the guard many orders spend their whole retry ladder in the queue.
 #[tokio::test(start_paused = true)]
 async fn under_overload_orders_are_refused_and_what_is_accepted_ends_well() {
     let guarded = under_load(SignedDuration::from_secs(30)).await;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What template.yaml deploys.
 const FUNCTIONS: [&str; 5] = ["submit", "scheduler", "agent", "supervisor", "operator"];
 
-/// Ours, and never in Lambda: the laptop and the laboratory.
+/// Our packages that are never in Lambda: the laptop and the laboratory.
 const NOT_DEPLOYED: [&str; 10] = [
     "stepwarden",
     "stepwarden-contract",
@@ -22,10 +22,10 @@ const NOT_DEPLOYED: [&str; 10] = [
     "stepwarden-tests",
 ];
 
-/// Others', likewise: databases, servers and the command line.
+/// Packages of others that are never in Lambda: databases, servers and the command line.
 const NOT_LINKED: [&str; 5] = ["axum", "clap", "dynoxide-rs", "libsqlite3-sys", "rusqlite"];
 
-/// What every test begins with.
+/// The attributes of tests.
 const TEST: [&str; 2] = ["#[test]", "#[tokio::test"];
 
 /// The packages that the README's first command compiles, itself included.
@@ -70,7 +70,7 @@ fn leader_election_can_be_used_alone() {
     assert_eq!(ours.len(), 1, "{ours:?}");
 }
 
-// Cargo leaves out a program whose features are off, and says nothing.
+// Cargo silently leaves out a program whose features are off.
 #[test]
 fn what_builds_for_lambda_builds_each_function() {
     let make = std::process::Command::new("make").current_dir(root()).args(["--dry-run", "build"]).output();
@@ -123,7 +123,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(below).filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
 }
 
-// Cargo compiles no file that no program names, and looks for no tests in a target with `test = false`.
+// Cargo does not compile a file that no program names, and does not run tests of a target with `test = false`.
 #[test]
 fn every_test_that_is_written_runs() {
     let mut cargo = std::process::Command::new(env!("CARGO"));
@@ -140,7 +140,7 @@ fn every_test_that_is_written_runs() {
                 let has_tests = |path: &PathBuf| {
                     read(path).lines().any(|line| TEST.iter().any(|mark| line.trim_start().starts_with(mark)))
                 };
-                // The files beside a program's own may be a library's.
+                // Other files beside a program's may belong to a library.
                 let is_library = target["kind"] == json!(["lib"]);
                 let files = if is_library { rust_files(folder) } else { vec![source.to_owned()] };
                 lost.extend(files.into_iter().filter(has_tests));
@@ -167,7 +167,7 @@ fn manifest() -> toml::Table {
     std::fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml").parse().expect("TOML")
 }
 
-// A profile inherits the exceptions for packages as well, and they win over what it says for all.
+// A profile also inherits the exceptions for packages, and they take precedence over its own settings.
 #[test]
 fn each_package_is_as_small_as_the_function_it_is_in() {
     let profiles = manifest()["profile"].as_table().expect("profiles").clone();
@@ -187,7 +187,7 @@ fn each_package_is_as_small_as_the_function_it_is_in() {
     }
 }
 
-// The name of a package that is gone leaves its exception in vain, and Cargo only warns.
+// An exception for a package that no longer exists has no effect, and Cargo only warns.
 #[test]
 fn each_exception_of_a_profile_is_for_a_package_that_is_compiled() {
     let compiled: BTreeSet<String> = compiled_for("stepwarden").into_iter().map(|(name, _)| name).collect();

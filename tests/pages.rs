@@ -1,5 +1,5 @@
-//! Tests that hold the pages and files of the repository to what is so. `telemetry` is among them because the registry of metrics
-//! belongs to the process: no other test here may count anything.
+//! Tests that check the repository's pages and files against the code. `telemetry` is among them because the registry
+//! of metrics belongs to the process: no other test here may count anything.
 
 mod documents;
 mod failure_modes;

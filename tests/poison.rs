@@ -1,4 +1,4 @@
-//! Goal: a message that can never be handled is kept aside with its reason, a person is told, its neighbours go on, and
+//! Goal: a message that can never be handled is set aside with its reason and an alert, its neighbours are handled, and
 //! nothing loops. Method: corrupt, foreign and oversized messages for the real handlers, alone and in batches.
 
 use crate::support::world::{World, event};
@@ -28,7 +28,7 @@ async fn set_aside(world: &World) -> Vec<SetAside> {
     }
 }
 
-// E6, F2: on every queue of a running system; the orders beside it go through.
+// E6, F2: on every queue of a running system; other orders end as usual.
 #[tokio::test(flavor = "multi_thread")]
 async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted() {
     let whole = Whole::start(&[trip("trip", "5s", 10, "")]).await;
@@ -58,7 +58,7 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
     until("all set aside", async || (whole.set_aside() == all.len()).then_some(())).await;
     for queue in queues {
         until(&format!("{queue} is empty"), async || (whole.queued(queue) == 0).then_some(())).await;
-        // The classes of a queue share one for dead letters.
+        // The classes of a queue share one dead-letter queue.
         let of = queue.trim_end_matches("-high").trim_end_matches("-low");
         assert_eq!(whole.queued(&format!("{of}-dead")), 0, "set aside, not given up by the platform");
     }
@@ -72,7 +72,7 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
     }
 }
 
-// E6: in one batch, and with the reason and the body beside it.
+// E6: the same in one batch, with the reason and the body.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_record_never_fails_its_neighbours() {
     let world = World::with_trip().await;
@@ -105,7 +105,7 @@ async fn a_poison_record_never_fails_its_neighbours() {
     assert!(replies.iter().any(|(_, _, body)| body.contains("\"done\"")), "{replies:?}");
 }
 
-// E6, B6: agents may send to the queue of replies, and all they may do there is to reply.
+// E6, B6: agents may send to the queue of replies, and only replies count there.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_replies_count_on_the_queue_of_replies() {
     let world = World::with_trip().await;
@@ -120,7 +120,7 @@ async fn only_replies_count_on_the_queue_of_replies() {
     assert!(aside.len() == 2 && aside.iter().all(|m| m.reason.contains("only replies")), "{aside:?}");
 }
 
-// E6: a store that fails for one record only fails that record only, and it is handled when it comes again.
+// E6: if the store fails for one record, only that record fails, and it is handled when it is redelivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     let world = World::with_trip().await;
@@ -145,7 +145,7 @@ async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     assert_eq!(set_aside(&world).await.len(), 0, "a store that fails is no poison");
 }
 
-// E6: a message about an item that can never be read as a task is set aside, not tried until the platform gives it up.
+// E6: a message about an item that can never be read as a task is set aside, not retried until it is a dead letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_about_an_unknown_task_is_set_aside() {
     let world = World::with_trip().await;
@@ -179,7 +179,7 @@ async fn a_submission_that_the_store_fails_is_redelivered_and_its_neighbours_are
     assert_eq!(world.items("stepwarden-orders").await, 2);
 }
 
-// E6: what cannot be set aside for now comes again, alone.
+// E6: a message that cannot be set aside now is redelivered, alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_cannot_be_set_aside_is_redelivered() {
     let world = World::with_trip().await;
@@ -194,7 +194,8 @@ async fn a_message_that_cannot_be_set_aside_is_redelivered() {
     assert_eq!(world.task(&id).await.version, 1);
 }
 
-// E6: whatever its size and content, a message can be set aside: or it would come again until the platform gives it up.
+// E6: a message can be set aside whatever its size and content; otherwise it would be redelivered until it is a dead
+// letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_any_size_and_content_is_set_aside() {
     let world = World::with_trip().await;
@@ -220,7 +221,7 @@ async fn a_message_of_any_size_and_content_is_set_aside() {
     assert_eq!(aside.len(), count);
     assert!(aside.iter().all(|m| m.reason.len() <= 2000 && !m.body.is_empty()));
     assert_eq!(world.endpoints.events().page(0, 1000).len(), count);
-    // Directly, too: the adapter takes what the handlers make.
+    // Directly, too: the adapter accepts what the handlers create.
     let message =
         SetAside { queue: "q".into(), message_id: "m".into(), reason: "r".into(), body: "b".into(), is_cut: false };
     assert!(world.messenger.send(vec![Effect::SetAside(Box::new(message))]).await[0].is_ok());

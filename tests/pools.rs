@@ -1,5 +1,6 @@
-//! Goal: work leaves a pool that is not well for one that is, and nothing is lost or done twice on the way. Method: the whole
-//! system in one process, with two pools of the payment agent; one of them is dead, or cannot reach its remote service.
+//! Goal: work goes from an unhealthy pool to a healthy one, and nothing is lost or done twice on the way. Method: the
+//! whole system in one process, with two pools of the payment agent; one of them is dead, or cannot reach its remote
+//! service.
 
 use crate::support::{Whole, count, trip, until};
 use serde_json::json;
@@ -22,7 +23,7 @@ fn pool(task: &Task) -> &str {
     task.steps[CHARGE].pool.as_deref().unwrap_or("payment")
 }
 
-/// Submits orders until one goes straight to the second pool: the first one is known not to be well.
+/// Submits orders until one goes directly to the second pool: the first pool is then known to be unhealthy.
 async fn goes_straight_to_the_second_pool(whole: &Whole) {
     let mut n = 0;
     until("an order that goes straight to the second pool", async || {
@@ -36,8 +37,8 @@ async fn goes_straight_to_the_second_pool(whole: &Whole) {
     .await;
 }
 
-// J3, D10: a pool whose consumers are dead: its attempts run out, the next ones go to the other pool, and after some of
-// them new orders do not try it any more.
+// J3, D10: if a pool's consumers are dead, its attempts expire, the next attempts go to the other pool, and after some
+// of them new orders no longer try the dead pool.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_work_of_a_dead_pool_goes_to_the_other_one() {
     let whole = two_pools("500ms", &[]).await;
@@ -48,7 +49,7 @@ async fn the_work_of_a_dead_pool_goes_to_the_other_one() {
         assert_eq!(count(&task, Kind::Expired, CHARGE), usize::try_from(task.steps[CHARGE].failures).unwrap());
     }
     goes_straight_to_the_second_pool(&whole).await;
-    // What waited in the dead pool all the time is too old to be done.
+    // Requests that waited in the dead pool are too old to be done.
     let calls = whole.system.remotes.counts()[&Service::Payment].calls;
     assert!(whole.queued("agent-payment") > 0);
     whole.system.pause_agent("payment", false);
@@ -56,7 +57,7 @@ async fn the_work_of_a_dead_pool_goes_to_the_other_one() {
     assert_eq!(whole.system.remotes.counts()[&Service::Payment].calls, calls);
 }
 
-// J3, E4: a pool that cannot reach its service: its breaker opens, and the other pool does the work.
+// J3, E4: if a pool cannot reach its service, its breaker opens, and the other pool does the work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_with_an_open_breaker_is_left_for_the_other_one() {
     let whole = two_pools("5s", &[("payment", "http://127.0.0.1:1")]).await;
@@ -88,7 +89,7 @@ async fn a_step_tried_in_two_pools_has_one_effect() {
     assert!(counts.replays > 0);
 }
 
-// J3: with no pool well, orders wait, and go through when one of them is.
+// J3: with no healthy pool orders wait, and they end once a pool has recovered.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_no_healthy_pool_nothing_is_lost() {
     let whole = two_pools("500ms", &[]).await;

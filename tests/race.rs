@@ -1,5 +1,5 @@
-//! Goal: many schedulers and supervisors on one store do each thing once, and faults of the store's answers cost no more
-//! than a repetition. Method: engines with names and memories of their own over the real adapters, at the same time.
+//! Goal: many schedulers and supervisors on one store do each thing once, and lost answers of the store cost no more
+//! than a repetition. Method: engines with separate names and memories over the real adapters, at the same time.
 
 use crate::support::world::{QUEUES, World, event};
 use crate::support::{expected, three_noops};
@@ -22,8 +22,7 @@ use tokio::sync::Barrier;
 
 const SCHEDULERS: usize = 16;
 
-/// Every save of every instance: order and version.
-/// Of each save the order, the version it was decided on, and the version it wrote.
+/// Every save of every instance: the order, the version on which it was decided, and the version that it wrote.
 type Saves = Arc<Mutex<Vec<(Id, u64, u64)>>>;
 
 fn recorder(saves: &Saves) -> Observer {
@@ -46,7 +45,8 @@ async fn orders(world: &World, n: usize) -> Vec<Id> {
     ids
 }
 
-/// One chain of saves to the last version for each order: each save holds one change or several, and follows the one before it.
+/// Checks that each order has one chain of saves up to its last version: each save holds one change or several, and
+/// follows the previous save.
 fn one_chain_each(saves: &Saves, tasks: &[Task]) {
     let mut chains: BTreeMap<Id, Vec<(u64, u64)>> = BTreeMap::new();
     for (id, before, version) in saves.lock().unwrap().iter() {
@@ -85,7 +85,7 @@ fn attempts_are_one(tasks: &[Task]) {
     }
 }
 
-// D1, B7: of sixteen schedulers at once exactly one claims; the others see its claim.
+// D1, B7: of sixteen concurrent schedulers exactly one claims; the others see its claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_sixteen_schedulers_exactly_one_claims() {
     let world = World::with_trip().await;
@@ -110,7 +110,7 @@ async fn of_sixteen_schedulers_exactly_one_claims() {
         let winner = task.locked_by().unwrap().to_owned();
         assert!(task.steps.iter().filter_map(|s| s.locked_by()).all(|by| by == winner), "one winner for both steps");
     }
-    // The losers may have sent the requests once more, but always the stored ones.
+    // The losers may have sent the requests again, but always the stored ones.
     let mut seen: BTreeMap<String, (u32, String)> = BTreeMap::new();
     for queue in ["agent-inventory", "agent-fraud"] {
         loop {
@@ -128,7 +128,7 @@ async fn of_sixteen_schedulers_exactly_one_claims() {
     assert_eq!(seen.len(), 16, "two steps of eight orders");
 }
 
-// B7, D1, D2, E5: every message is given to three of sixteen schedulers at once, and counts once.
+// B7, D1, D2, E5: every message is delivered to three of sixteen schedulers at once, and counts once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn messages_delivered_to_three_schedulers_at_once_count_once() {
     let world = World::with_trip().await;
@@ -192,7 +192,7 @@ async fn many_supervisors_count_each_expiry_once() {
     one_chain_each(&saves, &tasks);
 }
 
-// I1, I2: while one supervisor holds the lease the others stand by and touch nothing; then one of them takes over.
+// I1, I2: while one supervisor holds the lease, the others stand by and touch nothing; then one of them takes over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_supervisor_without_the_lease_stands_by() {
     let world = World::with_trip().await;
@@ -228,12 +228,12 @@ async fn writes_whose_answers_were_lost_are_recognised_as_our_own() {
     world.accept("trip", "first", json!({})).await;
     world.settle(&engine).await;
     let before = world.endpoints.counts();
-    // The definition is stored by now: each TransactWriteItems is lost once, then answered.
+    // The definition is stored already: each TransactWriteItems loses its answer once, then is answered.
     world.faults("TransactWriteItems", |n, _| (n % 2 == 0).then_some(Fault::LostAfter));
     let ids = orders(&world, 6).await;
     assert_eq!(world.items("stepwarden-orders").await, 7);
     world.no_faults();
-    // All saves are of tasks: the first call is lost, its repetition meets its own condition.
+    // All saves are of tasks: the first call loses its answer, and its repetition fails its own condition.
     let lost: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
     let told = Arc::clone(&lost);
     world.faults("PutItem", move |_, body| {
@@ -254,7 +254,7 @@ async fn writes_whose_answers_were_lost_are_recognised_as_our_own() {
     assert_eq!(sent, 6 * 7, "nothing was sent twice");
 }
 
-// The trap: a write that meets a transaction on its item is tried again, not given up and not decided anew.
+// The trap: a write that conflicts with a transaction on its item is retried, not given up and not decided again.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_that_meet_a_transaction_are_tried_again() {
     let world = World::with_trip().await;
@@ -262,7 +262,7 @@ async fn writes_that_meet_a_transaction_are_tried_again() {
     for operation in ["PutItem", "TransactWriteItems"] {
         let tries: Mutex<BTreeMap<String, u64>> = Mutex::default();
         world.faults(operation, move |_, body| {
-            // The SDK gives each transaction a token of its own, so that the key is the order in it.
+            // The SDK gives each transaction a separate token, so the order in it is used as the key.
             let body: Value = serde_json::from_str(body).unwrap();
             let key = if body["TransactItems"].is_null() { &body } else { &body["TransactItems"] };
             let mut tries = tries.lock().unwrap();
@@ -277,7 +277,8 @@ async fn writes_that_meet_a_transaction_are_tried_again() {
     }
 }
 
-// A4, D9, D10, I2 of the protocol: one call in eight goes wrong in some way, to store and queues, and every order ends right.
+// A4, D9, D10, I2 of the protocol: one call in eight to store and queues fails in some way, and every order ends
+// correctly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
     let seed: u64 = std::env::var("SEED").map_or(20_261, |seed| seed.parse().expect("SEED is a whole number"));
@@ -339,7 +340,7 @@ async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
             saves.lock().unwrap().iter().filter(|(id, ..)| *id == task.id).map(|(.., version)| *version).collect();
         own.sort_unstable();
         own.dedup();
-        // A write whose answers were all lost is known to nobody; no version is known to two.
+        // A write whose answers were all lost is known to no instance; no version is known to two instances.
         assert_eq!(own.len(), saves.lock().unwrap().iter().filter(|(id, ..)| *id == task.id).count(), "SEED={seed}");
     }
 }

@@ -1,6 +1,7 @@
-//! Goal: a Region that has nothing but a replica of the tables takes over, and ends every order it knows of. Method: two
-//! systems with endpoints of their own and the same remote services; the first one's items are copied into the second as
-//! they stood a while before the first one is lost, because replication lags. Queues are not copied: messages are hints.
+//! Goal: a Region that has only a replica of the tables takes over, and ends every order that it knows. Method: two
+//! systems with separate endpoints and the same remote services. The items of the first system are copied into the
+//! second as they were a while before the first one is lost, because replication lags. Queues are not copied: messages
+//! are hints.
 
 use crate::support::expected;
 use crate::support::world::{QUEUES, World};
@@ -12,7 +13,7 @@ use shared::time::SignedDuration;
 use std::time::Duration;
 use supervisor::Settings;
 
-/// Items as they stand, written into the other Region's tables.
+/// Copies the current items into the other Region's tables.
 async fn replicate(from: &World, to: &World) {
     for table in [&from.config.orders_table, &from.config.state_table] {
         let answer = from.clients.dynamodb.scan().table_name(table).send().await.unwrap();
@@ -36,12 +37,12 @@ async fn deliver_once(world: &World) {
     }
 }
 
-// J4: one Region is active. What it wrote and had not replicated is done again under the same keys and counts once.
+// J4: one Region is active. Steps whose saves were not replicated are done again under the same keys and count once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_takes_over_from_its_replica() {
     let (first, mut second) = (World::with_trip().await, World::with_trip().await);
     let mut known: Vec<Id> = Vec::new();
-    // Orders at every stage: each wave is one round further than the next one.
+    // Orders at every stage: each wave is one round ahead of the next one.
     for wave in 0..8 {
         for n in 0..2 {
             known.push(first.accept("trip", &format!("{wave}-{n}"), json!({"total_cents": 100 + wave})).await);
@@ -72,7 +73,7 @@ async fn a_standby_takes_over_from_its_replica() {
     known.push(again);
 
     let mut tasks: Vec<Task> = Vec::new();
-    // A step that expired waits for its back-off before it is tried again.
+    // An expired step waits for its back-off before it is retried.
     for _ in 0..10 {
         sweep(&second).await;
         second.settle(&second.submit.engine).await;

@@ -1,5 +1,6 @@
-//! Goal: docs/requirements.md and the tests agree. Method: ids are read from the page and from the comments of tests. Every row
-//! that the page calls built has to be cited, and every cited id has to be on the page. `-- --nocapture` prints who cites what.
+//! Goal: docs/requirements.md and the tests agree. Method: ids are read from the page and from the comments of tests.
+//! Every row that the page calls built must be cited, and every cited id must be on the page. `-- --nocapture` prints
+//! who cites what.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The rows in their order: id, and whether it stands below «Built».
+/// The rows in their order: id, and whether the row is below «Built».
 fn rows() -> Vec<(String, bool)> {
     let page = std::fs::read_to_string(root().join("docs/requirements.md")).expect("docs/requirements.md");
     let mut part = None;
@@ -42,13 +43,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The ids in a comment. Where it speaks of the protocol, I1 to I8 are the protocol's invariants.
+/// The ids in a comment. In a comment that says `of the protocol`, I1 to I8 are the protocol's invariants.
 fn cited(comment: &str) -> Vec<&str> {
     let is_of_protocol = comment.contains("of the protocol");
     words(comment).filter(|word| is_id(word) && !(is_of_protocol && word.starts_with('I'))).collect()
 }
 
-/// The ids that a comment begins with, which can be nothing else than citations.
+/// The ids at the beginning of a comment, which are always citations.
 fn leading(comment: &str) -> Vec<&str> {
     let begins = words(comment).take_while(|word| is_id(word)).count();
     cited(comment).into_iter().take(begins).collect()
@@ -95,7 +96,7 @@ fn comments_of_tests() -> Vec<(String, String)> {
     found
 }
 
-// A6: what the page promises, a test shows.
+// A6: a test shows each promise of the page.
 #[test]
 fn every_built_requirement_is_cited_by_a_test() {
     let rows = rows();

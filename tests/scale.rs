@@ -1,7 +1,7 @@
-//! Goal: what a sweep costs and how long it takes where millions of orders are open, and that it finds what is overdue. Method:
-//! the real supervisor in virtual time over a due index that is computed and not kept: an order is made up when it is read,
-//! and one bit says whether it was recovered. The index answers, limits and bills as DynamoDB does. The tables of
-//! docs/scaling.md come from
+//! Goal: a sweep over millions of open orders finds what is overdue, at a known cost and in a known time. Method: the
+//! real supervisor in virtual time over a due index that is computed, not stored: an order is generated when it is
+//! read, and one bit says whether it was recovered. The index answers, throttles and counts units as DynamoDB does. The
+//! tables of docs/scaling.md come from
 //!
 //!     ORDERS=10000000 cargo test --release -p stepwarden-tests --test whole scale:: -- --nocapture
 
@@ -28,12 +28,12 @@ const GET: Duration = Duration::from_millis(4);
 const PUT: Duration = Duration::from_millis(6);
 const QUERY: Duration = Duration::from_millis(10);
 const SEND: Duration = Duration::from_millis(12);
-/// What one partition takes in a second, of a table or of an index.
+/// Units per second of one partition of a table or of an index.
 const PARTITION_WRITES: f64 = 1000.0;
 const PARTITION_READS: f64 = 3000.0;
 /// Partitions of a new on-demand table: 4,000 write units.
 const TABLE_PARTITIONS: usize = 4;
-/// Attempts of the SDK, and its usual wait before the second one, doubled for the third.
+/// Attempts of the SDK, and its usual wait before the second attempt, doubled for the third.
 const ATTEMPTS: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(500);
 /// A page of a query.
@@ -43,11 +43,11 @@ const ENTRY_BYTES: usize = 150;
 /// The supervisor's processor time for an overdue order, of a whole processor (`make measure`); Lambda gives a whole one at 1,769 MB.
 const CPU: Duration = Duration::from_micros(400);
 const WHOLE_MB: f64 = 1769.0;
-/// As template.yaml has it.
+/// The same as in template.yaml.
 const FUNCTION_TIMEOUT: Duration = Duration::from_secs(50);
 const LAST_PAGE: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
-/// When the orders that are not overdue shall be looked at: after all that is simulated.
+/// Due time of the orders that are not overdue: after the end of the simulation.
 const LATER: SignedDuration = SignedDuration::from_hours(1000);
 
 const WORKFLOW: &str = r#"
@@ -66,11 +66,11 @@ struct Plan {
     overdue: usize,
     shards: u16,
     memory_mb: f64,
-    /// What a partition takes, in write units a second.
+    /// Capacity of a partition, in write units per second.
     writes: f64,
 }
 
-/// What has been asked of AWS.
+/// The requests to AWS so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Bill {
     queries: u64,
@@ -81,12 +81,12 @@ struct Bill {
     wakes: u64,
 }
 
-/// What a partition still takes: the time at which all it was given is done, at its rate.
+/// The remaining capacity of a partition: the time at which all its work is done, at its rate.
 #[derive(Clone, Copy, Default)]
 struct Partition(f64);
 
 impl Partition {
-    /// Room for `units` at `now`, in seconds; a second's worth may come at once.
+    /// Whether the partition accepts `units` at `now`, in seconds; a burst of one second's capacity is accepted.
     fn has_room(self, units: f64, rate: f64, now: f64) -> bool {
         self.0.max(now - 1.0) + units / rate <= now
     }
@@ -98,24 +98,24 @@ impl Partition {
 
 struct State {
     bill: Bill,
-    /// Which orders were recovered, a bit each, and how many of each tenant.
+    /// The recovered orders, one bit each, and their number for each tenant.
     recovered: Vec<u64>,
     tenants: [u64; 2],
     /// The first order of each shard that may still be overdue.
     first: Vec<usize>,
     table: [Partition; TABLE_PARTITIONS],
-    /// By shard: the entries of orders in their first place, and of moved ones.
+    /// For each shard, the entries of orders at their first place, and those of moved orders.
     index: Vec<[Partition; 2]>,
     index_reads: Vec<Partition>,
     cpu_free: Instant,
     leases: BTreeMap<String, Lease>,
 }
 
-/// The index and the tables, made up.
+/// The generated index and tables.
 struct Synthetic {
     plan: Plan,
     workflow: Workflow,
-    /// Any order whose step ran out: the others have its record under their own names.
+    /// An order whose attempt has expired: all others have the same record under their own ids.
     overdue: Task,
     begun: Instant,
     state: Arc<Mutex<State>>,
@@ -130,7 +130,7 @@ fn number_of(id: &Id) -> usize {
 }
 
 impl Plan {
-    /// When a supervisor is to look at order `k`: the later the higher its number is.
+    /// The due time of order `k`, which rises with `k`.
     fn due(&self, k: usize) -> Timestamp {
         let ms = i64::try_from(k).unwrap() - i64::try_from(self.overdue).unwrap();
         plus(epoch(), if k < self.overdue { SignedDuration::from_millis(ms) } else { LATER })
@@ -180,7 +180,7 @@ impl Synthetic {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// Waits for one's turn at the function's share of a processor.
+    /// Waits for a turn at the function's share of a processor.
     async fn compute(&self, whole: Duration) {
         let done = {
             let mut state = self.state();
@@ -201,8 +201,8 @@ impl Synthetic {
         sleep(GET).await;
     }
 
-    /// A write of an order's record, and of its entries in the index if its place there changes; tried again while a
-    /// partition is at its limit. An index at its limit holds up the writes of its table.
+    /// Writes an order's record, and its entries in the index if its place there changes; retries while a partition is
+    /// at its limit. An index at its limit holds up the writes of its table.
     async fn write(&self, k: usize, what: &str) -> Result<(), Error> {
         let shard = k % usize::from(self.plan.shards);
         for attempt in 1..=ATTEMPTS {
@@ -240,7 +240,7 @@ impl StateStore for Synthetic {
         Ok(Some(self.made_up(id)))
     }
 
-    /// One request for a page: each record costs its unit, and all come with one answer.
+    /// One request for a page: each record costs its units, and all are in one answer.
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         assert!(ids.len() <= 100, "BatchGetItem takes no more keys");
         let many = u32::try_from(ids.len()).unwrap();
@@ -271,7 +271,7 @@ impl StateStore for Synthetic {
         let shards = usize::from(self.plan.shards);
         let most = (limit as usize).min(PAGE_BYTES / ENTRY_BYTES);
         let (mut ids, mut next) = (Vec::new(), None);
-        // The parts of moved and of urgent orders are empty: whoever was moved is taken up by the schedulers.
+        // The partitions of moved and of urgent orders are empty, because schedulers continue the moved orders.
         if shard < MAX_SHARDS {
             let mut state = self.state();
             let is_open = |state: &State, k: usize| state.recovered[k / 64] & (1 << (k % 64)) == 0;
@@ -289,9 +289,9 @@ impl StateStore for Synthetic {
                 k += shards;
             }
         }
-        // A page that is full says that there may be more.
+        // A full page says that there may be more.
         let next = next.filter(|_| ids.len() == most);
-        // Half a unit for 4 KB, since an index is read as it happens to stand.
+        // Half a unit for 4 KB, because an index is read with eventual consistency.
         let units = (ids.len() * ENTRY_BYTES).div_ceil(4096).max(1) as f64 / 2.0;
         let is_slow = {
             let now = self.seconds();
@@ -344,7 +344,7 @@ impl LeaseStore for Synthetic {
     }
 }
 
-/// The queue of Wakes: counts, and forgets.
+/// The queue of Wakes: counts messages and drops them.
 struct Queue(Arc<Mutex<State>>);
 
 impl Messenger for Queue {
@@ -361,12 +361,12 @@ impl Messenger for Queue {
     }
 }
 
-/// What came of a plan.
+/// The result of a plan.
 struct Report {
     bill: Bill,
     /// For each invocation: seconds it ran, orders it recovered, and how many of them the small tenant's were.
     sweeps: Vec<(f64, usize, u64)>,
-    /// Most orders by which one shard was ahead of another one after a sweep.
+    /// Largest number of orders by which one shard was ahead of another after a sweep.
     ahead: usize,
     failed: usize,
     /// Virtual time until everything was recovered.
@@ -458,23 +458,24 @@ fn usual(overdue: usize) -> Plan {
     Plan { open: open(), overdue, shards: 4, memory_mb: 256.0, writes: PARTITION_WRITES }
 }
 
-// J1: what is open and not overdue costs nothing, however much it is.
+// J1: orders that are open and not overdue cost nothing, however many there are.
 #[test]
 fn a_sweep_with_nothing_overdue_costs_three_queries_for_each_shard() {
     let report = simulate(usual(0));
     assert_eq!((report.sweeps.len(), report.bill.queries), (1, 12));
-    // Half a unit for each query; the lease is read, taken and given back; the minute's look at the agents.
+    // Half a unit for each query; the lease is read, acquired and released; the state of the agents is read once.
     assert!(report.bill.read_units <= 9.0 && report.bill.write_units == 2.0, "{:?}", report.bill);
     assert_eq!(report.bill.sqs_requests, 0);
 }
 
-// B7, J1: a sweep finds all of a few; an order costs a page's share, one read, three writes and a tenth of a request.
+// B7, J1: a sweep finds all overdue orders if they are few; an order costs its share of a page, one read, three writes
+// and a tenth of a request.
 #[test]
 fn a_sweep_finds_one_order_in_a_thousand() {
     let plan = usual(open() / 1000);
     let report = simulate(plan);
     let (overdue, shards) = (plan.overdue as f64, f64::from(plan.shards));
-    // What a start has time for, at least.
+    // The number of orders for which one run has time, at least.
     assert!(report.sweeps.len() <= 1 + plan.overdue / 8000, "{} sweeps", report.sweeps.len());
     assert_eq!(report.bill.wakes as usize, plan.overdue);
     let pages = 4.0 * shards * report.sweeps.len() as f64 + overdue / 100.0;
@@ -485,8 +486,8 @@ fn a_sweep_finds_one_order_in_a_thousand() {
     assert!(report.bill.sqs_requests as f64 <= overdue / 10.0 + pages, "{:?}", report.bill);
 }
 
-// B7, I6: with everything overdue an invocation does a bounded piece of it and ends in time, the next one goes on, and no
-// shard and no tenant waits behind another one.
+// B7, I6: with everything overdue an invocation does a bounded part and ends in time, the next one continues, and no
+// shard and no tenant waits behind another.
 #[test]
 fn with_everything_overdue_each_sweep_does_its_piece_in_time() {
     let plan = usual(open());
@@ -496,7 +497,7 @@ fn with_everything_overdue_each_sweep_does_its_piece_in_time() {
     assert!(longest < (FUNCTION_TIMEOUT - LAST_PAGE).as_secs_f64() + 5.0, "{longest} s");
     assert!(sweeps.len() > 1, "more than one sweep can do");
     assert_eq!(report.bill.wakes as usize, plan.overdue);
-    // All but the last one do as much as the processor has time for, less what is waited for at each page.
+    // All but the last one do as much as the processor allows, less the waits at each page.
     let most = 40.0 / CPU.as_secs_f64() * plan.memory_mb / WHOLE_MB;
     for (_, recovered, small) in &sweeps[..sweeps.len() - 1] {
         let done = *recovered as f64 / most;
@@ -504,14 +505,14 @@ fn with_everything_overdue_each_sweep_does_its_piece_in_time() {
         let share = *small as f64 / *recovered as f64;
         assert!((share - 0.01).abs() < 0.002, "the small tenant has {share} of a sweep");
     }
-    // A read for each, two units for a page of a hundred, and how the agents stand, every two seconds.
+    // A read for each order, two units for a page of a hundred, and a read of the agents' state every two seconds.
     assert!(report.bill.read_units <= 1.02 * plan.overdue as f64 + 40.0 * sweeps.len() as f64, "{:?}", report.bill);
-    // Few pages, however many sweeps there were.
+    // A few pages, however many sweeps there were.
     assert!(report.ahead <= 1000, "a shard is {} orders ahead", report.ahead);
 }
 
-// With a whole processor the function is no longer what is slowest: shards are, each a partition of the index with its own
-// thousand writes a second, and what they refuse is found again.
+// With a whole processor the function is no longer the bottleneck: the shards are. Each is a partition of the index
+// with a thousand writes per second, and orders whose writes it refuses are found again.
 #[test]
 fn shards_are_what_a_larger_function_needs() {
     let few = simulate(Plan { shards: 1, memory_mb: WHOLE_MB, ..usual(open()) });
@@ -522,8 +523,8 @@ fn shards_are_what_a_larger_function_needs() {
     }
 }
 
-// B7: what a partition refuses is found by a later sweep, and no order twice: a shard whose partition takes less than the
-// supervisor gives it costs time and no Wake.
+// B7: an order whose write a partition refuses is found by a later sweep, and no order is found twice: a slow partition
+// costs time, but no Wake.
 #[test]
 fn what_a_partition_refuses_is_found_by_a_later_sweep() {
     let plan = Plan { shards: 1, memory_mb: WHOLE_MB, writes: 20.0, ..usual(open() / 20) };
@@ -532,21 +533,22 @@ fn what_a_partition_refuses_is_found_by_a_later_sweep() {
     assert_eq!(report.bill.wakes as usize, plan.overdue);
 }
 
-/// A limit that a rate of orders meets.
+/// A limit that a rate of orders may reach.
 struct Limit {
     what: &'static str,
-    /// What an order a second needs of it.
+    /// What one order per second needs of it.
     each: f64,
-    /// What there is as the template and a new account come.
+    /// What the template and a new account provide.
     now: f64,
-    /// The most that the setting takes, before a quota has to be raised or the design changed.
+    /// The setting's maximum, beyond which a quota must be raised or the design changed.
     most: f64,
     setting: &'static str,
 }
 
-/// Orders of three steps, each with an agent of its own, stored in 1 KB, in batches of ten; the units are those of `tests/cost.rs`.
+/// Orders of three steps with three different agents, stored in 1 KB, in batches of ten; the units are those of
+/// `tests/cost.rs`.
 fn limits() -> Vec<Limit> {
-    /// What a remote service takes to answer, in seconds.
+    /// The time that a remote service takes to answer, in seconds.
     const SERVICE: f64 = 0.1;
     let prices = Prices::read();
     let seconds = |name: &str| prices.of("order", name) / 1000.0;
@@ -620,7 +622,7 @@ fn limits() -> Vec<Limit> {
     ]
 }
 
-// J1: what gives way first, at three rates, is reckoned from what orders need.
+// J1: what saturates first, at three rates, is computed from what orders need.
 #[test]
 fn what_saturates_first_is_in_the_document() {
     let mut table = String::from(
@@ -643,6 +645,6 @@ fn what_saturates_first_is_in_the_document() {
     }
     hold("scaling.md", "limits", &table);
     let count = |n: usize| (over.iter().filter(|o| o[n].0).count(), over.iter().filter(|o| o[n].1).count());
-    // As the document says in words.
+    // The document states this in words.
     assert_eq!([count(0), count(1), count(2)], [(2, 0), (12, 2), (15, 10)]);
 }

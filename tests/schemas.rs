@@ -1,8 +1,9 @@
-//! Goal: docs/schemas says what travels, no more and no less. Method: both ways. Full and small messages of every type, written
-//! by the types themselves, have to fit; what they hold and what the schema names has to be the same; what the readers refuse
-//! has to be refused. Then what the system really sends, what earlier versions sent, and the corpus of the fuzz tests.
+//! Goal: docs/schemas describes exactly the messages that are sent. Method: full and minimal messages of every type,
+//! written by the types themselves, must fit the schema; they must have exactly the fields that the schema names; and
+//! the schema must refuse what the readers refuse. The same for what the system really sends, what earlier versions
+//! sent, and the corpus of the fuzz tests.
 //!
-//! A field that is new in a type breaks `full` below: add it there and to the schema.
+//! A new field in a type breaks `full` below: add the field there and to the schema.
 
 use crate::support::{EXTERNAL, Whole, until};
 use boon::{Compiler, SchemaIndex, Schemas};
@@ -38,7 +39,7 @@ fn schema(name: &str) -> Value {
     serde_json::from_str(&read(&root().join(format!("docs/schemas/{name}.json")))).unwrap()
 }
 
-/// A schema that is one, ready for use.
+/// A valid schema, ready for use.
 struct Validator(Schemas, SchemaIndex);
 
 impl Validator {
@@ -47,7 +48,7 @@ impl Validator {
         compiler.enable_format_assertions();
         let place = format!("https://stepwarden.example/{}", schema["$id"].as_str().unwrap());
         compiler.add_resource(&place, schema.clone()).unwrap();
-        // This holds the schema against that of schemas.
+        // This validates the schema against the schema of schemas.
         let index = compiler.compile(&place, &mut schemas).unwrap_or_else(|e| panic!("{e:#}"));
         Self(schemas, index)
     }
@@ -68,7 +69,7 @@ fn fits(name: &str, message: &Value) {
     }
 }
 
-/// The schema where nothing is taken that it does not name.
+/// The schema, changed to refuse fields that it does not name.
 fn closed(mut schema: Value) -> Value {
     fn close(value: &mut Value) {
         match value {
@@ -237,7 +238,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// What the program that reads such a message makes of it; `None` for what it only writes.
+/// Whether the program reads such a message; `None` for messages that it only writes.
 fn is_read(name: &str, message: &Value) -> Option<bool> {
     let text = message.to_string();
     match name {
@@ -270,10 +271,10 @@ fn every_schema_is_one_and_has_messages_here() {
     }
 }
 
-/// Texts of which any length is taken, and only the beginning is kept.
+/// Texts that may have any length, of which only the beginning is kept.
 const ANY_LENGTH: [&str; 3] = ["reply/properties/error", "cancel/properties/by", "cancel/properties/reason"];
 
-// A reader can plan with it: every text has a form or a length.
+// Every text has a pattern or a maximum length, so that readers can allocate for it.
 #[test]
 fn every_text_is_bounded() {
     fn walk(value: &Value, at: &str, found: &mut Vec<String>) {
@@ -314,7 +315,7 @@ fn types_and_schemas_name_the_same_fields() {
     }
 }
 
-// What is missing or of another type is refused by the schema exactly where the reader refuses it.
+// The schema refuses a missing field, or one of another type, exactly where the reader refuses it.
 #[test]
 fn schemas_refuse_what_readers_refuse() {
     let mut refused = 0;
@@ -327,7 +328,7 @@ fn schemas_refuse_what_readers_refuse() {
                 less.as_object_mut().unwrap().remove(field);
                 let is_good = problem(name, &less).is_none();
                 assert!(!is_good || !required.contains(field));
-                // What the system always writes is required of it, though it would read a message without it.
+                // The schema requires what the system always writes, even if a reader accepts a message without it.
                 if let Some(is_read) = is_read(name, &less).filter(|_| name != "request") {
                     assert_eq!(is_good, is_read, "{name} without `{field}`");
                 }
@@ -335,13 +336,13 @@ fn schemas_refuse_what_readers_refuse() {
                 other[field] = json!([[]]);
                 let is_any = match (name, field.as_str()) {
                     ("submission" | "submission-message", "input") => false,
-                    // An order is not refused for a trace context that is none.
+                    // An order is not refused for a malformed trace context.
                     (_, "input" | "output") | ("submission-message", "traceparent") => true,
                     _ => false,
                 };
                 let is_good = problem(name, &other).is_none();
                 assert_eq!(is_good, is_any, "{name}: `{field}` is [[]]");
-                // The workflow decides of an input; that it is an object is checked with it.
+                // The workflow decides about an input, and also checks that it is an object.
                 if let Some(is_read) = is_read(name, &other).filter(|_| field != "input") {
                     assert_eq!(is_read, is_any, "{name}: `{field}` is [[]]");
                 }
@@ -416,7 +417,7 @@ fn what_earlier_versions_sent_and_the_corpus_fit() {
     }
 }
 
-/// All messages that wait in a queue, read as anybody would read them.
+/// All messages that wait in a queue, read as plain JSON.
 async fn take(whole: &Whole, queue: &str, at_least: usize) -> Vec<Value> {
     let url = whole.config().queue_url(queue);
     let mut all = Vec::new();

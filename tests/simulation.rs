@@ -1,6 +1,6 @@
-//! Goal: whatever goes wrong, every accepted order ends well, and nothing is done twice or untold. Method: the simulation
-//! of `tests/simulation`, over a few workflows that use every rule between them; and the same with defects put into the
-//! world on purpose, each of which has to be found.
+//! Goal: whatever goes wrong, every accepted order ends well, nothing is done twice, and no notice or alert is missing.
+//! Method: the simulation of `tests/simulation`, over a few workflows that together use every rule; and the same with
+//! deliberate defects, each of which must be found.
 //!
 //! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace.
 
@@ -10,9 +10,9 @@ use stepwarden_simulation::{
     ADAPTER_EVERY, Allowed, Class, Defect, Mishap, RunOptions, Settings, Trouble, run, shrink, simulate, workflows,
 };
 
-/// Seeds of the quick share; `stepwarden simulate` plays as many as one likes.
+/// Number of seeds in `cargo test`; `stepwarden simulate` runs any number.
 const SEEDS: u64 = 1000;
-/// A defect has to be found within so many seeds.
+/// A defect must be found within this number of seeds.
 const WITHIN: u64 = 1500;
 
 fn settings(real_every: u64) -> Settings {
@@ -54,8 +54,8 @@ fn whatever_goes_wrong_every_order_ends_well() {
     }
 }
 
-// What is counted, traced and blamed for lost time did something: an answer is lost of a write, transactions meet on what they
-// write, and only an index is behind.
+// A fault that is counted and blamed for lost time had an effect: only a write loses its answer, only transactions with
+// a common item conflict, and only an index lags.
 #[test]
 fn a_fault_that_can_do_nothing_does_not_happen() {
     let settings = settings(10);
@@ -79,7 +79,7 @@ fn a_fault_that_can_do_nothing_does_not_happen() {
     assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
 }
 
-// A replay, and a shrunk run, are worth nothing if a seed does not always do the same.
+// A replay and a shrunk run are useful only if a seed always does the same.
 #[test]
 fn a_seed_does_the_same_every_time() {
     let settings = settings(ADAPTER_EVERY);
@@ -103,7 +103,7 @@ fn without_faults_every_order_is_processed_at_once() {
     }
 }
 
-// The check can fail: each of these is found, and few faults are enough to show it.
+// The check can fail: each of these defects is found, and few faults are enough to show it.
 #[test]
 fn every_defect_put_in_on_purpose_is_found() {
     let find = |defect: Defect| {

@@ -55,7 +55,7 @@ fn is_prose(text: &str) -> bool {
 /// The text of a literal, if it is one of a string.
 fn string(token: &str) -> Option<String> {
     let inner = token.trim_start_matches(['r', '#']).trim_end_matches('#').strip_prefix('"')?.strip_suffix('"')?;
-    // A line that ends in a backslash goes on with the first word of the next one.
+    // A line that ends in a backslash continues with the first word of the next line.
     let pieces: Vec<&str> = inner.split("\\\n").map(str::trim_start).collect();
     Some(pieces.concat().replace("\\\"", "\"").replace("\\n", " "))
 }
@@ -93,7 +93,7 @@ fn of_rust(tokens: TokenStream, has_help: bool, found: &mut Vec<String>) {
     }
 }
 
-/// What stands between quotes of JavaScript, in lines that are no comments.
+/// Texts between quotes of JavaScript, in lines that are not comments.
 fn of_script(text: &str, found: &mut Vec<String>) {
     for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
         let mut rest = line;
@@ -105,7 +105,7 @@ fn of_script(text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The descriptions of a template, those folded over lines too.
+/// The descriptions of a template, including those folded over lines.
 fn of_template(text: &str, found: &mut Vec<String>) {
     let mut folded = None;
     for line in text.lines() {
@@ -154,7 +154,7 @@ fn all_that_a_person_can_read_is_in_one_file() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("strings.md");
     std::fs::write(&file, &page).unwrap();
     println!("{count} texts in {}", file.display());
-    // An empty list is no clean one.
+    // An empty list would prove nothing.
     for kind in [".rs\n", ".js\n", ".html\n", ".yaml\n"] {
         assert!(count > 1000 && page.contains(kind), "{count} texts, or none of *{}", kind.trim());
     }

@@ -1,6 +1,6 @@
-//! Goal: orders come to the right end through the whole system, whatever the remote services do and whoever is down.
-//! Method: the system in one process and in memory, with the real handlers, adapters, queues and remote services, and
-//! workflows with short times. Faults are switched on until they have been seen, then off; nothing waits for a fixed time.
+//! Goal: orders end correctly in the whole system, whatever the remote services do and whichever part is down. Method:
+//! the system in one process and in memory, with the real handlers, adapters, queues and remote services, and workflows
+//! with short times. Faults are switched on until they have occurred, then off; nothing waits for a fixed time.
 
 use crate::support::{Whole, count, northwind, trip, until, workflow};
 use serde_json::{Value, json};
@@ -29,7 +29,8 @@ async fn start() -> Whole {
     Whole::start(&[trip("trip", TIMEOUT, PATIENT, "")]).await
 }
 
-/// Payment shows a fault to every call until it has shown it often enough; then it is well, and all orders go through.
+/// The payment service answers every call with a fault until it has done so often enough; then it recovers, and all
+/// orders end.
 async fn healed(faults: ServiceFaults, seen: &[Fault]) -> (Whole, Vec<Task>) {
     let whole = start().await;
     whole.fault(Service::Payment, faults);
@@ -64,7 +65,7 @@ async fn orders_submitted_over_http_are_processed() {
     for task in &tasks {
         assert!(task.steps.iter().all(|s| s.state == State::Processed), "{task:#?}");
         let versions: Vec<_> = whole.versions(&task.id).iter().map(|t| t.version).collect();
-        // A save can hold several changes, each with a version of its own.
+        // A save can hold several changes, each with its own version.
         let is_chain = versions.windows(2).all(|pair| pair[0] < pair[1]);
         let ends = (versions.first().copied(), versions.last().copied());
         assert!(
@@ -96,11 +97,12 @@ async fn the_submitter_gets_a_notice_of_every_step_on_its_own_queue() {
     assert_eq!(notices[4]["kind"], "completed");
     assert_eq!(notices[4]["state"], "Processed");
     let steps: BTreeSet<_> = notices.iter().filter_map(|n| n["step"].as_str()).collect();
-    // The notice of the step that ends the order is the one that the order is completed.
+    // The step that ends the order has no separate notice: the notice says that the order is completed.
     assert_eq!(steps, BTreeSet::from(["check-fraud", "charge", "reserve"]), "{notices:?}");
 }
 
-// A3: steps that do not depend on one another run at the same time; a step starts only after all it depends on.
+// A3: steps that do not depend on one another run at the same time; a step starts only after all steps on which it
+// depends.
 #[tokio::test(flavor = "multi_thread")]
 async fn independent_steps_run_side_by_side_and_dependent_ones_wait() {
     let whole = start().await;
@@ -120,14 +122,14 @@ async fn independent_steps_run_side_by_side_and_dependent_ones_wait() {
     }
 }
 
-// A2, A4, B4, E3: what passes by itself is tried again by the agent.
+// A2, A4, B4, E3: the agent retries transient failures.
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_failures_are_retried() {
     let (whole, tasks) = healed(ServiceFaults { transient: 1.0, ..none() }, &[Fault::Unavailable]).await;
     assert!(whole.system.remotes.counts()[&Service::Payment].calls > tasks.len() as u64);
 }
 
-// A4, E3: a throttled call is not repeated before the remote service wants it.
+// A4, E3: a throttled call is not repeated before the time that the remote service names.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_of_a_throttling_service_is_honoured() {
     let (whole, tasks) = healed(ServiceFaults { transient: 1.0, ..none() }, &[Fault::Throttled]).await;
@@ -150,7 +152,7 @@ async fn a_slow_service_is_waited_for() {
     assert!(tasks.iter().all(|task| task.steps[CHARGE].is_done()));
 }
 
-// A4, B4, D3, D4: silence is noticed by the supervisor alone, which counts one failure and gives the step back.
+// A4, B4, D3, D4: only the supervisor notices silence; it counts one failure and makes the step Pending again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_service_costs_one_failure_and_the_order_continues() {
     let (whole, tasks) = healed(ServiceFaults { hang: 1.0, ..none() }, &[Fault::Hang]).await;
@@ -199,7 +201,8 @@ async fn an_outage_opens_the_breaker_and_waiting_counts_no_failure() {
         tasks.iter().any(|task| count(task, Kind::Deferred, CHARGE) > 0).then_some(tasks)
     };
     let tasks = until("an open breaker", is_held_back).await;
-    // Whoever is held back is told what opened it, in the history as in the step, and not what the service said to others.
+    // A step that is held back shows what opened the breaker, in the history as in the step, but not what the service
+    // said to other orders.
     let of_charge = |entry: &&shared::history::Entry| entry.1 == Kind::Deferred && entry.2 == Some(CHARGE as u16);
     let deferral = tasks.iter().flat_map(|task| &task.log).find(of_charge).expect("it was counted");
     let why = deferral.4.as_deref().expect("a deferral says why");
@@ -212,7 +215,7 @@ async fn an_outage_opens_the_breaker_and_waiting_counts_no_failure() {
     }
 }
 
-// A1, A2, D7, G1: a refusal undoes what was done, in reverse, and burns no retry.
+// A1, A2, D7, G1: a refusal undoes what was done, in reverse, and uses no retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permanent_error_undoes_everything_in_reverse() {
     let whole = start().await;
@@ -229,7 +232,7 @@ async fn a_permanent_error_undoes_everything_in_reverse() {
     assert_eq!(whole.events().len(), 0, "nobody has to be told");
 }
 
-// A1, D7, F2: by policy a refusal stops the order, and an operator is told, with the command that resubmits.
+// A1, D7, F2: by policy a refusal stops the order, and an operator is alerted, with the command that resubmits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permanent_error_stops_the_order_and_alerts_where_that_is_the_policy() {
     let whole = Whole::start(&[trip("trip", TIMEOUT, PATIENT, "on_failure = \"error\"")]).await;
@@ -237,7 +240,7 @@ async fn a_permanent_error_stops_the_order_and_alerts_where_that_is_the_policy()
     let ids = whole.submit_many("trip", 2).await;
     let tasks = whole.all_end(&ids, ProcessState::Error).await;
     assert!(tasks.iter().all(|t| t.alert.is_none() && t.steps[RESERVE].is_done() && t.steps[SHIP].attempt == 0));
-    // At least once: a sweep between the save and the send of the scheduler sends it too.
+    // The alert is sent at least once: a sweep between the scheduler's save and its send sends it too.
     let events = whole.events();
     for id in &ids {
         let event = events.iter().find(|e| e.detail.contains(&id.0)).unwrap();
@@ -283,7 +286,7 @@ async fn a_step_of_unknown_outcome_is_undone_too() {
     assert_eq!((counts.applied, counts.undone), (2, 2));
 }
 
-// G2, F2: an undo that fails for good stops the order and alerts; it is never silent.
+// G2, F2: an undo that fails permanently stops the order and causes an alert; it is never silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undo_that_fails_alerts_an_operator() {
     let whole = start().await;
@@ -299,7 +302,7 @@ async fn an_undo_that_fails_alerts_an_operator() {
     assert!(events.iter().all(|e| e.detail.contains("the undo of `charge` failed")), "{events:?}");
 }
 
-// D4, D10: an agent that is down loses no order: the supervisor brings back what passed its CompleteBy.
+// D4, D10: an agent that is down loses no order: the supervisor takes back attempts that passed their CompleteBy.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_supervisor_brings_back_the_orders_of_an_agent_that_is_down() {
     let whole = start().await;
@@ -322,7 +325,7 @@ async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
     let whole = start().await;
     whole.system.pause_agent("scheduler", true);
     let ids = whole.submit_many("trip", 5).await;
-    // Two sweeps look at them in vain.
+    // Two sweeps find them and change nothing.
     for id in &ids {
         let first = whole.task(id).await.due;
         whole.task_once(id, "swept", |t| t.due > first).await;
@@ -335,7 +338,7 @@ async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
     whole.all_end(&ids, ProcessState::Processed).await;
 }
 
-// D10: a Wake, a request and a reply that are lost are made up for by the supervisor.
+// D10: the supervisor makes up for a lost Wake, a lost request and a lost reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_messages_of_every_kind_are_recovered() {
     let whole = start().await;
@@ -349,7 +352,7 @@ async fn lost_messages_of_every_kind_are_recovered() {
     lose("scheduler", 3).await;
     whole.system.pause_agent("scheduler", false);
     lose("agent-payment", 3).await;
-    // From here on the scheduler takes no replies, so that those of the agent are lost.
+    // From here on the scheduler receives no replies, so that those of the agent are lost.
     for id in &ids {
         whole.task_once(id, "charged again", |t| count(t, Kind::Claimed, CHARGE) > 1).await;
     }
@@ -361,7 +364,7 @@ async fn lost_messages_of_every_kind_are_recovered() {
     whole.all_end(&ids, ProcessState::Processed).await;
 }
 
-// B10, E6, I7: an order by message is the order it would be over HTTP; what can never be one is set aside.
+// B10, E6, I7: an order by message is the same order as over HTTP; a message that can never be an order is set aside.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_by_message_end_as_over_http_and_malformed_ones_are_set_aside() {
     let whole = start().await;
@@ -379,7 +382,7 @@ async fn orders_by_message_end_as_over_http_and_malformed_ones_are_set_aside() {
         whole.clients.sqs.send_message().queue_url(&url).message_body(text).send().await.unwrap();
     }
     let plain = json!({"workflow": "trip", "input": {"total_cents": 5}});
-    // The same key over HTTP is the same order, whoever came first.
+    // The same key over HTTP is the same order, whichever came first.
     let ids = [whole.submit("ok-1", &plain).await, whole.submit("ok-2", &plain).await];
     let tasks = whole.ended(&ids).await;
     assert!(tasks.iter().all(|t| t.process_state() == ProcessState::Processed));

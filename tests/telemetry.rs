@@ -1,5 +1,5 @@
-//! Goal: every metric of docs/telemetry.md is emitted, and every metric that is emitted is in it. Method: the whole system in
-//! memory, with faults until each metric has been counted; what `GET /metrics` says of it.
+//! Goal: every metric of docs/telemetry.md is emitted, and every metric that is emitted is in it. Method: the whole
+//! system in memory, with faults until each metric has been counted; then `GET /metrics` is compared with the page.
 
 use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ async fn scrape(whole: &Whole) -> BTreeMap<String, f64> {
     samples
 }
 
-/// What a metric's own sample is called: of a histogram, how many there were.
+/// The name of a metric's sample; for a histogram, of its count.
 fn sample(name: &str, kind: Kind) -> String {
     match kind {
         Kind::Counter => format!("stepwarden_{name}_total"),
@@ -57,7 +57,7 @@ async fn every_metric_is_emitted() {
                        "attempt": 1, "outcome": "done", "output": {}});
     let url = whole.config().queue_url("replies");
     whole.clients.sqs.send_message().queue_url(url).message_body(reply.to_string()).send().await.unwrap();
-    // Another system, whose callers have a rate: what is counted is counted for the process.
+    // Another system, whose callers have a rate limit; metrics are counted for the whole process.
     let bounded =
         Whole::start_for(&[trip("trip", "1s", 3, "")], access::Options { rate: 1, ..Default::default() }).await;
     until("an order is refused", async || {
@@ -74,7 +74,7 @@ async fn every_metric_is_emitted() {
     .await;
 }
 
-// Metrics: the page lists what there is, as it is.
+// Metrics: the page lists exactly the metrics of the code.
 #[test]
 fn the_page_lists_the_metrics_that_there_are() {
     let page = include_str!("../docs/telemetry.md");

@@ -1,10 +1,10 @@
-//! Goal: what an earlier version wrote is understood after an upgrade, with orders in flight. Method: items and messages that
-//! were recorded from that version's own binaries (`tests/lambda/record.py`) are put into tables and queues as they are, and
-//! the present functions go on from there, at the time of the recording.
+//! Goal: after an upgrade with orders in flight, what an earlier version wrote is understood. Method: items and
+//! messages that were recorded from that version's binaries (`tests/lambda/record.py`) are put into tables and queues
+//! unchanged, and the current functions continue from there, at the time of the recording.
 //!
-//! `tests/data/recorded/first` is of 2026-11-21, before replies had a queue of their own: its agents replied to `scheduler`.
-//! `second` is of the same day, with that queue, and of an urgent order.
-//! Recorded files are never changed; a later version adds a folder and a line in [`VERSIONS`].
+//! `tests/data/recorded/first` is of 2026-11-21, before replies had a separate queue: its agents replied to
+//! `scheduler`. `second` is of the same day, with that queue and with an urgent order. Recorded files are never
+//! changed; a later version adds a folder and a line in [`VERSIONS`].
 
 use agent::{Agent, AgentError, Call, Runtime};
 use aws_lambda_events::event::sqs::SqsEvent;
@@ -25,7 +25,7 @@ use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, engine, item, schema
 use stepwarden_embedded::Endpoints;
 use supervisor::Settings;
 
-/// Folders of recordings, and the queue that version's agents reply to.
+/// Folders of recordings, and the queue to which that version's agents reply.
 const VERSIONS: [(&str, &str); 2] = [("first", queue::SCHEDULER), ("second", queue::REPLIES)];
 
 fn recorded(version: &str, name: &str) -> Value {
@@ -53,7 +53,7 @@ fn batch(queue: &str, body: &Value) -> SqsEvent {
     .unwrap()
 }
 
-/// The present functions over the recorded items, at a time of the recording.
+/// The current functions over the recorded items, at a time of the recording.
 struct Upgraded {
     version: &'static str,
     replies: &'static str,
@@ -65,7 +65,7 @@ struct Upgraded {
 }
 
 impl Upgraded {
-    /// After the upgrade with `task` as its record stood.
+    /// The state after the upgrade, with `task` as the stored record.
     async fn with((version, replies): (&'static str, &'static str), task: &str) -> Self {
         let endpoints = Endpoints::open(&Default::default()).unwrap();
         let clients = Clients::embedded(endpoints.http_client());
@@ -107,7 +107,7 @@ impl Upgraded {
         scheduler::handler(&self.engine, batch(queue, message)).await
     }
 
-    /// Gives the scheduler one message; nothing may be left over.
+    /// Delivers one message to the scheduler, which must not fail.
     async fn schedule(&self, queue: &str, message: &Value) {
         let response = self.try_schedule(queue, message).await;
         assert_eq!(response, stepwarden_aws::batch::Response::default());
@@ -127,7 +127,7 @@ impl Upgraded {
     }
 }
 
-/// Every field that was written is still read and means the same: it is there again when it is written once more.
+/// Every field that was written is still read and means the same: it is there when the record is written again.
 #[test]
 fn recorded_messages_are_read_and_written_as_they_were() {
     fn again<T: serde::de::DeserializeOwned + serde::Serialize>(version: &str, name: &str) {
@@ -182,7 +182,7 @@ async fn a_recorded_wake_starts_a_recorded_order() {
         assert_eq!(upgraded.task().await.process_state(), ProcessState::Processing);
         for (agent, step) in [("inventory", "reserve"), ("fraud", "check-fraud")] {
             let sent = upgraded.take(&queue::agent(agent)).await;
-            // The agents of that version may still be running: all they knew in a request is there.
+            // The agents of that version may still be running: every field of a request that they knew is there.
             let (sent, known) = (sent[0].as_object().unwrap(), upgraded.recorded(&format!("request-{step}")));
             for (field, value) in known.as_object().unwrap() {
                 assert!(field == "complete_by" || sent.get(field) == Some(value), "{step}: `{field}`");
@@ -232,7 +232,7 @@ async fn a_recorded_request_is_done_and_its_reply_counts() {
         let response = agent::handler(&runtime, &messenger, batch("agent-inventory", &request)).await;
         assert_eq!(response, stepwarden_aws::batch::Response::default());
         let replies = upgraded.take(queue::REPLIES).await;
-        // A scheduler of that version reads it too: nothing it needs is missing.
+        // A scheduler of that version reads the reply too: no field that it needs is missing.
         let known = upgraded.recorded("reply-reserve");
         assert!(known.as_object().unwrap().keys().all(|field| replies[0].get(field).is_some()), "{replies:?}");
         assert_eq!(serde_json::from_value::<Reply>(replies[0].clone()).unwrap().attempt, 1);
@@ -241,7 +241,7 @@ async fn a_recorded_request_is_done_and_its_reply_counts() {
     }
 }
 
-// Nobody replies after the upgrade: the supervisor finds the recorded task in the due index and gives its steps back.
+// No agent replies after the upgrade: the supervisor finds the recorded task in the due index and takes its steps back.
 #[tokio::test]
 async fn a_recorded_order_whose_messages_are_lost_is_recovered() {
     for version in VERSIONS {
@@ -267,7 +267,7 @@ fn changed(item: &item::Item, change: impl FnOnce(&mut Value)) -> item::Item {
     item
 }
 
-/// The recorded task as a later version might have written it, and what of that this one does not know.
+/// The recorded task as a later version might have written it, and what this version does not know of it.
 fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)> {
     let mut beside = recorded.clone();
     beside.insert("children".into(), AttributeValue::N("3".into()));
@@ -282,8 +282,8 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     ]
 }
 
-// Rolled back, this version meets records of the next one. A save would drop what it does not know, so it says so and leaves the
-// record alone, and nothing else waits for that.
+// After a roll back this version finds records of the next one. A save would drop the fields that it does not know, so
+// it reports them and leaves the record alone. Nothing else waits for that record.
 #[tokio::test]
 async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
     let (version, replies) = VERSIONS[1];
@@ -297,13 +297,13 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
         assert!(error.contains(unknown) && error.contains("newer version"), "{unknown}: {error}");
 
-        // Its messages are set aside, with the reason, for the version that knows it.
+        // Its messages are set aside, with the reason, for the version that knows the fields.
         let reply = upgraded.recorded("reply-reserve");
         upgraded.try_schedule(queue::REPLIES, &reply).await;
         let aside = upgraded.take(queue::SET_ASIDE).await;
         assert_eq!(aside.len(), 1, "{unknown}");
         assert_eq!(serde_json::from_str::<Value>(aside[0]["body"].as_str().unwrap()).unwrap(), reply, "{unknown}");
-        // The sweep goes on to the next one.
+        // The sweep continues with the next order.
         let mut neighbour = recorded_task.clone();
         neighbour.insert("pk".into(), AttributeValue::S("ord_00000000000000000000000000".into()));
         state(&neighbour).send().await.unwrap();
@@ -317,11 +317,11 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         for column in ["task", "version", "stamp", "children"] {
             assert_eq!(now.get(column), then.get(column), "{unknown}: `{column}`");
         }
-        // It is not at the head of the index any more, and says why where an operator looks.
+        // The record is no longer at the head of the index, and the reason is shown where an operator looks.
         assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, 0, "{unknown}");
         let why = now["aside"].as_s().unwrap();
         assert!(why.contains(unknown) && why.contains("newer version"), "{unknown}: {why}");
-        // The version that knows it is back: what was noted beside it keeps nobody from reading it.
+        // The newer version is back: the note beside the record does not keep it from reading the record.
         let mut known = now;
         known.insert("task".into(), recorded_task["task"].clone());
         known.remove("children");
@@ -330,7 +330,7 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
     }
 }
 
-// Damage is told apart: to deploy another version would not help.
+// Damage is distinguished from a newer version, because deploying another version would not help.
 #[tokio::test]
 async fn a_damaged_record_is_not_taken_for_one_of_a_later_version() {
     let recorded_task = to_item(&recorded(VERSIONS[1].0, "task-claimed"));
@@ -372,7 +372,7 @@ async fn a_damaged_record_is_not_taken_for_one_of_a_later_version() {
     }
 }
 
-// The same for a definition: with a rule left out it would run another workflow than the one that was submitted.
+// The same for a definition: with a rule left out, the order would run under another workflow than the submitted one.
 #[tokio::test]
 async fn a_definition_of_a_later_version_is_refused_in_words() {
     let upgraded = Upgraded::with(VERSIONS[1], "task-claimed").await;
@@ -399,7 +399,7 @@ async fn a_definition_of_a_later_version_is_refused_in_words() {
     }
 }
 
-/// What the version before this one knows in a record, by its place: the task itself, a step, an alert.
+/// Fields of a record that the previous version knows, by their place: the task itself, a step, an alert.
 const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
     (
         "task",
@@ -408,8 +408,8 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
     ("step", &["state", "nb", "by", "cb", "a", "p", "f", "uf", "x", "c", "s", "o", "e", "i"]),
     ("alert", &["v", "s", "r"]),
 ];
-/// What it does not know and drops with its next save, and why that does no harm. A field that cannot be given a reason here has
-/// to wait for the version after this one.
+/// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
+/// which there is no reason must wait for the version after this one.
 const DROPPED_BEFORE: [(&str, &str, &str); 4] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
@@ -422,7 +422,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// A task with everything in it that a task can have. A field that is added is added here, and so is looked at below.
+/// A task with every field that a task can have. A new field is added here, and so is checked below.
 fn with_everything() -> Task {
     let claimed = item::to_task(&to_item(&recorded(VERSIONS[1].0, "task-claimed"))).unwrap();
     let time = Some(claimed.created_at);
@@ -472,8 +472,8 @@ fn with_everything() -> Task {
     }
 }
 
-// The other way: after a roll-back the version before this one saves today's records. It drops what it does not know, so whatever
-// it does not know has a reason why that does no harm.
+// The opposite direction: after a roll back the previous version saves today's records. It drops the fields that it
+// does not know, so each of them has a reason why that does no harm.
 #[test]
 fn fields_that_the_previous_version_drops_do_no_harm() {
     let task = serde_json::to_value(with_everything()).unwrap();

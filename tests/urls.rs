@@ -1,5 +1,5 @@
-//! Goal: an order whose steps are only URLs ends as any other does, under the faults of the services behind them. Method: the
-//! whole system in one process, and sample remote services that only the workflow file knows of.
+//! Goal: an order whose steps are all URLs ends like any other, under faults of the services behind them. Method: the
+//! whole system in one process, and sample remote services that only the workflow file names.
 
 use crate::support::{Whole, count, trip};
 use serde_json::json;

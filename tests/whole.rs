@@ -1,5 +1,5 @@
-//! Tests over more than one package, in one program, because each program of its own is linked with the whole system.
-//! `cargo test -p stepwarden-tests --test whole api::` runs those of `api.rs`.
+//! Tests over more than one package, in one program, because each separate program would be linked with the whole
+//! system. `cargo test -p stepwarden-tests --test whole api::` runs those of `api.rs`.
 
 mod alerts;
 mod api;

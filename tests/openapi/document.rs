@@ -1,5 +1,5 @@
-//! The OpenAPI document: what each route takes and answers is written here once, the shapes come from the types that the
-//! functions read and write, the refusals from the list of codes.
+//! The OpenAPI document. What each route accepts and answers is written here once; the shapes come from the types that
+//! the functions read and write, and the refusals from the list of codes.
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
@@ -20,7 +20,7 @@ pub struct Route {
     pub path: String,
     id: String,
     tag: &'static str,
-    /// The scope that its token needs; `None` for what a browser may open without one.
+    /// The scope that the token needs; `None` if a browser may open the route without a token.
     pub scope: Option<String>,
     summary: String,
     description: String,
@@ -28,7 +28,7 @@ pub struct Route {
     /// Schema of the body, and an example.
     body: Option<(Value, Value)>,
     answers: Vec<Answer>,
-    /// The codes it may refuse with.
+    /// The codes of its refusals.
     pub codes: Vec<&'static str>,
 }
 
@@ -100,7 +100,7 @@ impl Route {
         self
     }
 
-    /// The last answer has a header more.
+    /// Adds a header to the last answer.
     fn with(mut self, header: &'static str) -> Self {
         self.answers.last_mut().expect("an answer").3.push(header);
         self
@@ -126,7 +126,7 @@ pub fn routes() -> Vec<Route> {
     let text = || json!({"type": "string", "minLength": 1, "maxLength": 80});
     let time = || json!({"type": "string", "format": "date-time"});
     let state = || json!({"type": "string", "enum": operator::state_names()});
-    // A parameter without a value is as good as none.
+    // A parameter without a value is ignored.
     let query = |name: &str, words: &str, schema: Value| {
         let mut one = parameter("query", name, words, schema);
         one["allowEmptyValue"] = json!(true);
@@ -354,7 +354,7 @@ fn inner(mut schema: Value) -> Value {
     schema
 }
 
-/// A field that may be left out has no default that says so; and where `null` is a type it is a value, too.
+/// Removes the default `null` of optional fields, and adds `null` to the values where it is a type.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(all) => {
@@ -396,7 +396,7 @@ fn act_schema(name: &str) -> Value {
     schema
 }
 
-/// A submission for the workflow `order`, whose input is known here, or for another one.
+/// A submission for the workflow `order`, whose input has a schema, or for any other workflow.
 fn submission() -> Value {
     let all = at_home(schema::<submit::submission::Submission>());
     let (mut order, mut other) = (all.clone(), all);
@@ -410,7 +410,7 @@ fn submission() -> Value {
     json!({"oneOf": [order, other]})
 }
 
-/// `input` is for `resubmit` and `output` for `mark-done` only, and the filter has to say something.
+/// `input` is only for `resubmit` and `output` only for `mark-done`, and the filter must have a condition.
 fn bulk_schema() -> Value {
     let all = at_home(schema::<bulk::Bulk>());
     let shape = |acts: Value, stray: &[&str]| {
@@ -429,7 +429,7 @@ fn bulk_schema() -> Value {
     ]})
 }
 
-/// References of a schema that stands alone, as they are within the document.
+/// Rewrites the references of a separate schema for use within the document.
 fn at_home(schema: Value) -> Value {
     serde_json::from_str(&schema.to_string().replace("#/$defs/", "#/components/schemas/")).expect("it was JSON")
 }
@@ -467,7 +467,7 @@ fn schemas() -> Value {
         let before = all.insert(name.clone(), schema.clone());
         assert!(before.is_none_or(|before| before == schema), "`{name}` has two shapes; rename one of them");
     }
-    // A filter that says nothing is refused.
+    // A filter without a condition is refused.
     let says = |name: &String| json!({"required": [name], "properties": {name: {"not": {"type": "null"}}}});
     let names = all["Filter"]["properties"].as_object().expect("properties").keys().map(says).collect::<Vec<_>>();
     all["Filter"]["anyOf"] = json!(names);
@@ -534,7 +534,7 @@ fn refusal(status: u16, codes: &[&str]) -> Value {
         "content": {"application/problem+json": {"schema": reference("Problem"), "examples": examples}}})
 }
 
-/// What each of these codes looks like.
+/// An example of each of these codes.
 fn refusals(is_used: impl Fn(&str) -> bool) -> Value {
     let one = |&(code, status, title): &(&str, u16, &str)| {
         let value = json!({"type": format!("/problems/{code}"), "title": title, "status": status, "code": code,
@@ -551,7 +551,7 @@ pub fn document() -> Value {
         let path = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
         path[route.method] = operation(&route);
     }
-    // What nothing refers to is left out.
+    // Schemas without a reference are left out.
     let text = Value::Object(paths.clone()).to_string();
     let is_used = |text: &str, kind: &str, code: &str| text.contains(&format!("\"#/components/{kind}/{code}\""));
     let responses = CODES.iter().filter(|(code, ..)| is_used(&text, "responses", code));
@@ -632,7 +632,7 @@ fn operation(route: &Route) -> Value {
     }
     let mut operation =
         json!({"operationId": route.id, "tags": [route.tag], "summary": route.summary, "responses": responses});
-    // Scopes have a place of their own only in schemes of OAuth 2.0 and OpenID Connect.
+    // Only schemes of OAuth 2.0 and OpenID Connect have a field for scopes.
     let needs = match &route.scope {
         Some(scope) => format!("The token needs the scope `{scope}`."),
         None => "It needs no token.".to_owned(),

@@ -1,4 +1,4 @@
-//! What the tests of the whole share: short workflows, the whole system in memory, and bounded waits.
+//! Shared by the tests of the whole system: short workflows, the system in memory, and bounded waits.
 
 pub mod page;
 pub mod world;
@@ -21,12 +21,12 @@ use stepwarden_aws::{Clients, Config};
 use stepwarden_embedded::{Durability, Event};
 use stepwarden_remotes::{Expected, Fault, Service, ServiceFaults};
 
-/// No condition takes longer than this to come true, on any machine; a test that fails waits as long.
+/// A condition becomes true within this time on any machine; a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at a condition.
+/// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The agent that programs outside of the system serve: whoever takes its requests from their queue.
+/// The external agent, whose requests the test receives from the queue.
 pub const EXTERNAL: &str = "gift-wrap";
 
 /// 830 real orders, one JSON object a line.
@@ -105,7 +105,7 @@ pub fn http(token: &str) -> reqwest::Client {
     reqwest::Client::builder().default_headers(headers).build().unwrap()
 }
 
-/// Waits until `look` sees what it looks for.
+/// Waits until `look` returns something.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -131,12 +131,12 @@ impl Whole {
         Self::start_with(workflows, Layout::new(), BTreeMap::new()).await
     }
 
-    /// The same, with agents that have several pools, and remote services that are elsewhere.
+    /// Starts a system with agents that have several pools, and with remote services elsewhere.
     pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
         Self::start_whole(workflows, pools, urls, access::Options::default()).await
     }
 
-    /// The same, with more tokens.
+    /// Starts a system with more tokens.
     pub async fn start_for(workflows: &[String], access: access::Options) -> Self {
         Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access).await
     }
@@ -172,7 +172,7 @@ impl Whole {
         Self { system, clients, http, versions }
     }
 
-    /// Submits over HTTP; the order's id.
+    /// Submits over HTTP and returns the order's id.
     pub async fn submit(&self, key: &str, body: &Value) -> Id {
         let request = self.http.post(format!("{}/orders", self.system.url)).header("idempotency-key", key);
         let answer = request.json(body).send().await.unwrap();
@@ -207,7 +207,7 @@ impl Whole {
         until(&format!("{id}: {what}"), async || Some(self.task(id).await).filter(|task| wanted(task))).await
     }
 
-    /// All of them, once they have ended and owe nothing.
+    /// The tasks of these orders, once they have ended and owe nothing.
     pub async fn ended(&self, ids: &[Id]) -> Vec<Task> {
         let mut tasks = Vec::new();
         for id in ids {
@@ -217,7 +217,8 @@ impl Whole {
         tasks
     }
 
-    /// The ends of all of them: each in `state`, the remote services hold what they should, and no message was set aside.
+    /// Waits until all orders have ended in `state`, and checks that the remote services hold the right effects and
+    /// that no message was set aside.
     pub async fn all_end(&self, ids: &[Id], state: ProcessState) -> Vec<Task> {
         let tasks = self.ended(ids).await;
         for task in &tasks {
@@ -228,7 +229,7 @@ impl Whole {
         tasks
     }
 
-    /// Every effect once, or once and undone, or not at all, as the tasks say.
+    /// Checks that every effect was applied once, or once and undone, or not at all, as the tasks say.
     pub fn ledger_is_clean(&self, tasks: &[Task]) {
         let report = self.system.remotes.check(tasks.iter().map(|t| (t.id.0.clone(), expected(t)))).unwrap();
         assert!(report.is_clean(), "{report}");
@@ -261,7 +262,7 @@ impl Whole {
         queued(self.system.endpoints.as_ref().unwrap(), name)
     }
 
-    /// Messages set aside or given up by the platform.
+    /// Messages set aside and dead letters.
     pub fn set_aside(&self) -> usize {
         let stats = self.system.endpoints.as_ref().unwrap().queue_stats();
         stats.iter().filter(|q| q.name.ends_with("-dead") || q.name.ends_with("set-aside")).map(|q| q.visible).sum()
@@ -286,7 +287,7 @@ pub fn queued(endpoints: &stepwarden_embedded::Endpoints, name: &str) -> usize {
     queue.visible + queue.in_flight + queue.delayed
 }
 
-/// What a task of the shape of [`trip`] leaves behind at the remote services.
+/// The effects that a task of the shape of [`trip`] leaves at the remote services.
 pub fn expected(task: &Task) -> Expected {
     match task.process_state() {
         ProcessState::Processed => Expected::Applied(Service::ALL.to_vec()),

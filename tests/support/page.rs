@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Holds the part of `docs/NAME` after the mark `<!-- MARK -->` to `table`; with `UPDATE=1`, writes it.
+/// Compares the part of `docs/NAME` after the mark `<!-- MARK -->` with `table`; with `UPDATE=1`, writes it.
 pub fn hold(name: &str, mark: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
     let mut page = std::fs::read_to_string(&path).unwrap();

@@ -19,7 +19,7 @@ use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
 
-/// Queues whose messages move an order on.
+/// Queues whose messages advance an order.
 pub const QUEUES: [&str; 19] = [
     "submissions",
     "scheduler",
@@ -52,7 +52,8 @@ pub struct World {
     pub remotes: Remotes,
     /// Added to the clock by all engines and agents of this world.
     offset_ms: Arc<AtomicI64>,
-    /// The clock goes on from there with tokio's: like that of the endpoints, and in virtual time where a test pauses it.
+    /// From here the clock moves with tokio's clock, like that of the endpoints, and in virtual time if a test pauses
+    /// it.
     started: (Timestamp, tokio::time::Instant),
 }
 
@@ -62,7 +63,7 @@ impl World {
         Self::start_with(workflows, observer, SignedDuration::from_secs(30)).await
     }
 
-    /// The same, with another `OVERLOAD_AGE_MS`.
+    /// A world with another `OVERLOAD_AGE_MS`.
     pub async fn start_with(workflows: &[String], observer: Option<Observer>, overload_age: SignedDuration) -> Self {
         let endpoints = Endpoints::open(&stepwarden_embedded::Options::default()).unwrap();
         let clients = Clients::embedded(endpoints.http_client());
@@ -155,14 +156,15 @@ impl World {
         messages.into_iter().map(|m| (text(m.message_id), text(m.receipt_handle), text(m.body))).collect()
     }
 
-    /// Up to ten messages of a queue, with what Lambda tells of each.
+    /// Up to ten messages of a queue, with the attributes that Lambda passes.
     pub async fn receive_whole(&self, queue: &str) -> Vec<Message> {
         let receive = self.clients.sqs.receive_message().queue_url(self.url(queue)).max_number_of_messages(10);
         let receive = receive.message_system_attribute_names(MessageSystemAttributeName::All);
         receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default()
     }
 
-    /// Hands one batch of a queue to its function; false if there was none. What failed is visible again at once.
+    /// Delivers one batch of a queue to its function; false if there was none. Failed messages are visible again at
+    /// once.
     pub async fn deliver(&self, queue: &str, engine: &Engine) -> bool {
         let messages = self.receive_whole(queue).await;
         if messages.is_empty() {
@@ -173,7 +175,7 @@ impl World {
             let (id, receipt) = (message.message_id().unwrap(), message.receipt_handle().unwrap());
             let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == id);
             let (sqs, url) = (&self.clients.sqs, self.url(queue));
-            // A fault of the endpoint may meet these calls too: the message then comes again, as in life.
+            // A fault of the endpoint may affect these calls too: the message is then redelivered, as on AWS.
             if failed {
                 let change = sqs.change_message_visibility().queue_url(url).receipt_handle(receipt);
                 let _ = change.visibility_timeout(0).send().await;
@@ -204,7 +206,7 @@ impl World {
         }
     }
 
-    /// Injects faults. The hook is told the number of the call, from 0, among those of `operation`.
+    /// Injects faults. The hook gets the number of the call, from 0, among those of `operation`.
     pub fn faults(&self, operation: &'static str, fault: impl Fn(u64, &str) -> Option<Fault> + Send + Sync + 'static) {
         let calls = std::sync::atomic::AtomicU64::new(0);
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
@@ -237,14 +239,14 @@ fn clock(started: (Timestamp, tokio::time::Instant), offset_ms: &Arc<AtomicI64>)
     })
 }
 
-/// A batch as Lambda hands it over: message ids and bodies.
+/// A batch as Lambda passes it: message ids and bodies.
 pub fn event(queue: &str, messages: &[(&str, &str)]) -> SqsEvent {
     let message =
         |(id, body): &(&str, &str)| Message::builder().message_id(*id).receipt_handle("r").body(*body).build();
     whole_event(queue, &messages.iter().map(message).collect::<Vec<_>>())
 }
 
-/// The same, with the attributes of each message.
+/// A batch with the attributes of each message.
 pub fn whole_event(queue: &str, messages: &[Message]) -> SqsEvent {
     let records: Vec<_> = messages
         .iter()

@@ -15,7 +15,7 @@ async fn acquire<S: LeaseStore>(store: &S, holder: &str, now_s: i64) -> Option<L
 /// All that a [`LeaseStore`] promises, in the order of a lease's life.
 pub async fn suite<S: LeaseStore>(store: &S) {
     let secs = |s: i64| at(s * 1000);
-    // I2: no record at first, and none is made by reading.
+    // I2: there is no record at first, and reading creates none.
     assert_eq!(store.read("sweep").await.unwrap(), None);
 
     // I1: one holder at a time; the other contender stands by until the life and the skew are over.
@@ -43,12 +43,13 @@ pub async fn suite<S: LeaseStore>(store: &S) {
     let late = Lease::take(seen.as_ref(), "sweep", "c", secs(21), LIFE, SKEW).unwrap();
     assert_eq!(store.put(late, seen.as_ref()).await.unwrap(), None);
 
-    // I3: what is lost cannot be renewed, and giving it back changes nothing.
+    // I3: a lost lease cannot be renewed, and releasing it changes nothing.
     assert_eq!(store.renew(&again, secs(22), LIFE).await.unwrap(), None);
     store.release(&again).await.unwrap();
     assert_eq!(store.read("sweep").await.unwrap(), Some(b.clone()));
 
-    // I2: once given back, even by a holder that missed the last renewal, it is free at once; the token keeps rising.
+    // I2: once released, even by a holder that missed the last renewal, the lease is free at once; the token keeps
+    // rising.
     store.renew(&b, secs(22), LIFE).await.unwrap().unwrap();
     store.release(&b).await.unwrap();
     let free = store.read("sweep").await.unwrap().unwrap();
@@ -56,7 +57,7 @@ pub async fn suite<S: LeaseStore>(store: &S) {
     let c = acquire(store, "c", 22).await.unwrap();
     assert_eq!((c.token, c.holder.as_str()), (3, "c"));
 
-    // Leases of other names are others.
+    // Leases with other names are independent.
     assert_eq!(store.acquire("other", "d", secs(0), LIFE, SKEW).await.unwrap().unwrap().token, 1);
     replacing(store).await;
     finer_clocks(store).await;
@@ -85,13 +86,13 @@ async fn replacing<S: LeaseStore>(store: &S) {
     for other in [lease("b", 1, 10), lease("a", 2, 10), lease("a", 1, 11)] {
         assert!(!store.replace(&lease("c", 3, 20), Some(&other)).await.unwrap(), "{other:?}");
     }
-    // A holder that gave it back is the empty text, which DynamoDB takes in what is no key.
+    // A released lease has the empty text as its holder, which DynamoDB accepts in an attribute that is no key.
     let free = first.released();
     assert!(store.replace(&free, Some(&first)).await.unwrap());
     assert_eq!(store.read("replaced").await.unwrap(), Some(free));
 }
 
-/// A clock may count finer than the record does: a holder still knows its own lease again.
+/// A clock may be finer than the record: a holder still recognises its own lease.
 async fn finer_clocks<S: LeaseStore>(store: &S) {
     let now = at(0) + SignedDuration::from_nanos(123_456);
     let taken = store.acquire("finer", "a", now, LIFE, SKEW).await.unwrap().unwrap();

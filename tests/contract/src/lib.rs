@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// An index lags, and a queue hands out what it has when it likes: nothing takes longer than this.
+/// An index lags, and a queue delivers messages at any time: neither takes longer than this.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Looks until there is something to see.
+/// Repeats `look` until it returns something.
 ///
 /// # Panics
 /// After [`PATIENCE`].
@@ -60,7 +60,8 @@ pub fn workflow() -> Workflow {
     parse("contract.toml", text, Known { agents: &["payment"], inputs: &[] }).expect("a valid file")
 }
 
-/// An order and its task in this part of the due index. What SQS, DynamoDB and JSON might each spoil is in the input.
+/// An order and its task in this part of the due index. The input contains everything that SQS, DynamoDB or JSON might
+/// damage.
 #[must_use]
 pub fn pair(name: &str, shard: u16) -> (Order, Task) {
     let id = Id(format!("ord_{name}"));
@@ -83,7 +84,7 @@ pub fn pair(name: &str, shard: u16) -> (Order, Task) {
     (order, Task::new(submission, &workflow(), at(0)))
 }
 
-/// A submission of the tenant `acme`, with nothing else to say.
+/// A minimal submission of the tenant `acme`.
 #[must_use]
 pub fn submission(id: Id) -> Submission {
     let (tenant, priority) = ("acme".into(), Priority::Normal);

@@ -24,13 +24,14 @@ pub struct Tables {
     pub workflows: BTreeMap<Hash, Workflow>,
     /// The leases.
     pub leases: BTreeMap<String, Lease>,
-    /// How agents and queues stand.
+    /// The state of agents and queues.
     pub agents: Agents,
 }
 
-/// What stands between a store and its users: a network that takes time and fails, or a list of what was asked.
+/// What is between a store and its users: a network that takes time and fails, or a list of the calls.
 pub trait Between: Send + Sync {
-    /// A call is made, by the name of its method, about these orders. An error is its answer, and nothing is done.
+    /// A call of the method with this name, about these orders. If it returns an error, the call fails and nothing is
+    /// done.
     fn call(&self, _method: &'static str, _orders: &[&Id]) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
     }
@@ -38,21 +39,21 @@ pub trait Between: Send + Sync {
     /// A page of the due index is read, with at most this many rows.
     fn page(&self, _limit: u32) {}
 
-    /// One of several records that are read together; an error is what is said of it.
+    /// One of several records that are read together; an error is the answer for this record.
     fn each(&self, _order: &Id) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What a save answers that came to `saved`.
+    /// The answer of a save whose outcome was `saved`.
     fn saved(&self, _task: &Task, saved: Saved) -> Result<Saved, Error> {
         Ok(saved)
     }
 }
 
-/// Why a call for many has no error of its own.
+/// Why a call for many records has no single error.
 const ONE_BY_ONE: &str = "records that are read together are refused one by one";
 
-/// Nothing: each call is done at once.
+/// Nothing is between: each call is done at once.
 #[derive(Debug, Default)]
 pub struct Open;
 
@@ -61,7 +62,7 @@ impl Between for Open {}
 /// A store that answers at once and keeps nothing beyond its own life.
 pub type MemoryStore = Behind<Open>;
 
-/// Such a store behind something else.
+/// A store in memory behind something else.
 #[derive(Debug, Default)]
 pub struct Behind<B> {
     tables: Mutex<Tables>,
@@ -77,7 +78,7 @@ impl<B> Deref for Behind<B> {
 }
 
 impl<B> Behind<B> {
-    /// All of it, until the guard is dropped.
+    /// Locks the stored records until the guard is dropped.
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +101,7 @@ impl<B> Behind<B> {
     }
 }
 
-/// A page of what is in an index under its key there. A full page has a cursor even if nothing follows, as with DynamoDB.
+/// A page of an index. A full page has a cursor even if nothing follows, as with DynamoDB.
 pub fn page(mut rows: Vec<(Timestamp, Id)>, limit: u32, cursor: Option<&str>) -> DuePage {
     let key = |(at, id): &(Timestamp, Id)| format!("{:020}/{id}", at.as_millisecond());
     rows.sort();

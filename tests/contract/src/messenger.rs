@@ -1,4 +1,4 @@
-//! What every messenger must answer, and what must come out of its queues.
+//! What every messenger must answer, and what must arrive in its queues.
 
 use crate::{PATIENCE, at, pair};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest message that a queue has to take, in bytes: below SQS's 1 MiB, with room for what is around it.
+/// The longest message that a queue must accept, in bytes: below SQS's 1 MiB, with room for its attributes.
 pub const LARGE: usize = 900 * 1024;
 
 /// A messenger, and the queues it sends to: of the agents `inventory` and `payment`, of which the latter has the pools
@@ -23,11 +23,11 @@ pub const LARGE: usize = 900 * 1024;
 pub trait Place {
     /// Name of the submitter's queue.
     const REPLY_QUEUE: &'static str;
-    /// What sends.
+    /// The type of the messenger.
     type Messenger: Messenger;
     /// The messenger.
     fn messenger(&self) -> &Self::Messenger;
-    /// Takes messages off a queue: their bodies, in any order; waits a little where there are none.
+    /// Receives and deletes messages of a queue: their bodies, in any order. Waits a little if there are none.
     fn receive(&self, queue: &str) -> impl Future<Output = Vec<Value>> + Send;
 }
 
@@ -42,7 +42,7 @@ pub async fn suite<P: Place>(place: &P) {
     near_the_limit(place).await;
 }
 
-/// `count` messages of a queue, taken off it.
+/// `count` messages of a queue, received and deleted.
 ///
 /// # Panics
 /// If they do not come, or others do.
@@ -122,7 +122,7 @@ fn notice(queue: &str) -> Notice {
     }
 }
 
-/// Every effect reaches the queue it is for, as it was sent.
+/// Every effect reaches its queue unchanged.
 async fn every_effect<P: Place>(place: &P) {
     let reply = Reply {
         task_id: Id("ord_r".into()),
@@ -178,8 +178,8 @@ async fn every_effect<P: Place>(place: &P) {
     assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
 }
 
-/// Whatever an order, an answer or a person says reaches the queue as it was said: SQS takes the characters of XML 1.0 only
-/// (AWS, "SendMessage").
+/// Any text of an order, an answer or a person reaches the queue unchanged, although SQS accepts only the characters of
+/// XML 1.0 (AWS, "SendMessage").
 async fn every_character<P: Place>(place: &P) {
     let all: String =
         (0..0x2f).chain(0x7f..0xa0).chain(0xfdd0..0xfdf0).chain(0xfff0..0x1_0000).filter_map(char::from_u32).collect();
@@ -251,19 +251,19 @@ async fn more_than_a_batch<P: Place>(place: &P) {
     assert_eq!(ids, wanted);
 }
 
-/// A delayed Wake comes later, and not before.
+/// A delayed Wake arrives after its delay, and not before.
 async fn delays<P: Place>(place: &P) {
     let begin = Instant::now();
     send_all(place, vec![wake(1, 1_500)]).await;
     take(place, queues::SCHEDULER, 1).await;
-    // SQS takes whole seconds, and a wait is never shortened. Endpoints that count by the wall clock's seconds may be early
-    // by a part of one.
+    // SQS accepts whole seconds, and a wait is never shortened. Endpoints that count in seconds of the wall clock may
+    // be early by less than a second.
     let took = begin.elapsed();
     assert!(took > Duration::from_millis(1_000), "after {took:?}");
     assert!(took < PATIENCE, "after {took:?}");
 }
 
-/// One answer for each, in order: what cannot be sent takes no neighbour along.
+/// One answer for each message, in order: a message that cannot be sent fails alone.
 async fn what_cannot_be_sent<P: Place>(place: &P) {
     let effects = vec![
         sent(request(0, "payment", "tenant")),
@@ -281,7 +281,7 @@ async fn what_cannot_be_sent<P: Place>(place: &P) {
     take(place, &queues::agent("inventory"), 1).await;
 }
 
-/// SQS takes 1 MiB since August 2025 ("message quotas"); what is below it must not be refused on the way.
+/// SQS accepts 1 MiB since August 2025 ("message quotas"), so a smaller message must not be refused.
 async fn near_the_limit<P: Place>(place: &P) {
     let large = Request { input: json!("x".repeat(LARGE)), ..request(1, "payment", "tenant") };
     send_all(place, vec![sent(large.clone())]).await;

@@ -12,7 +12,7 @@ use shared::task::{Phase, ProcessState, Task, URGENT, moved};
 use shared::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// All that a [`StateStore`] promises, but for what is not of every store: see [`agents`], [`sizes`] and [`attention`].
+/// All that every [`StateStore`] promises; for what only some promise see [`agents`], [`sizes`] and [`attention`].
 pub async fn suite<S: StateStore>(store: &S) {
     submission(store).await;
     many_submissions(store).await;
@@ -47,11 +47,11 @@ async fn many_submissions<S: StateStore>(store: &S) {
     let all = join_all((0..8).map(|_| store.create(&order, &task))).await;
     let (new, other): (Vec<_>, Vec<_>) = all.into_iter().partition(|a| matches!(a, Ok(Created::New)));
     assert_eq!(new.len(), 1, "{other:?}");
-    // TransactionConflict for longer than the store tries is an outage to its caller, who tries again.
+    // A TransactionConflict that outlasts the store's retries is an outage for its caller, which tries again.
     assert!(other.iter().all(|a| matches!(a, Ok(Created::Exists) | Err(Error::Unavailable { .. }))), "{other:?}");
 }
 
-/// A save counts for the version it read, and else tells what is there.
+/// A save is applied only to the version that it read, and otherwise returns the stored task.
 async fn saves<S: StateStore>(store: &S) {
     let (order, task) = pair("saves", 0);
     assert_eq!(store.save(&next(&task, "early"), 0).await.unwrap(), Saved::Conflict(None));
@@ -76,7 +76,8 @@ async fn many_saves<S: StateStore>(store: &S) {
     assert_eq!(store.load(&task.id).await.unwrap().as_ref(), Some(winners[0].1));
 }
 
-/// What is asked for together is answered one by one, in order: more than fits into one request, twice, or not there.
+/// Records that are requested together are answered one by one, in order: more than fit into one request, repeated
+/// ones, and missing ones.
 async fn many_reads<S: StateStore>(store: &S) {
     let pairs: Vec<_> = (0..130).map(|n| pair(&format!("read-{n}"), 6)).collect();
     for (order, task) in pairs.iter().step_by(2) {
@@ -117,7 +118,7 @@ async fn older_tokens<S: StateStore>(store: &S) {
     assert_eq!(store.save(&same, 1).await.unwrap(), Saved::Applied);
 }
 
-/// Rearming changes only when to look, and only at its version.
+/// Rearming changes only the due time, and only at its version.
 async fn rearming<S: StateStore>(store: &S) {
     let (order, task) = pair("rearming", 5);
     store.rearm(&task, Some(at(1)), 1).await.unwrap();
@@ -132,7 +133,7 @@ async fn rearming<S: StateStore>(store: &S) {
     assert_eq!(store.load(&task.id).await.unwrap().as_ref(), Some(&saved));
     store.rearm(&saved, None, 3).await.unwrap();
     let gone = store.load(&task.id).await.unwrap().unwrap();
-    // Where it was in the index says nothing of a task that is not in it.
+    // The former shard of a task that has left the index does not matter.
     assert_eq!(gone, Task { due: None, lease_token: 3, shard: gone.shard, ..saved });
 }
 
@@ -176,9 +177,9 @@ async fn due_index<S: StateStore>(store: &S) {
     shows(SHARD, &due).await;
     let armed = store.load(&all[2].id).await.unwrap().unwrap();
     store.rearm(&armed, Some(at(3500)), 0).await.unwrap();
-    // The one looked after is in another part.
+    // The task that was moved is in another part.
     shows(moved(SHARD), &["ord_t3"]).await;
-    // What owes nothing any more leaves the index with the save that ends it.
+    // A task that owes nothing leaves the index with the save that ends it.
     let ended = Task { due: None, phase: Phase::Processed, ..next(&all[3], "end") };
     assert_eq!(ended.process_state(), ProcessState::Processed);
     store.save(&ended, 0).await.unwrap();
@@ -197,7 +198,7 @@ async fn definitions<S: StateStore>(store: &S) {
     }
 }
 
-/// What waits for a person is found until it does not.
+/// A task that waits for a person is found until it no longer waits.
 pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
     let (order, task) = pair("attention", 0);
     store.create(&order, &task).await.unwrap();
@@ -206,7 +207,7 @@ pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
     let stopped = Task { phase: Phase::Error, due: None, ..next(&task, "stopped") };
     store.save(&stopped, 0).await.unwrap();
     until("it is found", async || (found().await == [task.id.clone()]).then_some(())).await;
-    // A second one that stopped later follows it, on a separate page.
+    // A second task that stopped later follows, on a separate page.
     let (order, second) = pair("attention-2", 0);
     store.create(&order, &second).await.unwrap();
     let later = Task { phase: Phase::UndoError, due: None, updated_at: at(9), ..next(&second, "stopped") };
@@ -221,15 +222,15 @@ pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
     until("only the second is left", async || (found().await == [second.id.clone()]).then_some(())).await;
 }
 
-/// How agents and queues stand is kept entry by entry: of a store that several programs share. `pause` pauses an agent, or
-/// resumes it.
+/// The state of agents and queues is kept entry by entry, in a store that several programs share. `pause` pauses an
+/// agent, or resumes it.
 pub async fn agents<S: StateStore>(store: &S, pause: impl AsyncFn(&str, Option<&Pause>) -> Result<(), Error>) {
     assert_eq!(store.agents().await.unwrap(), Agents::default());
     let paused = |by: &str| Pause { by: by.into(), reason: "reason".into(), since: at(1) };
     let wait = |ms: i64| Waits::from([("tenant".to_owned(), Wait { ms, at: at(2) })]);
     let strain = |held: u32| Strain { since: at(3), last: at(3), stretch: 2, held, looked_at: 30, alert_owed: true };
     let (operator, urgent, ordinary) = (paused("a"), wait(1500), wait(9000));
-    // Changed by operators, supervisors and schedulers at once: none takes another one's entry along.
+    // Operators, supervisors and schedulers change entries at once: none overwrites another one's entry.
     let (a, b, c) = futures::join!(
         pause("inventory", Some(&operator)),
         store.note_wait("agent-payment-b-high", &urgent),
@@ -245,7 +246,7 @@ pub async fn agents<S: StateStore>(store: &S, pause: impl AsyncFn(&str, Option<&
     let waits = [("agent-payment-b-high".to_owned(), wait(1500)), ("scheduler".to_owned(), wait(100))];
     assert_eq!(stands.waits, BTreeMap::from(waits));
 
-    // Of supervisors that see the same one counts.
+    // Of several supervisors that see the same strain, one records it.
     let strains: Vec<_> = (10..18).map(strain).collect();
     let all = join_all(strains.iter().map(|strain| store.save_strain("payment", strain, None))).await;
     let won: Vec<_> = strains.iter().zip(&all).filter(|(_, answer)| matches!(answer, Ok(true))).collect();
@@ -259,7 +260,7 @@ pub async fn agents<S: StateStore>(store: &S, pause: impl AsyncFn(&str, Option<&
     assert_eq!((stands.paused.len(), stands.waits.len()), (1, 2));
 }
 
-/// An order near the limit of an item is kept, and one beyond it refused: of a store with DynamoDB's limits.
+/// In a store with DynamoDB's limits, an order near the limit of an item is stored, and one beyond it is refused.
 pub async fn sizes<S: StateStore>(store: &S) {
     let (order, task) = pair("large", 0);
     let large = |bytes: usize| Order { input: json!("x".repeat(bytes)), ..order.clone() };

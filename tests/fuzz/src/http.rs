@@ -16,7 +16,7 @@ use submit::Submit;
 
 const AGENTS: [&str; 4] = ["inventory", "fraud", "payment", "shipping"];
 
-/// The order of tenant `acme` that is there from the beginning.
+/// The order of tenant `acme` that exists from the beginning.
 const ACME_ORDER: &str = "ord_pzj2916ksgd269zzft9h6cndvv";
 
 struct World {
@@ -65,7 +65,7 @@ impl World {
         world
     }
 
-    /// An order that is there from the beginning: `ACME_ORDER`.
+    /// Creates the order that exists from the beginning: `ACME_ORDER`.
     fn order_of_acme(&self) {
         let corpus = include_str!("../corpus/http/submit");
         let text = corpus.replace("idempotency-key: k-1", "idempotency-key: acme-1");
@@ -76,7 +76,7 @@ impl World {
         assert_eq!(body["order_id"], ACME_ORDER, "the corpus asks for this one");
     }
 
-    /// `event` succeeded: it had to be allowed. A call without a token was let in by IAM.
+    /// Checks that `event`, which succeeded, was allowed. A call without a token was authorised by IAM.
     fn check_allowed(&self, caller: &Caller<'_>, event: &ApiGatewayV2httpRequest) {
         let path = event.raw_path.as_deref().unwrap_or("/");
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Everything that a refused request may not add to.
+    /// The counts that a refused request must not change.
     fn written(&self) -> [u64; 3] {
         let counts = self.endpoints.counts();
         [counts.items_written, counts.messages_sent, counts.events_put]
@@ -140,7 +140,7 @@ impl<'a> Caller<'a> {
         (caller, rest)
     }
 
-    /// As API Gateway's authoriser hands it over.
+    /// The claims as API Gateway's authoriser passes them.
     fn authorizer(&self) -> Value {
         if !self.has_token {
             return Value::Null;
@@ -177,8 +177,8 @@ fn event(caller: &Caller<'_>, text: &str) -> Option<ApiGatewayV2httpRequest> {
     serde_json::from_value(event).ok()
 }
 
-/// It is answered, never with a fault of ours; a refusal says what is wrong in a code that is listed, and wrote nothing. What
-/// a token does not allow is refused.
+/// The request is answered, and never with a fault of the server. A refusal has a listed code and wrote nothing. A
+/// request that the token does not allow is refused.
 pub fn request(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let (caller, text) = Caller::of(&text);

@@ -1,7 +1,7 @@
 //! One function for each parser or route that meets input from outside. Each takes any bytes, and panics if they make the
 //! code panic, or grant more than they should.
 //!
-//! `cargo test` runs them over the corpus and seeded mutations of it; `tests/fuzz/run` hands them to libFuzzer.
+//! `cargo test` runs them over the corpus and seeded mutations of it; `tests/fuzz/run` runs them with libFuzzer.
 
 mod http;
 mod messages;

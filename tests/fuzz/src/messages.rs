@@ -59,7 +59,7 @@ static CLAIMED: LazyLock<(Workflow, Task)> = LazyLock::new(|| {
     (workflow, *task)
 });
 
-/// `message` as it is sent: SQS takes the characters of XML 1.0 only.
+/// `message` as it is sent: SQS accepts only the characters of XML 1.0.
 fn sent(message: &impl serde::Serialize) -> String {
     let text = json::write(message);
     let is_taken =
@@ -68,8 +68,8 @@ fn sent(message: &impl serde::Serialize) -> String {
     text
 }
 
-/// Whatever a scheduler reads: it is written as it was read, and advances a task by at most one version, never out of a
-/// final state. A reply counts only for the current attempt of its step.
+/// A message that a scheduler can read is written as it was read, and advances a task by at most one version, never out
+/// of a final state. A reply counts only for the current attempt of its step.
 pub fn to_scheduler(bytes: &[u8]) -> bool {
     let Ok(message) = serde_json::from_slice::<ToScheduler>(bytes) else { return false };
     let json = sent(&message);
@@ -95,7 +95,7 @@ pub fn to_scheduler(bytes: &[u8]) -> bool {
     assert_eq!(read.steps, next.steps);
     assert_eq!(next.steps.len(), task.steps.len());
     assert!(next.steps.iter().zip(&task.steps).all(|(after, before)| after.attempt >= before.attempt));
-    // The same again is of the past now, or says nothing new.
+    // The same event again is outdated, or changes nothing.
     if let Decision::Save { task: third, .. } = schedule(&next, &event, &turn(workflow)) {
         assert!(current.is_none(), "a reply counted twice: {event:?}");
         assert_eq!(third.version, next.version + 1);
@@ -103,7 +103,7 @@ pub fn to_scheduler(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whatever an agent reads is written as it was read.
+/// A request that an agent can read is written as it was read.
 pub fn request(bytes: &[u8]) -> bool {
     let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return false };
     let json = sent(&request);

@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::SignedDuration;
 use stepwarden_aws::item::{from_task, to_task};
 
-/// The JSON of a stored task: it is refused as corrupt, or a record that is written as it was read.
+/// The JSON of a stored task is refused as corrupt, or is a record that is written as it was read.
 pub fn task(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let number = |n: i64| AttributeValue::N(n.to_string());

@@ -8,8 +8,8 @@ use shared::workflow::http::MAX_BYTES;
 /// The agents that files may name.
 const AGENTS: [&str; 4] = ["inventory", "payment", "shipping", "http"];
 
-/// What is accepted is a graph that can be run: every step can be reached, has time, and an agent that exists. What is
-/// refused names a line of the file.
+/// An accepted file is a graph that can run: every step can be reached, and has a timeout and an existing agent. A
+/// refusal names a line of the file.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let workflow = match parse("any.toml", text, Known { agents: &AGENTS, inputs: &["order"] }) {

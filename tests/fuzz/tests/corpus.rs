@@ -1,7 +1,7 @@
 //! Goal: no input from outside makes a parser or a route panic, or grants more than it should. Method: every target over its
 //! corpus, and over seeded mutations of it: bytes flipped, cut, doubled, and spliced from two inputs.
 //!
-//! `FUZZ=n` mutates each input n times, `SEED=n` in another way.
+//! `FUZZ=n` mutates each input n times; `SEED=n` chooses other mutations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// What is worth putting where something else was: the edges of numbers, and what ends or opens a thing.
+/// Tokens to insert: the limits of numbers, and opening and closing characters.
 const TOKENS: [&str; 20] = [
     "null",
     "-1",

@@ -1,7 +1,7 @@
 //! Goal: every record and every message is read as it was written. Method: seeded random values of each, through JSON and
 //! through the items of the tables; numbers with all their digits, texts that JSON and queues might spoil.
 //!
-//! `ROUNDS=n` draws n values of each kind, `SEED=n` other ones.
+//! `ROUNDS=n` draws n values of each kind; `SEED=n` draws other values.
 
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
@@ -29,7 +29,7 @@ fn env(name: &str, default: u64) -> u64 {
     number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
 }
 
-/// Draws values; all fields of a record are drawn, so that a field that is forgotten on the way is seen.
+/// Draws values. All fields of a record are drawn, so that a field that is lost on the way is noticed.
 struct Draw(Rng);
 
 impl Draw {
@@ -77,7 +77,7 @@ impl Draw {
         }
     }
 
-    /// An output or an input that is there: null says that there is none.
+    /// An output or an input that exists: null means that there is none.
     fn content(&mut self) -> Value {
         json!({ "of": self.value(3) })
     }
@@ -239,7 +239,7 @@ impl Draw {
         }
     }
 
-    /// What goes to a scheduler; what is for the choice of the queue only is left out of the message, and so of this.
+    /// A message to a scheduler. Fields that only choose the queue are left out of the message, and so here.
     fn for_scheduler(&mut self) -> ToScheduler {
         let outcome = match self.0.u32(..4) {
             0 => Outcome::Done { output: self.value(4) },
@@ -370,7 +370,7 @@ fn every_record_and_message_is_read_as_it_was_written() {
     }
 }
 
-// The definition under which an order goes on: every rule that a file can have.
+// The definition of a stored order: every rule that a file can have.
 #[test]
 fn every_workflow_of_the_repository_is_read_as_it_was_written() {
     let folders = ["../../workflows", "../../tests/simulation/src/workflows"];
