@@ -1,5 +1,5 @@
-//! Goal: a step whose agent is only a URL calls it as the workflow file says, and takes its answers for what they are.
-//! Method: the real agent and runtime against a server on loopback that answers as the path asks, and keeps what it was sent.
+//! Goal: a URL step calls its URL as the workflow file says, and interprets the answers correctly. Method: the real
+//! agent and runtime against a server on loopback that answers as the path asks, and keeps the requests.
 
 use agent::agents::http::Http;
 use agent::secrets::Secrets;
@@ -73,7 +73,7 @@ impl Server {
         self.heard.lock().unwrap().clone()
     }
 
-    /// A request whose call goes to `path` here, with `more` said of it.
+    /// A request whose call goes to `path` here, with the further settings `more`.
     fn request(&self, path: &str, more: Value) -> Request {
         let mut http = json!({"url": format!("{}{path}", self.url), "method": "POST"});
         http.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -107,7 +107,7 @@ async fn act(request: &Request) -> Result<Value, AgentError> {
     agent.act(Call { request, time_left: Duration::from_secs(5) }).await
 }
 
-/// The error, if nothing was called, and whether that is for ever.
+/// The error if nothing was called, and whether it is permanent.
 fn not_called(result: Result<Value, AgentError>) -> (String, bool) {
     match result {
         Err(AgentError::NotCalled { error, is_permanent }) => (error, is_permanent),
@@ -119,7 +119,7 @@ fn is_transient(result: &Result<Value, AgentError>) -> bool {
     matches!(result, Err(AgentError::Transient { .. }))
 }
 
-// A2, A3: key, deadline and secrets go along; the body says what it is about.
+// A2, A3: key, deadline and secrets are sent; the body names the order and the step.
 #[tokio::test]
 async fn a_call_is_what_the_file_says() {
     let server = Server::start().await;
@@ -159,7 +159,7 @@ async fn a_call_is_what_the_file_says() {
     assert_eq!(serde_json::from_str::<Value>(&undone.3).unwrap(), wanted);
 }
 
-// A2: what answers mean. The rules of statuses themselves are a table in shared/src/workflow/http.rs.
+// A2: what answers mean. The rules for statuses are a table in shared/src/workflow/http.rs.
 #[tokio::test]
 async fn answers_are_distinguished() {
     let server = Server::start().await;
@@ -184,7 +184,7 @@ async fn answers_are_distinguished() {
         ("/status/503", json!({})),
         ("/status/429", json!({})),
         ("/status/404", json!({"transient": [404]})),
-        // A refusal means what its status says, however long the page is that comes with it.
+        // A refusal means what its status says, however long its page is.
         ("/long/70000", json!({"transient": [200]})),
     ] {
         assert!(is_transient(&ask(path, more).await), "{path}");
@@ -205,7 +205,7 @@ async fn redirects_are_not_followed() {
     assert_eq!(server.heard().len(), 1);
 }
 
-// Security: no secret leaves but in its header.
+// Security: a secret is sent only in its header.
 #[tokio::test]
 async fn a_secret_is_looked_up_and_never_repeated() {
     let server = Server::start().await;
@@ -223,7 +223,7 @@ async fn a_secret_is_looked_up_and_never_repeated() {
     assert_eq!(server.heard().len(), 1, "nothing is called without its secret");
 }
 
-// What a step does not keep is its service's own affair.
+// The parts of an answer that a step does not store may be anything.
 #[tokio::test]
 async fn an_output_is_held_to_what_is_kept_of_it() {
     let server = Server::start().await;
@@ -236,7 +236,7 @@ async fn an_output_is_held_to_what_is_kept_of_it() {
     }
 }
 
-// Security: a remote service that repeats what it was sent puts no secret on record, in no part of its answer.
+// Security: if a remote service repeats what it was sent, in any part of its answer, no secret is stored.
 #[tokio::test]
 async fn a_secret_that_an_answer_repeats_is_masked() {
     let server = Server::start().await;
@@ -247,7 +247,7 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
         Ok(json!({"id": 7, "sent": ["***"], "***": "name"})),
         "in the output"
     );
-    // The end of what is kept falls into the secret.
+    // The stored part of the answer ends within the secret.
     let Err(AgentError::Permanent { error }) = ask("/far/194", "{secret:crm-token}").await else {
         panic!("it is a 400")
     };
@@ -262,7 +262,7 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
     assert!(error.contains("`***.a` occurs twice"), "{error}");
 }
 
-// Security: a name leads where the network says. On AWS that is never the machine itself.
+// Security: a name resolves to what the network says. On AWS that must never be the machine itself.
 #[tokio::test]
 async fn in_the_cloud_nothing_on_this_machine_is_called() {
     let server = Server::start().await;
@@ -291,7 +291,7 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
     assert!(error.contains("HttpSecretArn"), "{error}");
 }
 
-// Security: on this machine, loopback is called and its own link is not.
+// Security: on a laptop, loopback may be called, but link-local addresses may not.
 #[tokio::test]
 async fn an_address_on_the_link_is_called_nowhere() {
     for host in ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "0.0.0.0"] {
@@ -300,8 +300,8 @@ async fn an_address_on_the_link_is_called_nowhere() {
     }
 }
 
-// Security: a proxy would resolve names itself, past the check of addresses. A test from above once more, where the
-// environment names a proxy, which nobody runs.
+// Security: a proxy would resolve names itself, bypassing the check of addresses. Runs a test from above again with an
+// environment that names a proxy that does not exist.
 #[test]
 fn no_proxy_is_asked() {
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
@@ -311,7 +311,7 @@ fn no_proxy_is_asked() {
     assert!(said.contains("1 passed"), "{said}");
 }
 
-// An upgrade: a scheduler of before sends no URL along, because it reads none in the definition.
+// Upgrade: an older scheduler sends no URL, because it reads none in the definition.
 #[tokio::test]
 async fn a_request_without_its_url_is_tried_again() {
     let server = Server::start().await;
@@ -321,7 +321,7 @@ async fn a_request_without_its_url_is_tried_again() {
     assert!(!is_permanent);
 }
 
-// A4, E4: what is missing on this side says nothing about the host: its breaker neither opens nor closes.
+// A4, E4: a call that could not be made says nothing about the host: its breaker neither opens nor closes.
 #[tokio::test]
 async fn what_was_not_called_is_not_held_against_the_host() {
     let server = Server::start().await;
@@ -374,7 +374,7 @@ async fn each_host_has_a_breaker_of_its_own() {
     );
     let mut hanging = well.request("/hang/1", json!({}));
     hanging.complete_by = Timestamp::now() + SignedDuration::from_millis(100);
-    // The timer and CompleteBy are read from two clocks: the call may end just before CompleteBy by the other one.
+    // The timer and CompleteBy use two clocks: the call may end just before CompleteBy by the other clock.
     let outcome = perform(&hanging).await;
     assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stepwarden_aws::config::queue;
 use stepwarden_embedded::{Call, Fault};
 
-// B9, D8: from Error back to life, once; the Wake goes out, and who and why are in the history.
+// B9, D8: an order in Error is resubmitted once; the Wake is sent, and the history has name and reason.
 #[tokio::test]
 async fn an_operator_resubmits_an_order_and_nobody_can_do_it_twice() {
     let world = World::new().await;
@@ -42,7 +42,7 @@ async fn an_operator_resubmits_an_order_and_nobody_can_do_it_twice() {
     assert!(entry.detail.as_ref().unwrap().starts_with("ann: ticket 7"), "{entry:?}");
 }
 
-// D8, B9: of many operators at once on one version, exactly one acts.
+// D8, B9: of many operators who act on one version at once, exactly one succeeds.
 #[tokio::test]
 async fn of_many_operators_who_saw_the_same_version_one_acts() {
     let world = World::new().await;
@@ -53,11 +53,11 @@ async fn of_many_operators_who_saw_the_same_version_one_acts() {
     let answers = futures::future::join_all(acts).await;
     let count = |is: &dyn Fn(&Value) -> bool| answers.iter().filter(|(_, body)| is(body)).count();
     assert_eq!(count(&|body| body["outcome"] == "applied"), 1, "{answers:?}");
-    // Who asked for the same as the one that acted may be told that it is done.
+    // An operator who asked for the same act as the one that succeeded may get `repeated`.
     assert_eq!(count(&|body| body["code"] == "order_moved" || body["outcome"] == "repeated"), names.len() - 1);
 }
 
-// B9: every route of an act, in a state that allows it.
+// B9: every act by its route, in a state that allows it.
 #[tokio::test]
 async fn each_act_has_a_route_and_changes_the_order() {
     let world = World::new().await;
@@ -84,7 +84,7 @@ async fn each_act_has_a_route_and_changes_the_order() {
     }
 }
 
-// B9: what is wrong with a request is said by code and field, and changes nothing.
+// B9: a wrong request is refused with code and field, and changes nothing.
 #[tokio::test]
 async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
     let world = World::new().await;
@@ -126,7 +126,7 @@ async fn the_tokens_subject_overrides_the_name_in_the_body() {
     assert_eq!(world.task(&id).await.reason.as_deref(), Some("cancelled by ann@example.com: r"));
 }
 
-// F1, F3: the end that a person brings about is told, also when the queue was away at that moment.
+// F1, F3: the submitter gets the notice of an end by a person, even if the queue was unavailable at that moment.
 #[tokio::test]
 async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
     let world = World::new().await;
@@ -194,7 +194,7 @@ async fn orders_are_listed_newest_first_page_by_page() {
     }
 }
 
-// B9: what waits for a person is found by the sparse index, also page by page, and so is what is paused.
+// B9: orders that wait for a person, and paused orders, are found through the sparse index, also page by page.
 #[tokio::test]
 async fn orders_in_error_and_paused_ones_are_listed_with_their_trouble() {
     let world = World::new().await;
@@ -218,8 +218,8 @@ async fn orders_in_error_and_paused_ones_are_listed_with_their_trouble() {
     assert_eq!(world.get("/orders?state=paused").await["orders"], json!([]));
 }
 
-// B9: in bulk, by filter: a dry run changes nothing, a run answers for each order, and a second one finds nothing left.
-// One damaged record is named wherever it belongs, and takes no list, no count and no other order along.
+// B9: acts in bulk, by filter: a dry run changes nothing, a run answers for each order, and a second run finds no
+// orders left. A damaged record is named wherever it belongs, and affects no list, no count and no other order.
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_record_hides_no_other() {
     let world = World::new().await;
@@ -230,7 +230,7 @@ async fn an_unreadable_record_hides_no_other() {
     for id in [&paused, &held] {
         assert_eq!(world.act(id, "pause", json!({})).await.0, 200);
     }
-    // Its definition was never kept.
+    // Its definition was never stored.
     let text = WORKFLOW.replace("name = \"sample\"", "name = \"lost\"");
     let lost = parse("lost.toml", &text, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
     let lost = world.submit_to(&lost, "lost", "acme").await;
@@ -252,7 +252,7 @@ async fn an_unreadable_record_hides_no_other() {
         let page = world.get(&format!("/orders?{query}")).await;
         assert_eq!((ids(&page["orders"]), ids(&page["unreadable"])), (fitting, left_out), "{query}: {page}");
     }
-    // Page by page each of them once.
+    // Page by page, each order occurs once.
     let (mut seen, mut named, mut cursor) = (Vec::new(), Vec::new(), String::new());
     loop {
         let page = world.get(&format!("/orders?limit=1{cursor}")).await;
@@ -283,7 +283,8 @@ async fn an_unreadable_record_hides_no_other() {
     }
 }
 
-// A sweep puts off what cannot be read, so it is not among the first of the open orders; the overview names it all the same.
+// A sweep moves an unreadable record back, so it is not among the first open orders; the overview names it all the
+// same.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_was_set_aside_is_named_behind_any_number_of_orders() {
     let world = World::new().await;
@@ -323,7 +324,7 @@ async fn a_bulk_act_says_what_it_would_do_and_then_does_it_for_each() {
     assert_eq!(world.get("/orders?state=Error").await["orders"].as_array().unwrap().len(), 4, "the other tenant's");
 }
 
-// B9: bounds, a place to go on, and an end when too many fail.
+// B9: bulk acts have bounds, a cursor to continue with, and an end after too many failures.
 #[tokio::test(start_paused = true)]
 async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
     let world = World::new().await;
@@ -365,7 +366,7 @@ async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
     }
 }
 
-// B9, E4: a paused agent gets nothing new; resumed, its orders go on by the sweep.
+// B9, E4: a paused agent gets no new requests; when it is resumed, the sweep continues its orders.
 #[tokio::test]
 async fn a_paused_agent_gets_no_requests_until_it_is_resumed() {
     let world = World::new().await;
@@ -374,7 +375,7 @@ async fn a_paused_agent_gets_no_requests_until_it_is_resumed() {
     assert_eq!(world.post("/agents/nobody/pause", why.clone()).await.1["code"], json!("no_such_agent"));
     let agents = world.get("/agents").await;
     assert_eq!((&agents["agents"][0]["paused"]["by"], agents["agents"][1].get("paused")), (&json!("ann"), None));
-    // What this instance read before may be as old as that.
+    // An instance may use a reading that is this old.
     world.later(2_000);
     let id = world.submit("k1", "acme").await;
     world.wake(&id).await;
@@ -392,7 +393,7 @@ async fn a_paused_agent_gets_no_requests_until_it_is_resumed() {
     assert_eq!(world.task(&id).await.failure_count(), 0);
 }
 
-// E6, B9: poison messages go back to the queue they came from, unchanged; what cannot go back stays and says why.
+// E6, B9: poison messages go back to their queue, unchanged; a message that cannot go back stays, with the reason.
 #[tokio::test]
 async fn messages_set_aside_go_back_to_where_they_came_from() {
     let world = World::new().await;
@@ -441,7 +442,7 @@ async fn dead_letters_go_back_some_or_all() {
     panic!("{moved} of 3 were moved");
 }
 
-// A queue that was deleted, or is not there yet, hides none of the others.
+// A queue that was deleted, or does not exist yet, hides no other queue.
 #[tokio::test]
 async fn a_queue_that_is_missing_hides_no_other() {
     let mut world = World::new().await;
@@ -467,7 +468,7 @@ async fn a_queue_that_is_missing_hides_no_other() {
     let gone = find(&agents, "gone");
     assert!(is_unknown(&gone) && gone.get("dead").is_none(), "{gone}");
     assert_eq!(gone["pools"][0]["name"], "gone");
-    // One that is there beside one that is not: what is known of it stays.
+    // The counts of an existing queue are shown beside a missing one.
     let dead = world.config.queue_url(&queue::dead(&queue::agent("x")));
     world.clients.sqs.delete_queue().queue_url(dead).send().await.unwrap();
     let row = find(&world.get("/queues").await["queues"], "agent-x");

@@ -1,5 +1,6 @@
-//! Goal: an order whose record cannot be read comes back by one act of a person, with nothing done twice and nothing overwritten that
-//! could be read. Method: records are damaged under the real handlers, store and engine; queues and bus show what was sent. // B9
+//! Goal: one act of a person restores an order whose record cannot be read; nothing is done twice, and no readable
+//! record is overwritten. Method: records are damaged under the real handlers, store and engine; queues and bus show
+//! what was sent. // B9
 
 use crate::common::World;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -17,14 +18,14 @@ impl World {
         self.stored(id).await["task"].as_s().unwrap().clone()
     }
 
-    /// Cuts the record of an order in half; the text that was there.
+    /// Cuts the record of an order in half, and returns the old text.
     async fn cut(&self, id: &Id) -> String {
         let whole = self.text(id).await;
         self.write(id, "task", Some(AttributeValue::S(whole[..whole.len() / 2].to_owned()))).await;
         whole
     }
 
-    /// What a supervisor comes to that looks at the order.
+    /// The result of a sweep of this order.
     async fn look(&self, id: &Id) -> Result<(), Error> {
         self.operator.engine.recover(std::slice::from_ref(id), 1).await.pop().unwrap().map(drop)
     }
@@ -67,7 +68,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
     assert_eq!(record["record"], json!(good[..good.len() / 2]), "exactly as stored");
     assert!(record["why"].as_str().unwrap().contains("damaged"), "{record}");
     assert_eq!((&record["columns"]["version"], record["columns"].get("aside")), (&json!(version.to_string()), None));
-    // A supervisor looks again meanwhile, and notes that beside the record.
+    // Meanwhile a supervisor reads the record again, and notes that beside it.
     world.look(&id).await.unwrap_err();
     world.drain(queue::SCHEDULER).await;
     let (status, body) = world.mend(&id, &record["seen"], &parsed(&good), "a disk went bad").await;
@@ -83,7 +84,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
         ("resumed", Some("ann: the record was mended: a disk went bad"))
     );
     assert_eq!(world.record(&id).await.get("why"), None);
-    // The answer was lost, and the person asks again.
+    // The answer was lost, and the person repeats the act.
     let (status, body) = world.mend(&id, &record["seen"], &parsed(&good), "a disk went bad").await;
     assert_eq!((status, &body["outcome"], &body["version"]), (200, &json!("repeated"), &json!(version + 1)), "{body}");
 
@@ -98,7 +99,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
     }
 }
 
-// What was to begin begins, by a Wake; what waited for an attempt that ran out meanwhile is found by the sweep.
+// An order that had not begun begins by a Wake; an order whose attempt has expired meanwhile is found by the sweep.
 #[tokio::test]
 async fn a_mended_order_continues_by_its_wake_and_by_the_sweep() {
     let world = World::new().await;
@@ -123,7 +124,7 @@ async fn a_mended_order_continues_by_its_wake_and_by_the_sweep() {
     assert_eq!(world.task(&begun).await.failure_count(), 1);
 }
 
-// B9: whatever is wrong is said with its place, and the record stays as it is.
+// B9: a mistake is reported with its place, and the record stays as it is.
 #[tokio::test]
 async fn a_text_that_does_not_fit_the_order_is_refused_in_words_and_changes_nothing() {
     let world = World::new().await;
@@ -186,7 +187,7 @@ async fn a_text_that_does_not_fit_the_order_is_refused_in_words_and_changes_noth
     assert_eq!(world.mend(&id, &seen, &good, "r").await.0, 200, "the good one is taken");
 }
 
-// What can be read is never overwritten, nor another record than the one that the person saw.
+// A readable record is never overwritten, nor a record other than the one that the person saw.
 #[tokio::test]
 async fn only_the_record_that_was_seen_is_mended_and_only_while_it_cannot_be_read() {
     let world = World::new().await;
@@ -202,7 +203,7 @@ async fn only_the_record_that_was_seen_is_mended_and_only_while_it_cannot_be_rea
 
     world.cut(&id).await;
     let seen = world.record(&id).await["seen"].clone();
-    // Somebody writes another one, which cannot be read either.
+    // Another writer stores a different record, which cannot be read either.
     world.write(&id, "task", Some(AttributeValue::S("{}".into()))).await;
     let (status, problem) = world.mend(&id, &seen, &good, "r").await;
     assert_eq!(
@@ -211,7 +212,7 @@ async fn only_the_record_that_was_seen_is_mended_and_only_while_it_cannot_be_rea
         "{problem}"
     );
     assert_eq!(world.text(&id).await, "{}");
-    // The same between the look and the write of the act itself.
+    // The same between the read and the write of the act itself.
     let store = &world.operator.engine.store;
     let raw = store.raw(&id).await.unwrap().unwrap();
     let mut task = raw.with_text(&good.to_string()).unwrap();
@@ -249,7 +250,8 @@ async fn of_many_operators_at_once_one_mends() {
     assert_eq!(acts, 1);
 }
 
-// Security: the text holds an order's data of whichever tenant, so it is the operator's alone; and the order stays its tenant's.
+// Security: the text contains an order's data of any tenant, so only an operator may read it; the order keeps its
+// tenant.
 #[tokio::test]
 async fn the_record_is_for_operators_only() {
     let world = World::new().await;
@@ -284,7 +286,7 @@ async fn the_record_is_for_operators_only() {
     );
 }
 
-// A text cannot make up for what stands beside it, and says so; nothing is written that a save would refuse.
+// A text cannot replace a damaged attribute, and the refusal says so; no record is written that a save would refuse.
 #[tokio::test]
 async fn damage_beside_the_text_is_named_and_not_mended() {
     let world = World::new().await;
@@ -305,7 +307,7 @@ async fn damage_beside_the_text_is_named_and_not_mended() {
         assert_eq!(world.stored(&id).await, before);
         world.write(&id, name, kept).await;
     }
-    // One that has ended is in no index, and its text is mended all the same.
+    // An order that has ended is in no index, and its text is mended all the same.
     let id = world.submit("k2", "acme").await;
     world.act(&id, "cancel", json!({})).await;
     let good = parsed(&world.cut(&id).await);
@@ -314,7 +316,7 @@ async fn damage_beside_the_text_is_named_and_not_mended() {
     let seen = world.record(&id).await["seen"].clone();
     assert_eq!(world.mend(&id, &seen, &good, "r").await.0, 200);
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Undone);
-    // Whatever part of the due index a text names, an open order comes back to one that is swept.
+    // Whatever shard a text names, an open order returns to one that is swept.
     let open = world.submit("k3", "acme").await;
     let mut text = parsed(&world.cut(&open).await);
     text["sh"] = json!(700);
@@ -338,7 +340,7 @@ fn from_the_runbook(world: &World, columns: &Value) -> Value {
     record
 }
 
-// No text is left: the order comes back stopped, and from there every step is done again under its key, or undone.
+// No text is left: the order is restored in Error, and from there every step is done again under its key, or undone.
 #[tokio::test]
 async fn an_order_of_which_no_text_is_left_is_stopped_and_led_on_by_other_acts() {
     for act in ["resubmit", "cancel"] {
@@ -354,7 +356,7 @@ async fn an_order_of_which_no_text_is_left_is_stopped_and_led_on_by_other_acts()
         assert_eq!(status, 200, "{body}");
         assert_eq!(world.task(&id).await.process_state(), ProcessState::Error);
         assert_eq!(world.act(&id, act, json!({})).await.0, 200);
-        // Not before the latest request that may have been handed out has run out.
+        // The undo does not begin before the CompleteBy of the latest request that may have been sent.
         world.later(61_000);
         world.event(&id, Event::Wake { seen: 0, hops: 0 }).await;
         let requests = world.drain(&queue::agent("x")).await;

@@ -1,5 +1,5 @@
-//! Goal: one idempotency key makes one order for ever, also when DynamoDB has removed the order's record. Method: the real store
-//! over embedded tables, where time to live is played by deleting the item that carries it.
+//! Goal: one idempotency key makes one order forever, even after DynamoDB has removed the order's record. Method: the
+//! real store over embedded tables; time to live is imitated by deleting the items that have one.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
@@ -76,7 +76,7 @@ impl World {
         accepted.map_err(|problem| (problem.status, problem.code, problem.detail))
     }
 
-    /// The order goes well.
+    /// Brings the order to Processed.
     async fn process(&self, id: &Id) {
         let reply = Reply {
             task_id: id.clone(),
@@ -88,7 +88,7 @@ impl World {
             outcome: Outcome::Done { output: json!(null) },
         };
         for event in [Event::Wake { seen: 0, hops: 0 }, Event::Reply(reply)] {
-            // The queues of agents and notices are no part of this: what cannot be sent is owed.
+            // The queues of agents and notices do not matter here: what cannot be sent is owed.
             let _ = self.submit.engine.handle(vec![(id.clone(), event)]).await;
         }
         let task = self.submit.engine.store.load(id).await.unwrap().unwrap();
@@ -99,7 +99,7 @@ impl World {
         self.clients.dynamodb.scan().table_name(table).send().await.unwrap().items.unwrap_or_default()
     }
 
-    /// DynamoDB removes what has a time to live. How many that were.
+    /// Removes items with a time to live, as DynamoDB does, and returns their number.
     async fn expire(&self) -> usize {
         let mut gone = 0;
         for item in self.items("state").await.into_iter().filter(|item| item.contains_key("ttl")) {
@@ -111,7 +111,8 @@ impl World {
     }
 }
 
-// The record goes, the key stays: no second order under the first one's id, whose keys the services know already.
+// The record is removed, but the key stays: there is no second order under the first one's id, whose keys the services
+// already know.
 #[tokio::test]
 async fn a_key_outlives_the_record_of_its_order() {
     let world = World::new("90").await;
@@ -129,7 +130,7 @@ async fn a_key_outlives_the_record_of_its_order() {
     assert_eq!(world.items("orders").await.len(), 1, "one order");
 }
 
-// Time to live may be days late: until then the order is found as ever.
+// Time to live may be days late: until then the order is found as before.
 #[tokio::test]
 async fn a_record_whose_time_is_over_and_that_is_still_there_is_found() {
     let mut world = World::new("90").await;
@@ -143,7 +144,8 @@ async fn a_record_whose_time_is_over_and_that_is_still_there_is_found() {
     assert_eq!(world.accept(2).await.unwrap_err().1, "idempotency_key_reused");
 }
 
-// With no retention again nothing is removed any more; what was removed before stays used, also at new instances.
+// After the retention is set back to 0, nothing more is removed; keys of removed orders stay used, also at new
+// instances.
 #[tokio::test]
 async fn a_retention_that_is_taken_back_frees_no_key() {
     let mut world = World::new("90").await;
@@ -155,14 +157,15 @@ async fn a_retention_that_is_taken_back_frees_no_key() {
         assert_eq!(world.accept(n).await.unwrap_err().1, "idempotency_key_spent");
     }
     assert_eq!(world.items("orders").await.len(), 1, "one order");
-    // Without a retention nothing of what is submitted now expires.
+    // Without a retention no new order expires.
     let body = json!({"workflow": "one", "input": {}}).to_string();
     let second = world.submit.accept("acme", "key-2", submission::parse(body.as_bytes()).unwrap()).await.unwrap();
     world.process(&second).await;
     assert_eq!(world.expire().await, 0);
 }
 
-// What was submitted is missing beside its record, as after a restore of one table alone: nobody can say whether it is the same.
+// The order's item is missing, as after a restore of one table alone, so it is unknown whether the submission is the
+// same.
 #[tokio::test]
 async fn a_record_without_its_order_is_no_other_order() {
     let world = World::new("0").await;
@@ -174,7 +177,7 @@ async fn a_record_without_its_order_is_no_other_order() {
     assert!(world.items("orders").await.is_empty());
 }
 
-// Without a retention nothing is removed, nothing more is written, and the key finds its order for ever.
+// Without a retention nothing is removed, nothing more is written, and the key finds its order forever.
 #[tokio::test]
 async fn without_a_retention_the_record_itself_keeps_the_key() {
     let world = World::new("0").await;
@@ -186,7 +189,7 @@ async fn without_a_retention_the_record_itself_keeps_the_key() {
     assert!(world.items("state").await.iter().all(|item| !item["pk"].as_s().unwrap().starts_with("used#")));
 }
 
-// `ORDER_BUCKETS` may rise while orders are open: they, and their inputs, are found where they were put.
+// `ORDER_BUCKETS` may be raised while orders are open: orders and inputs are found in their old partitions.
 #[tokio::test]
 async fn more_partitions_of_the_order_table_lose_no_order() {
     let mut world = World::new("0").await;
@@ -201,7 +204,7 @@ async fn more_partitions_of_the_order_table_lose_no_order() {
     }
 }
 
-// Only a record whose key is kept apart expires: the parameter may be set, and taken back, while orders are under way.
+// Only a record whose key is kept separately expires: the parameter may be set, and set back, while orders are open.
 #[tokio::test]
 async fn a_retention_that_is_set_later_spares_orders_from_before() {
     let mut world = World::new("0").await;
@@ -212,7 +215,7 @@ async fn a_retention_that_is_set_later_spares_orders_from_before() {
     assert_eq!(world.accept(1).await.unwrap(), id);
 }
 
-// An older version that is rolled back to does not know the mark that says so, and drops it with its next save.
+// After a roll back, an older version does not know the mark for this, and drops it with its next save.
 #[tokio::test]
 async fn a_mark_that_an_older_version_dropped_costs_no_key() {
     let world = World::new("90").await;
@@ -232,7 +235,7 @@ async fn a_mark_that_an_older_version_dropped_costs_no_key() {
     world.process(&id).await;
     assert_eq!(world.expire().await, 0);
     assert_eq!(world.accept(1).await.unwrap(), id);
-    // The older one had it removed: the key stays used all the same.
+    // The older version let the record expire: the key stays used all the same.
     with(true, &mut item);
     world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
     assert_eq!(world.expire().await, 1);

@@ -98,7 +98,7 @@ async fn an_accepted_order_is_announced_to_its_submitter_and_to_a_scheduler() {
     assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
 }
 
-// F3: the notice could not be sent: the order waits, and the sweep sends the notice and the Wake.
+// F3: if the notice cannot be sent, the order waits, and the sweep sends the notice and the Wake.
 #[tokio::test]
 async fn a_first_notice_that_cannot_be_sent_is_sent_by_a_sweep_before_the_order_begins() {
     let world = World::new().await;
@@ -113,7 +113,7 @@ async fn a_first_notice_that_cannot_be_sent_is_sent_by_a_sweep_before_the_order_
     assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
 }
 
-// F3, B1: a submitter that got no answer sends the same again, and is told again.
+// F3, B1: a submitter that got no answer repeats the submission, and gets the notice again.
 #[tokio::test]
 async fn a_repeated_submission_sends_the_first_notice_again() {
     let world = World::new().await;

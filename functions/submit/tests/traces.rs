@@ -1,6 +1,6 @@
-//! Goal: a function has exported its spans before it answers, because Lambda stops it afterwards; and a collector that is dead
-//! costs an invocation a bounded time, the next ones none, and fails none. Method: the real binary, against a Runtime API, an
-//! order store and a collector in this process.
+//! Goal: a function exports its spans before it answers, because Lambda stops it afterwards. A dead collector costs one
+//! invocation a bounded time, costs the next ones none, and makes none fail. Method: the real binary, against a Runtime
+//! API, an order store and a collector in this process.
 
 #[path = "../../../infra/local/tests/common/collector.rs"]
 mod collector;
@@ -116,7 +116,7 @@ impl Function {
         Self { process, events, answers, clients, queue_prefix: prefix, _endpoints: endpoints }
     }
 
-    /// The senders of the Wakes that wait for a scheduler, as their attributes say.
+    /// The senders of the Wakes in the scheduler's queue, from their attributes.
     async fn senders(&self) -> Vec<String> {
         let url = format!("{}{}", self.queue_prefix, queue::SCHEDULER);
         let received = self.clients.sqs.receive_message().queue_url(url).max_number_of_messages(10);
@@ -193,7 +193,7 @@ async fn spans_are_exported_before_the_answer() {
     assert_eq!((span.get("messaging.message.id"), span.get("error.type")), ("bad", "unknown_workflow"));
     assert!(span.is_error && span.parent.is_empty());
 
-    // Orders of one batch leave in one request, and each Wake names the span of its own order.
+    // Wakes of one batch are sent in one request, and each names the span of its own order.
     let real: Value = serde_json::from_str(ORDERS.lines().next().unwrap()).unwrap();
     let mut batch = json!({"Records": []});
     for key in ["three", "four"] {
@@ -209,7 +209,8 @@ async fn spans_are_exported_before_the_answer() {
     assert_eq!(spans.len(), 2);
     assert_eq!(submit.senders().await.into_iter().collect::<BTreeSet<_>>(), spans);
 
-    // Below what the body names, or else the message's sender, and linked to that one if it is another span.
+    // The span is a child of the span that the body names, or else of the message's sender, and is linked to the sender
+    // if that is another span.
     let traceparent = |n: u32| format!("00-{n:032x}-b7ad6b7169203331-01");
     for (key, body, sender, links) in [("five", None, 7, 0), ("six", Some(8), 7, 1), ("seven", Some(7), 7, 0)] {
         let mut order = json!({"idempotency_key": key, "workflow": "order", "input": real});
@@ -229,7 +230,7 @@ async fn spans_are_exported_before_the_answer() {
     }
 }
 
-// Telemetry: a dead collector fails no invocation, delays one by a bounded time, and those after it not at all.
+// Telemetry: a dead collector makes no invocation fail, delays one by a bounded time, and the next ones not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_collector_costs_one_bounded_wait() {
     let (dead, address) = listen().await;

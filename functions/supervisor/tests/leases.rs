@@ -20,7 +20,7 @@ use stepwarden_embedded::{Endpoints, Fault};
 use supervisor::{Settings, Supervisor, handler, lease_name};
 use tokio::time::Instant;
 
-/// Nothing arrives: only the record counts.
+/// A messenger that drops all messages: only the record counts.
 struct Dropped;
 
 impl Messenger for Dropped {
@@ -105,7 +105,7 @@ async fn an_idle_sweep_costs_three_queries_for_each_shard() {
     assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
 }
 
-// I6, B7: no supervisor is a bottleneck: each leads some groups, and together they recover everything.
+// I6, B7: no supervisor is a bottleneck: each leads some groups, and together they recover all orders.
 #[tokio::test]
 async fn several_supervisors_work_at_once_each_on_its_groups() {
     let world = World::new().await;
@@ -119,7 +119,7 @@ async fn several_supervisors_work_at_once_each_on_its_groups() {
     assert_eq!((by_a.groups, by_b.groups), (1, 1));
     assert_eq!((by_a.expired, by_b.expired), (8, 8));
     assert_eq!(world.failures(&ids).await, [1; 16]);
-    // One that dies is followed: its lease, given back here, is taken by the other within its bound.
+    // If one dies, the other takes its lease, which is released here, within its bound.
     a.release().await;
     let c = world.instance("v3", 0);
     let mut c = Supervisor::new(&c, settings);
@@ -129,7 +129,7 @@ async fn several_supervisors_work_at_once_each_on_its_groups() {
     assert!(handler(&d, settings).await.unwrap().stood_by);
 }
 
-// I6, B7: one that leads fewer groups than there are, and is alone, comes to each of them.
+// I6, B7: a single supervisor that leads only some groups at a time serves all of them in turn.
 #[tokio::test]
 async fn a_lone_supervisor_that_leads_one_group_comes_to_each_in_turn() {
     let world = World::new().await;
@@ -143,7 +143,8 @@ async fn a_lone_supervisor_that_leads_one_group_comes_to_each_in_turn() {
     assert_eq!(world.failures(&ids).await, [1; 16]);
 }
 
-// B7: what is killed at its deadline would keep its lease for the rest of its life. So it stops before, after a page at least.
+// B7: a supervisor that is killed at its deadline would keep its lease until the lease expires. So it stops before,
+// after at least one page.
 #[tokio::test]
 async fn a_sweep_that_is_out_of_time_stops_after_a_page_and_gives_its_lease_back() {
     let world = World::new().await;
@@ -159,7 +160,7 @@ async fn a_sweep_that_is_out_of_time_stops_after_a_page_and_gives_its_lease_back
     assert_eq!(handler(&engine, Settings::new(4, LIFE)).await.unwrap().expired, 8);
 }
 
-// I5: no lease, no sweep. Nothing is lost: what was due is recovered when the store is back.
+// I5: without a lease there is no sweep. Nothing is lost: due orders are recovered when the store is back.
 #[tokio::test]
 async fn with_the_lease_store_away_nobody_sweeps_and_nothing_is_lost() {
     let world = World::new().await;
@@ -178,7 +179,7 @@ async fn with_the_lease_store_away_nobody_sweeps_and_nothing_is_lost() {
     assert_eq!(handler(&engine, Settings::new(1, LIFE)).await.unwrap().expired, 3);
 }
 
-// I5, D4: two leaders at once, because one's clock runs an hour ahead: every failure counts once, the older leader's
+// I5, D4: two leaders at once, because the clock of one is an hour ahead: every failure counts once, the older leader's
 // writes are refused, and every order ends well.
 #[tokio::test]
 async fn two_leaders_at_once_do_no_harm() {
@@ -196,8 +197,8 @@ async fn two_leaders_at_once_do_no_harm() {
     assert_eq!(a.expired + b.expired, 40, "{a:?} {b:?}");
     assert_eq!(world.failures(&ids).await, [1; 40]);
 
-    // The same order under both tokens, the older one last: only the token tells, for the version is the same.
-    // Past the waits that the clock an hour ahead has written.
+    // The same order under both tokens, the older token last: only the token differs, because the version is the same.
+    // The time is past the waits that the clock an hour ahead has written.
     world.pass(3_700_000);
     let scheduler = world.instance("s", 0);
     world.wake(&scheduler, &ids).await;
@@ -234,7 +235,7 @@ async fn two_leaders_at_once_do_no_harm() {
     }
 }
 
-// J1: sweeps below a minute inside one invocation; the leases are given back before it ends.
+// J1: several sweeps a minute within one invocation; the leases are released before it ends.
 #[tokio::test]
 async fn one_invocation_sweeps_until_shortly_before_its_end() {
     let world = World::new().await;

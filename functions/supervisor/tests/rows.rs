@@ -1,5 +1,6 @@
-//! Goal: rows of the due index that cannot be brought on never starve those that can. Method: the real supervisor over a store in
-//! memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse on demand.
+//! Goal: rows of the due index that make no progress never starve those that can. Method: the real supervisor over a
+//! store in memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse
+//! on demand.
 
 use crate::common::{BEGIN, LIFE, order, tables, workflow};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -18,20 +19,20 @@ use stepwarden_aws::DynamoStore;
 use stepwarden_aws::redrive::Redriver;
 use supervisor::{Places, Settings, Supervisor, Sweep, dead_letters};
 
-/// More rows than one sweep reads of a part.
+/// More rows than one sweep reads of a shard.
 const ROWS: usize = 10_050;
 
-/// Of an order that tells a queue how it ends.
+/// The task of an order whose notices go to a queue.
 fn task(id: &str, now: Timestamp) -> Task {
     Task { reply_queue: Some("gone".into()), ..order(Id(id.into()), 0, now).1 }
 }
 
-/// Queues of submitters, and a bus, that may be away.
+/// Queues of submitters and a bus that may be unavailable.
 #[derive(Default)]
 struct Away {
     notices: AtomicBool,
     bus: AtomicBool,
-    /// A refusal takes 10 s, as where a connection is dead.
+    /// A refusal takes 10 s, as over a dead connection.
     slow: AtomicBool,
     refused: AtomicUsize,
     alerts: Mutex<Vec<AlertEvent>>,
@@ -66,7 +67,7 @@ fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> 
     crate::common::engine(store, Arc::clone(queues), "v", now, 0)
 }
 
-/// Rows that owe a notice to a queue that is gone, and behind them an order whose attempt has expired.
+/// Rows that owe a notice to a missing queue, and behind them an order whose attempt has expired.
 fn rows<B>(store: &Behind<B>, now: Timestamp) {
     let mut tables = store.tables();
     tables.workflows.insert(workflow().hash(), workflow());
@@ -78,7 +79,7 @@ fn rows<B>(store: &Behind<B>, now: Timestamp) {
     }
 }
 
-/// An order claimed at `now`, in the same part as the rows, that nobody answers.
+/// An order claimed at `now`, in the same shard as the rows, that gets no reply.
 async fn claimed<S: StateStore, B>(engine: &Engine<S, Arc<Away>>, memory: &Behind<B>) -> Id {
     let (order, task) = (order(Id("waits".into()), 0, engine.now()).0, task("waits", engine.now()));
     engine.use_workflow(&workflow()).await.unwrap();
@@ -88,8 +89,8 @@ async fn claimed<S: StateStore, B>(engine: &Engine<S, Arc<Away>>, memory: &Behin
     task.id
 }
 
-// F1, F3: 10,050 rows owed what could not be sent and stood at the head of the index: an expired order behind them was not looked
-// at in twenty sweeps, nor ever, after 210,050 refused sends.
+// F1, F3: 10,050 rows that owed an unsendable notice were at the head of the index. An expired order behind them was
+// not reached in twenty sweeps, nor ever, after 210,050 refused sends.
 #[tokio::test]
 async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
     let (store, queues, now) =
@@ -110,7 +111,7 @@ async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
     assert_eq!(store.tables().tasks[&id].failure_count(), 1);
     let refused = queues.refused.load(Ordering::Relaxed);
     assert_eq!(refused, ROWS, "each was tried once in the time of twenty sweeps");
-    // Nothing is lost: once the queue is there each of them goes out.
+    // Nothing is lost: once the queue exists, each notice is sent.
     queues.notices.store(false, Ordering::Relaxed);
     for _ in 0..3 {
         now.fetch_add(300_000, Ordering::Relaxed);
@@ -119,9 +120,9 @@ async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
     assert!(store.tables().tasks.values().all(|task| !task.notice_owed));
 }
 
-// A function that is started anew begins at the head. What it tried went behind whatever is due by then, so it comes to what stood
-// behind those rows all the same: with 100 x 100 rows in the second sweep; with a page in each, which is one of each of three parts
-// in turn, after 3 x 101.
+// A newly started function begins at the head of the index. Rows that were tried move behind those that are due by
+// then, so it reaches the orders behind them all the same: with 100 x 100 rows in the second sweep; with one page in
+// each sweep, from each of three shards in turn, after 3 x 101 sweeps.
 #[tokio::test]
 async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
     for (is_cut_short, most) in [(false, 2), (true, 3 * (ROWS / 100 + 1))] {
@@ -151,8 +152,8 @@ async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
     }
 }
 
-// Where a queue is slow to refuse, a sweep ends after a few pages. The part that comes first is another one each time: orders whose
-// first Wake was lost would wait for ever behind those that owe something.
+// If a queue is slow to refuse, a sweep ends after a few pages. Each sweep begins with another shard; otherwise orders
+// whose first Wake was lost would wait forever behind those that owe a notice.
 #[tokio::test(start_paused = true)]
 async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
     const SHARDS: u16 = 4;
@@ -186,7 +187,7 @@ async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
     }
 }
 
-/// No row can be moved: what a partition at its limit looks like.
+/// No row can be moved, as with a partition at its limit.
 #[derive(Default)]
 struct Stuck {
     looks: AtomicUsize,
@@ -202,7 +203,7 @@ impl Between for Stuck {
     }
 }
 
-// Where even moving a row fails, the next sweep goes on where the last one ended, in this process or by what it left.
+// If even moving a row fails, the next sweep continues where the last one ended, in this process or in another.
 #[tokio::test]
 async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
     for is_new_each_time in [false, true] {
@@ -232,8 +233,8 @@ async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
     }
 }
 
-// A record that cannot be read holds up nothing behind it, is alerted once by name, stays in the index at long intervals, and goes on
-// by itself once it can be read.
+// A record that cannot be read holds up nothing behind it, causes one alert with its id, stays in the index at long
+// intervals, and continues by itself once it can be read.
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     let (_endpoints, clients, config) = tables().await;
@@ -294,7 +295,7 @@ async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     assert!(!item.contains_key("aside") && !item.contains_key("attention"), "{item:?}");
 }
 
-// Only queues that have dead letters are told of, and one that cannot be read hides none: an agent may have no stack yet.
+// Only queues with dead letters are reported, and an unreadable queue hides no other: an agent may have no stack yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_supervisor_tells_of_dead_letters() {
     let (_endpoints, clients, mut config) = tables().await;

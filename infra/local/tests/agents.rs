@@ -1,5 +1,5 @@
-//! Goal: workflows of URLs, and of agents that other programs serve, are taken as they are in the documents, and what is wrong
-//! with them is said before anything starts. Method: the real binary, with the files of `examples/`.
+//! Goal: workflows with URLs, and with agents that other programs serve, work as in the documents, and mistakes in them
+//! are reported before anything starts. Method: the real binary, with the files of `examples/`.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
-/// Runs it to its end, with this on its standard input.
+/// Runs a command to its end, with `input` on its standard input.
 fn output(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -39,7 +39,7 @@ fn refused(dir: &Path, args: &[&str], words: &[&str]) {
     }
 }
 
-// The example of docs/workflows.md, with services and their ports as they are here.
+// The example of docs/workflows.md, with this test's services and ports.
 #[test]
 fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     let empty = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     remotes.wait().unwrap();
 }
 
-// B7: a user's own workflow of URLs, and of an agent that is elsewhere, under faults in virtual time.
+// B7: a user's own workflow with URLs and with an external agent, under faults in virtual time.
 #[test]
 fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
     let dir = folder(&[("urls.toml", URLS), ("gift.toml", GIFT)]);
@@ -96,7 +96,7 @@ fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
     }
 }
 
-// Another range of seeds is another test: the first one can be named, up to the last that leaves room for those after it.
+// Other seeds are another test: the first seed can be set, as long as the seeds after it are still numbers of 64 bits.
 #[test]
 fn a_simulation_begins_at_any_seed() {
     let dir = folder(&[("urls.toml", URLS)]);
@@ -132,14 +132,15 @@ fn an_external_agent_has_to_be_named_and_named_well() {
     refused(dir.path(), &up(&["gift-wrap", "payment"]), &["`payment` already"]);
 }
 
-// B3: what no agent of AWS would ever start is not found out there: an agent starts nothing within the skew of CompleteBy.
+// B3: a step that no agent on AWS would ever start is found before deployment: an agent starts nothing within the clock
+// skew before CompleteBy.
 #[test]
 fn a_timeout_too_short_for_the_clocks_is_refused() {
     let short = |timeout| format!("name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"{timeout}\"\n");
     let (here, aws) = (folder(&[("w.toml", &short("100ms"))]), folder(&[("w.toml", &short("2s"))]));
     let up = ["up", "--port", "0", "--memory", "--workflows", "flows"];
     refused(here.path(), &up, &["workflow `w`: step `a` has a timeout of 100 ms", "more than 100 ms"]);
-    // A deployment says how far its clocks may be apart.
+    // A deployment sets how far its clocks may differ.
     let mut deployed = program(aws.path(), &["up", "--aws", "--port", "0", "--workflows", "flows"]);
     let names = ["ORDERS_TABLE", "STATE_TABLE", "QUEUE_PREFIX", "EVENT_BUS"].map(|name| (name, "any"));
     deployed.envs(names).env("AWS_REGION", "eu-west-1").env("AWS_EC2_METADATA_DISABLED", "true");

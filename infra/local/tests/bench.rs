@@ -1,5 +1,5 @@
-//! Goal: `stepwarden bench` measures what it says it does. Method: the real binary in small runs, and what it prints held to
-//! what can be counted: never to times, which are the machine's.
+//! Goal: `stepwarden bench` measures what it claims. Method: the real binary in small runs; its output is compared with
+//! what can be counted, never with times, which depend on the machine.
 
 mod common;
 
@@ -58,10 +58,10 @@ fn a_run_counts_its_orders_and_its_kills() {
     for victim in ["agent", "scheduler", "everything"] {
         let killed = &recovery[victim];
         assert_eq!((number(killed, "kills"), number(killed, "orders")), (1.0, 40.0), "{killed}");
-        // Only after the restart, and not before a step had run.
+        // Orders end only after the restart, and not before a step has run.
         assert!(number(killed, "final_p50_ms") > number(recovery, "step_ms"), "{killed}");
     }
-    // What the dead agent had begun is lost until it expires, and never runs again before.
+    // Steps that the dead agent had begun are lost until they expire, and never run again before.
     let agent = &recovery["agent"];
     assert!(number(agent, "expired") > 0.0 && number(agent, "again_p50_ms") > 0.0, "{agent}");
     assert!(number(agent, "again_max_ms") >= number(agent, "again_p50_ms"), "{agent}");
@@ -72,7 +72,7 @@ fn a_run_counts_its_orders_and_its_kills() {
     assert!((counted - 50.0).abs() < 1e-6, "each order once, not {counted}");
 }
 
-// Issue 7, point 2: what a long run says of memory and files.
+// Issue 7, point 2: the report of a long run about memory and files.
 #[test]
 fn a_steady_run_looks_at_memory_and_files_on_the_way() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn a_steady_run_looks_at_memory_and_files_on_the_way() {
     assert!(report["rates"].is_null() && report["recovery"].is_null() && report["orders_per_second"].is_null());
 }
 
-// What was not asked for is not done, and has no fields.
+// A part that was not requested is not measured, and has no fields.
 #[test]
 fn a_part_alone_is_measured_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ impl Case {
         std::fs::write(dir.path().join("workflows/strict.toml"), quick).unwrap();
         std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
         let mut up = program(dir.path(), &["up", "--memory", "--port", "0"]);
-        // What it logs while its queues are taken away is no news.
+        // Its log is off, because its queues are deleted during the test.
         up.env("RUST_LOG", "off");
         Self { up: Up::of(up), dir }
     }
@@ -38,7 +38,7 @@ impl Case {
         run(self.dir.path(), &[args, &["--url", &self.up.url]].concat())
     }
 
-    /// What it prints, with this exit code.
+    /// The output of a command that must exit with this code.
     fn says(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
         let (text, error) = texts(&output);
@@ -47,13 +47,13 @@ impl Case {
         text
     }
 
-    /// The JSON that it prints for programs.
+    /// The JSON output of a command.
     fn json(&self, code: i32, args: &[&str]) -> Value {
         let text = self.says(code, &[args, &["--json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e} in {text}"))
     }
 
-    /// What it says on standard error, with this exit code. One line.
+    /// The line on standard error of a command that must exit with this code.
     fn fails(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
         let (text, error) = texts(&output);
@@ -71,7 +71,7 @@ impl Case {
         block(async { http().put(url).json(&faults).send().await.unwrap().error_for_status().unwrap() });
     }
 
-    /// The doctor with the endpoints that the system has in truth.
+    /// Runs the doctor with the system's actual endpoints.
     fn doctor(&self, args: &[&str]) -> (i32, Value) {
         let all = [&["doctor", "--json", "--url", &self.up.url], args].concat();
         doctor(self.dir.path(), &self.up.aws_url, &all)
@@ -103,7 +103,7 @@ fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-// One order and all that shows it.
+// One order, shown by every verb.
 #[test]
 fn an_order_is_submitted_followed_and_shown() {
     let case = Case::new();
@@ -187,7 +187,7 @@ fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
     let who = String::from_utf8(who).unwrap();
     assert!(says(&["history", &id]).contains(&format!("{}: a test", who.trim())));
 
-    // Another port, another time: what was kept is not believed for ever.
+    // A later system on another port: the stored URL is not used after its system has ended.
     let pid = system.process.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(system.process.0.wait().unwrap().success());
@@ -195,7 +195,7 @@ fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
     assert!(!dir.path().join(".stepwarden/tables.db").exists(), "no data is kept");
 }
 
-// The codes 3, 4 and 5 of `watch`, and the acts that mend an order.
+// The exit codes 3, 4 and 5 of `watch`, and the acts that put an order right.
 #[test]
 fn watch_ends_with_a_code_for_each_end() {
     let case = Case::new();
@@ -209,7 +209,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert!(case.says(0, &["overview"]).contains("in Error, waiting for a person: 4"));
     case.faults("payment", json!({}));
 
-    // An order that a person holds, because shipping is away.
+    // An order that a person pauses, because shipping is unavailable.
     case.faults("shipping", json!({"outage": true}));
     let open = case.submit("order");
     let act = |verb: &str| case.json(0, &[verb, &open, "--by", "ann", "--reason", "a test"]);
@@ -230,7 +230,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
     assert!(text.contains("applied") && text.contains("1 accepted, 0 failed\n"), "{text}");
-    // Two orders a call at this rate, so in more than one.
+    // At this rate a call acts on two orders, so there are several calls.
     let rest = case.json(0, &bulk(&["--rate", "1"]));
     assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
     for id in failed.iter().chain([&open]) {
@@ -238,7 +238,7 @@ fn watch_ends_with_a_code_for_each_end() {
     }
     assert_eq!(act("undo")["outcome"], "applied");
     case.says(3, &["watch", &open]);
-    // Accepted is not done: with --wait the verb says what came of it.
+    // Accepted is not done: with --wait the verb shows how the order ends.
     case.faults("payment", json!({"permanent": 1.0}));
     let stopped = case.submit("strict");
     case.says(4, &["watch", &stopped]);
@@ -250,7 +250,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert!(text.contains("accepted") && text.contains(&format!("stepwarden watch {stopped}")), "{text}");
     let line = case.says(3, &[&["undo", &stopped, "--wait", "--json"], &why[..]].concat());
     assert_eq!(serde_json::from_str::<Value>(line.lines().last().unwrap()).unwrap()["state"], "Undone");
-    // Not as wanted: the order has ended.
+    // The act is refused, because the order has ended.
     let error = case.fails(1, &["resubmit", &open, "--by", "ann", "--reason", "too late"]);
     assert!(
         error.contains("409") && error.contains("not_allowed") && error.contains("/problems/not_allowed"),
@@ -260,7 +260,7 @@ fn watch_ends_with_a_code_for_each_end() {
     assert!(none.contains("filter") && none.contains("add a condition"), "{none}");
 }
 
-// From a record that cannot be read back to an order that ends, by the commands that each answer names.
+// An unreadable record is mended and its order ends, by the commands that each answer names.
 #[test]
 fn a_damaged_record_is_shown_and_mended() {
     let case = Case::new();
@@ -310,7 +310,7 @@ fn a_damaged_record_is_shown_and_mended() {
     case.says(3, &["undo", &id, "--by", "ann", "--reason", "r", "--wait"]);
 }
 
-// A system that goes away is waited for, and no longer than was asked.
+// `watch` waits for a system that has stopped, but no longer than its timeout.
 #[test]
 fn watch_bears_with_a_system_that_is_away_for_a_while() {
     let mut case = Case::new();
@@ -324,7 +324,7 @@ fn watch_bears_with_a_system_that_is_away_for_a_while() {
     reader.read_line(&mut first).unwrap();
     let address = case.up.url.strip_prefix("http://").unwrap().parse().unwrap();
     case.up.kill();
-    // Bound and not listening: a connection is refused, and no other test's system takes the port meanwhile.
+    // A bound port without a listener refuses connections, and no other test's system can take it meanwhile.
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.set_reuseaddr(true).unwrap();
     held.bind(address).unwrap();
@@ -335,7 +335,7 @@ fn watch_bears_with_a_system_that_is_away_for_a_while() {
     assert!(begin.elapsed() >= Duration::from_secs(3), "it gave up after {:?}", begin.elapsed());
 }
 
-// One line each, with what to do; 2 for what the caller can mend, 1 for what may pass.
+// Each error is one line that says what to do; exit code 2 if the caller can correct it, 1 if it may pass.
 #[test]
 fn errors_say_what_to_do() {
     let case = Case::new();
@@ -369,7 +369,7 @@ fn errors_say_what_to_do() {
     }
 }
 
-// `stepwarden queues | head -1` ends well.
+// `stepwarden queues | head -1` ends cleanly.
 #[test]
 fn a_reader_that_is_gone_ends_a_verb() {
     let case = Case::new();
@@ -392,7 +392,7 @@ fn a_reader_that_is_gone_ends_a_verb() {
 fn completions_know_every_verb() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
-        // Longer than a pipe holds.
+        // The output is longer than a pipe holds.
         let output = program(dir.path(), &["completions", shell]).output().unwrap();
         let (text, error) = texts(&output);
         assert_eq!(output.status.code(), Some(0), "{error}");
@@ -426,7 +426,7 @@ fn the_doctor_is_content_with_a_fresh_system() {
     assert!(text.contains("ok    API") && text.contains(" 0 failures"), "{text}");
 }
 
-// Each with what to do.
+// Each check says what to do.
 #[test]
 fn the_doctor_finds_what_is_wrong() {
     let case = Case::new();
@@ -447,7 +447,7 @@ fn the_doctor_finds_what_is_wrong() {
     finds(case.doctor(&[]), &["workflows", "bad.toml:2", "docs/workflows.md"]);
     std::fs::remove_file(case.dir.path().join("workflows/bad.toml")).unwrap();
 
-    // The endpoints do what they are told by anybody on this machine.
+    // The endpoints accept calls from anybody on this machine.
     let call = |target: &str, body: Value| {
         let request = http()
             .post(&case.up.aws_url)
@@ -503,7 +503,7 @@ fn the_page_has_every_verb_and_option() {
             .find(|(heading, _)| heading.split(", ").any(|one| one == title))
             .unwrap_or_else(|| panic!("docs/cli.md has no section {title}"));
         known.push(title);
-        // What every verb has is told once.
+        // Options that every verb has are described once.
         let common = ["help", "version", "workflows", "url", "token", "json"];
         for option in verb.get_arguments().filter_map(clap::Arg::get_long).filter(|long| !common.contains(long)) {
             assert!(section.contains(&format!("`--{option}")), "docs/cli.md, {name}: no `--{option}`");

@@ -1,5 +1,5 @@
-//! Goal: the main job ends by itself with exit code 0 and its summary. Method: the real binary with a few orders of one's
-//! own, a seed, faults, and a workflow with short times.
+//! Goal: the demo ends by itself with exit code 0 and its summary. Method: the real binary with a few orders from a
+//! file, a seed, faults, and a workflow with short times.
 
 mod common;
 
@@ -37,7 +37,8 @@ fn a_demo_for_programs_prints_one_object() {
     assert_eq!((&report["orders"], &report["states"]["Processed"]), (&1.into(), &1.into()), "{report:#}");
 }
 
-// A reader that has seen enough, such as `head -1`, ends the demo: no panic, no half-minute for nobody.
+// A reader that has seen enough, such as `head -1`, ends the demo: there is no panic, and the demo does not run on
+// without a reader.
 #[test]
 fn a_demo_ends_when_its_reader_is_gone() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_stepwarden"));

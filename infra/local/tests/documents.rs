@@ -1,8 +1,8 @@
-//! Goal: what the documents tell a person to type works. Method: every verb and option of `stepwarden` that a page names is one
-//! that the program knows; every local command of a block is run, as it stands, against a system that is up.
+//! Goal: the commands in the documents work. Method: the program knows every verb and option of `stepwarden` that a
+//! page names; every local command of a block is run unchanged against a running system.
 //!
-//! What talks to AWS, builds, or needs Python is left to others: `tests/documents.rs` looks after names, `tests/template` after
-//! the template's commands, `make python-agent` after the agent in Python.
+//! Commands that call AWS, build, or need Python are tested elsewhere: names by `tests/documents.rs`, the template's
+//! commands by `tests/template`, and the agent in Python by `make python-agent`.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn pages() -> Vec<(String, String)> {
     all.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The blocks of commands of a page, each with its lines joined where they go on, without comments.
+/// The blocks of commands of a page, without comments and with continued lines joined.
 fn blocks(text: &str) -> Vec<Vec<String>> {
     let mut blocks: Vec<Vec<String>> = Vec::new();
     let mut fence: Option<String> = None;
@@ -57,14 +57,14 @@ fn as_typed(command: &str) -> String {
     command.replace("target/release/stepwarden ", "stepwarden ").replace("cargo run --release -- ", "stepwarden ")
 }
 
-/// What follows `stepwarden` in a command, up to a pipe or its end.
+/// The arguments of `stepwarden` in a command, up to a pipe or its end.
 fn arguments(command: &str) -> Option<Vec<&str>> {
     let mut words = command.split_whitespace().skip_while(|word| *word != "stepwarden").skip(1);
     let rest: Vec<&str> = words.by_ref().take_while(|word| !["|", ">", "&&", ";"].contains(word)).collect();
     (!rest.is_empty()).then_some(rest)
 }
 
-// Point 6: no page names what the program does not know.
+// Point 6: no page names a verb or an option that the program does not know.
 #[test]
 fn every_verb_and_option_that_a_page_names_is_known() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn every_verb_and_option_that_a_page_names_is_known() {
         for command in blocks(&text).concat().into_iter().chain(inline) {
             let command = as_typed(&command);
             let Some(words) = arguments(&command) else { continue };
-            // In a sentence or a table a name may stand for any.
+            // In a sentence or a table a name may be a placeholder.
             let verb = words[0];
             if verb == "help" || !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
                 continue;
@@ -102,7 +102,7 @@ fn every_verb_and_option_that_a_page_names_is_known() {
     assert!(helps.len() > 10, "only {:?} were named", helps.keys());
 }
 
-/// A system that has what the pages speak of, and a folder like the repository's root.
+/// A system with what the pages mention, and a folder like the repository's root.
 struct Scene {
     dir: tempfile::TempDir,
     up: Up,
@@ -110,7 +110,8 @@ struct Scene {
     orders: [String; 2],
 }
 
-/// It stops where the service is away, so that a resubmission mends it: what a service has declined stays declined.
+/// The order stops while the service is unavailable, so that a resubmission completes it: a declined call would stay
+/// declined.
 const STOP: &str = r#"
 name = "stop"
 on_failure = "error"
@@ -149,7 +150,7 @@ impl Scene {
         scene
     }
 
-    /// An order that has come to `state` while the payment service has `faults`.
+    /// An order that has reached `state` while the payment service has `faults`.
     async fn order(&self, workflow: &str, state: &str, faults: Value) -> String {
         let http = common::http();
         let service = format!("{}/faults/payment", self.up.remotes_url);
@@ -193,7 +194,7 @@ impl Scene {
         shell
     }
 
-    /// A program that stays up: it has to say where it listens, with ports of its own.
+    /// Starts a program that keeps running, with free ports: it must print where it listens.
     fn starts(&self, command: &str) {
         let command =
             format!("exec {command} --port 0{}", if command.contains("--memory") { "" } else { " --data own" });
@@ -213,12 +214,12 @@ impl Scene {
         assert_ne!(output.status.code(), Some(124), "`{command}` did not end");
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "`{command}`: {:?}\n{out}{err}", output.status.code());
-        // curl takes a refusal for an answer.
+        // curl does not fail on a refusal.
         assert!(!out.contains("\"code\":"), "`{command}`: {out}");
     }
 }
 
-/// Simulated for a moment only: how long it runs is not what is asked here.
+/// The command with a short simulation, because its length does not matter here.
 fn shortened(command: &str) -> String {
     let mut words: Vec<&str> = command.split_whitespace().collect();
     match words.iter().position(|word| *word == "--seeds") {
@@ -244,7 +245,7 @@ async fn the_commands_of_the_documents_work() {
             match words.as_slice() {
                 ["stepwarden", "up" | "remotes", ..] => scene.starts(&command),
                 ["stepwarden", "simulate", ..] => scene.works(&shortened(&command)),
-                // They take minutes, and have tests of their own.
+                // They take minutes, and have separate tests.
                 ["stepwarden", "demo" | "bench", ..] => continue,
                 ["stepwarden", ..] => scene.works(&command),
                 ["head" | "echo" | "curl", ..] if !command.contains("$AWS") && !command.contains("--queue") => {

@@ -1,5 +1,5 @@
-//! Goal: whoever is at the doors of a running system (a reader of its log, a caller, another tenant, a signal) does no harm to
-//! the orders of others. Method: the real binary, and requests written by hand where no client would send them.
+//! Goal: what comes from outside a running system (a reader of its log, a caller, another tenant, a signal) does no
+//! harm to the orders of others. Method: the real binary, and requests written by hand if no client would send them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Whatever ends by itself has ended by then, on any machine.
+/// A command that ends by itself has ended after this time, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn order(key: &str) -> Value {
@@ -47,7 +47,7 @@ async fn a_log_that_nobody_reads_any_more_changes_nothing() {
     orders_end_well(&up, 10).await;
 }
 
-// `up 2>&1 | less`: the pipe is full, and whoever writes into it waits.
+// `up 2>&1 | less`: the pipe is full, and writing to it blocks.
 #[tokio::test]
 async fn a_log_whose_reader_sleeps_changes_nothing() {
     let dir = directory();
@@ -66,7 +66,7 @@ fn get(url: &str, host: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-// All three ports of `up` keep the same rules, and 1,100 half requests at each of them keep nobody out.
+// All three ports of `up` have the same rules, and 1,100 incomplete requests at each of them keep no client out.
 #[tokio::test]
 async fn the_ports_have_the_same_rules_and_room_for_everybody() {
     let dir = directory();
@@ -87,7 +87,7 @@ async fn the_ports_have_the_same_rules_and_room_for_everybody() {
     let mut half = Vec::new();
     for url in &ports {
         for _ in 0..1100 {
-            // The files of this test are bounded too: what has no place on this side is no attack.
+            // The number of this test's open files is limited too: a connection that fails on this side does not count.
             let Ok(mut stream) = std::net::TcpStream::connect(url.trim_start_matches("http://")) else { break };
             let _ = std::io::Write::write_all(&mut stream, b"POST /orders HTTP/1.1\r\nhost: localhost\r\n");
             half.push(stream);
@@ -128,7 +128,7 @@ fn a_port_without_room_for_the_next_two_is_wrong_use() {
     }
 }
 
-// Nobody else on this machine reads the data, whatever the umask is.
+// No other user of this machine can read the data, whatever the umask is.
 #[tokio::test]
 async fn the_data_is_its_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
@@ -149,7 +149,7 @@ async fn the_data_is_its_owners_alone() {
     for file in files() {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
-    // Files of an older version are closed at the next start.
+    // Files of an older version are restricted at the next start.
     for file in files() {
         std::fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
     }
@@ -159,7 +159,7 @@ async fn the_data_is_its_owners_alone() {
     }
 }
 
-// What is damaged is said at the start, with a way on; and the doctor sees it as well.
+// Damage is reported at the start, with what to do; the doctor detects it as well.
 #[tokio::test]
 async fn damaged_data_is_said_and_there_is_a_way_on() {
     let dir = directory();

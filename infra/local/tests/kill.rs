@@ -1,12 +1,12 @@
-//! Goal: what was accepted survives `kill -9`, and is done once. Method: the real binary on real files under load over HTTP,
-//! its processes killed at random moments and started again on the same data; then the record of the run is held to the
-//! rules of every history, and what was interrupted must have ended soon.
+//! Goal: accepted orders survive `kill -9`, and are done once. Method: the real binary on real files under load over
+//! HTTP; its processes are killed at random moments and restarted on the same data. Then the record of the run is
+//! checked against the rules of every history, and interrupted orders must have ended soon.
 //!
 //! There are three processes: one with the data, the API and an instance of all functions, one with another instance of
-//! them, and one with the remote services. What the second one holds when it dies is hidden in the queues for minutes: only
-//! the supervisor of the first one can go on with it.
+//! them, and one with the remote services. Messages that the second process holds when it dies stay invisible for
+//! minutes: only the supervisor of the first process can continue their orders.
 //!
-//! `SEED=n` repeats the moments and the faults, `KILLS=n` kills so often, and holds recovery to a stricter bound.
+//! `SEED=n` repeats the moments and the faults. `KILLS=n` sets the number of kills, and requires faster recovery.
 
 mod common;
 
@@ -28,22 +28,22 @@ use stepwarden::system::SWEEP_EVERY;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Kills in `cargo test`.
 const KILLS: u64 = 20;
-/// Submitters, each with one order at a time: the load is what the machine bears.
+/// Number of submitters, each with one order at a time, so that the load adapts to the machine.
 const CLIENTS: usize = 10;
-/// Between two kills so many orders begin, if they begin within a while: then a slow machine gets as far as a fast one.
+/// Number of orders that begin between two kills, within a bounded time, so that a slow machine gets as far as a fast
+/// one.
 const ORDERS: usize = 12;
 const WHILE: Duration = Duration::from_secs(5);
-/// Between two looks at an order.
+/// Time between two polls of an order.
 const LOOK: Duration = Duration::from_millis(100);
 /// The timeout of each step of [`QUICK`].
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What a machine that is busy with something else may add to a bound, as a factor.
+/// Factor by which a bound is relaxed on a busy machine.
 const GENEROUS: u32 = 5;
-/// The same of a machine that does nothing else: whoever sets `KILLS` says that it is one.
+/// The same factor on an otherwise idle machine, which setting `KILLS` implies.
 const STRICT: u32 = 2;
 
-/// A fresh directory with workflows of short times: one undoes what failed, the other stops.
-/// What can be killed.
+/// A process that can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     /// The process with the data.
@@ -56,7 +56,7 @@ enum Victim {
     All,
 }
 
-/// One kill: when it came, and when all ran again.
+/// One kill: its time, and the time when everything ran again.
 struct Kill {
     victim: Victim,
     at: Timestamp,
@@ -95,7 +95,7 @@ impl<'a> World<'a> {
 
     fn start_system(dir: &Path, port: u16, remotes_url: &str) -> Up {
         let (port, remotes) = (port.to_string(), Self::args(remotes_url));
-        // The least that outlives a kill.
+        // The weakest durability that survives a kill.
         let mut args = vec!["--port", &port, "--data", "data", "--durability", "process", "--workflows", "quick"];
         args.extend(remotes.iter().map(String::as_str));
         Up::start(dir, &args)
@@ -108,11 +108,11 @@ impl<'a> World<'a> {
         Up::start_on(aws_url, dir, &args)
     }
 
-    /// Kills, and starts again on the same data and the same ports.
+    /// Kills a victim, and restarts it on the same data and the same ports.
     async fn kill(&mut self, victim: Victim, has_faults: bool) -> Kill {
         let at = Timestamp::now();
         let is = |one: Victim| victim == one || victim == Victim::All;
-        // All first: nobody may do anything between two of them.
+        // Kill all first: no process may do anything between two kills.
         for (is_killed, process) in [
             (is(Victim::System), &mut self.system.process),
             (is(Victim::Instance), &mut self.instance.process),
@@ -145,7 +145,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A port that is free with the three after it, below those that the system hands out.
+/// A port that is free together with the next three, below the range that the system assigns.
 fn free_ports() -> u16 {
     let mut random = fastrand::Rng::new();
     loop {
@@ -156,7 +156,8 @@ fn free_ports() -> u16 {
     }
 }
 
-/// Submits orders until it is told to stop: each under its key until it is accepted, the next one when it has ended.
+/// Submits orders until it is stopped: each is repeated under its key until it is accepted, and the next one is
+/// submitted when it has ended.
 async fn submit(
     http: reqwest::Client,
     url: String,
@@ -171,7 +172,7 @@ async fn submit(
         let workflow = if n.is_multiple_of(4) { "stop" } else { "order" };
         let body = json!({"workflow": workflow, "input": input, "reply_queue": "default"});
         let mut ids = BTreeSet::new();
-        // The same key and the same order are the same answer.
+        // The same key and the same order get the same answer.
         let mut answers = 1 + usize::from(n.is_multiple_of(10));
         let begin = Instant::now();
         while answers > 0 {
@@ -230,7 +231,7 @@ async fn accepted_orders_survive_kills_and_are_done_once() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::time::sleep(Duration::from_millis(random.u64(0..100))).await;
-        // The last one ends all trouble: no fault from then on, and nothing is hidden in a queue for minutes.
+        // After the last kill there are no faults, and no message stays invisible for minutes.
         let victim = match random.u8(0..10) {
             _ if left == 0 => Victim::All,
             0..4 => Victim::System,
@@ -265,8 +266,8 @@ async fn accepted_orders_survive_kills_and_are_done_once() {
     report_recovery(&kills, &checked, seed);
 }
 
-/// From the restart after kill number `n` until the last order that was open at the kill had ended; `None` if there was no
-/// such order, or if the next kill came before it had ended, and lengthened what this one is measured by.
+/// Time from the restart after kill number `n` until the last order that was open at the kill had ended. `None` if
+/// there was no such order, or if the next kill came before that end and so lengthened the time.
 fn recovery(kills: &[Kill], n: usize, spans: &[Span]) -> Option<Duration> {
     let kill = &kills[n];
     let open = spans.iter().filter(|span| span.created < kill.at);
@@ -288,8 +289,8 @@ fn report_recovery(kills: &[Kill], checked: &Checked, seed: u64) {
             );
         }
     }
-    // What was under way waits for its CompleteBy, and for no lease: the next instance gives back that of the dead one. Two
-    // sweeps, because an undo waits for the CompleteBy of what else was under way.
+    // Steps in progress wait for their CompleteBy, but not for a lease: the next instance releases that of the dead
+    // one. Two sweeps, because an undo waits for the CompleteBy of all steps in progress.
     let bound = TIMEOUT + SWEEP_EVERY * 2;
     let factor = if std::env::var_os("KILLS").is_some() { STRICT } else { GENEROUS };
     let last = recovery(kills, kills.len() - 1, &checked.spans);
@@ -298,7 +299,7 @@ fn report_recovery(kills: &[Kill], checked: &Checked, seed: u64) {
     assert!(last < bound * factor, "{last:?} after the last kill, more than {factor} times {bound:?}; SEED={seed}");
 }
 
-// A recovery that the next kill interrupted says nothing of the kill before.
+// A recovery that the next kill interrupted says nothing about the previous kill.
 #[test]
 fn a_recovery_counts_unless_the_next_kill_interrupts_it() {
     let at = |ms| Timestamp::from_millisecond(ms).unwrap();
@@ -311,7 +312,7 @@ fn a_recovery_counts_unless_the_next_kill_interrupts_it() {
     assert_eq!(recovery(&kills, 2, &spans[..2]), None, "it interrupted nothing");
 }
 
-// What a start that hangs would do to a test is to hang as well.
+// A start that hangs must fail the test instead of hanging it.
 #[test]
 #[should_panic(expected = "no `ready` within")]
 fn a_start_that_says_nothing_is_given_up() {
@@ -320,7 +321,7 @@ fn a_start_that_says_nothing_is_given_up() {
     let _ = Running::start_within(command, "ready", Duration::from_millis(300));
 }
 
-/// Exit code 2 and one line on standard error that says all of `words`.
+/// Checks for exit code 2 and one line on standard error that contains all of `words`.
 fn is_refused(what: &str, output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{what}: {text}");
@@ -330,7 +331,7 @@ fn is_refused(what: &str, output: &Output, words: &[&str]) {
     }
 }
 
-// What the user can mend at once: one clear line and exit code 2.
+// Errors that the user can correct: one clear line and exit code 2.
 #[test]
 fn a_port_in_use_is_said_in_one_line() {
     let dir = directory();
@@ -380,7 +381,7 @@ fn a_bad_workflow_file_is_named_with_its_line() {
     is_refused("no such folder", &output, &["missing"]);
 }
 
-// B9: who lists orders learns that there are more, and how to see them.
+// B9: a list says that there are more orders, and how to see them.
 #[test]
 fn a_list_says_how_it_goes_on() {
     let dir = directory();
@@ -406,7 +407,7 @@ fn a_list_says_how_it_goes_on() {
     assert_eq!(all.len(), 3, "{first}{second}");
 }
 
-// The reader of its output is gone after the line it wanted, as in `stepwarden up | head -1`.
+// The reader of its output closes the pipe after the first line, as in `stepwarden up | head -1`.
 #[test]
 fn the_first_line_of_up_is_its_url_and_it_answers() {
     let dir = directory();

@@ -1,9 +1,9 @@
-//! Goal: a long load loses nothing; under ten times what it bears the system refuses orders, does what it accepted, and is
-//! back to normal soon after. Method: the real binary on files, in a process of its own; the load comes from this one over
-//! HTTP; then the record of the run is held to the rules of every history.
+//! Goal: a long load loses nothing; at ten times its capacity the system refuses orders, completes accepted ones, and
+//! is back to normal soon after. Method: the real binary on files, in a separate process; this process sends the load
+//! over HTTP. Then the record of the run is checked against the rules of every history.
 //!
-//! `ORDERS=n` makes the first one longer, `SEED=n` draws other faults for it; the second one takes `OVERLOAD=n` seconds, a
-//! minute by default.
+//! `ORDERS=n` makes the long load longer, `SEED=n` draws other faults for it; the overload takes `OVERLOAD=n` seconds,
+//! a minute by default.
 
 mod common;
 
@@ -21,38 +21,38 @@ use tokio::sync::Semaphore;
 const ORDER: &str = include_str!("../../../workflows/order.toml");
 /// Orders of the long load in `cargo test`.
 const ORDERS: u64 = 100;
-/// Seconds of overload: the door closes only once messages have waited for half of a step's timeout.
+/// Seconds of overload: orders are refused only once messages have waited for half of a step's timeout.
 const OVERLOAD: u64 = 60;
-/// How many times the capacity is offered.
+/// The offered load, as a multiple of the capacity.
 const TIMES: f64 = 10.0;
-/// For each order that is told that the store is not available, more than so many are told to come back later.
+/// For each order that gets 503, more than this number must get 429.
 const UNAVAILABLE: usize = 20;
-/// Connections of the load at most.
+/// Maximum number of connections of the load.
 const CONNECTIONS: usize = 512;
-/// Submissions under way at once where the load is what the system bears, and the Wakes that may wait meanwhile.
+/// Concurrent submissions of a load at the system's capacity, and the number of Wakes that may wait meanwhile.
 const SUBMITTERS: usize = 32;
 const DEPTH: u64 = 64;
-/// One order in so many has a queue for its notices.
+/// One order in this number has a queue for its notices.
 const TOLD_EVERY: u64 = 10;
-/// An order takes as long as it takes without load, up to this factor: then the load is over.
+/// The load is over when an order takes no longer than this factor times its time without load.
 const NORMAL: u32 = 10;
-/// So many of them one after another.
+/// Number of consecutive orders that must be this fast.
 const IN_A_ROW: u32 = 3;
-/// After an overload, all is back to normal within this.
+/// Longest time until the system is back to normal after an overload.
 const RECOVERY: Duration = Duration::from_secs(120);
-/// Without any end within this, something is stuck.
+/// If no order ends within this time, something is stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What became of a submission.
+/// The outcome of a submission.
 enum Answer {
     Accepted(String),
-    /// Status, and when to come back.
+    /// Status, and when to retry.
     Refused(u16, Duration),
     /// Neither.
     Other(String),
 }
 
-/// The system under load, and who loads it.
+/// The system under load, and the clients.
 struct Load {
     http: reqwest::Client,
     up: Up,
@@ -62,7 +62,8 @@ struct Load {
 }
 
 impl Load {
-    /// The system with the reference workflow; as users start it, or without waiting for a disk that others use as well.
+    /// Starts the system with the reference workflow, as users do, or without waiting for a disk that other processes
+    /// use.
     async fn start(is_quick: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("workflows")).unwrap();
@@ -119,7 +120,8 @@ impl Load {
         Some(begin.elapsed())
     }
 
-    /// Submits orders as fast as they are done, without a backlog. Whoever is refused comes back when told to.
+    /// Submits orders as fast as they are done, without a backlog. A refused submission is repeated after
+    /// `Retry-After`.
     async fn steady(&self, name: &str, orders: u64) {
         let (next, submitting, is_behind) = (AtomicUsize::new(0), AtomicBool::new(true), AtomicBool::new(false));
         let submitter = async || {
@@ -163,7 +165,7 @@ impl Load {
         tokio::join!(submit, watch);
     }
 
-    /// When everything has ended: what the record of the run says.
+    /// Waits until everything has ended, and checks the record of the run.
     async fn end(mut self) -> Checked {
         assert_eq!(rest(&self.http, &self.up, &self.record, PATIENCE).await, 0, "messages were given up");
         self.record.take_ledger(&self.http, &self.up.remotes_url).await;
@@ -189,7 +191,7 @@ impl Load {
     }
 }
 
-/// As Linux accounts it.
+/// As measured by Linux.
 fn peak_memory_mb(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -217,12 +219,12 @@ fn rate(orders: u64, begin: Instant) -> f64 {
     orders as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// What the overload was answered.
+/// The answers to the overload.
 #[derive(Debug, Default)]
 struct Answers {
     accepted: AtomicUsize,
     refused: AtomicUsize,
-    /// The store did not answer in time, which a slow machine's may not.
+    /// The store did not answer in time, which may happen on a slow machine.
     unavailable: AtomicUsize,
     /// All connections were busy.
     unsent: AtomicUsize,
@@ -230,8 +232,8 @@ struct Answers {
 }
 
 impl Answers {
-    /// The load was there, half of `offered` at least: what found no free connection was no load. And who was turned away was
-    /// told to come back, not that the store is gone.
+    /// Checks that at least half of `offered` was really sent: a submission without a free connection was no load.
+    /// Refused orders must have got 429, not 503.
     fn check(&self, offered: f64) {
         let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
         let (refused, unavailable) = (count(&self.refused), count(&self.unavailable));
@@ -258,7 +260,7 @@ fn an_overload_that_was_not_offered_or_broke_the_store_is_seen() {
     assert!(!is_good(answers(1000, 0, 0)), "nobody was refused");
 }
 
-/// Offers so many orders a second, whatever is answered.
+/// Offers `a_second` orders per second, whatever the answers.
 async fn offer(load: &Arc<Load>, a_second: f64, during: Duration) -> Arc<Answers> {
     let (answers, connections) = (Arc::new(Answers::default()), Arc::new(Semaphore::new(CONNECTIONS)));
     let begin = Instant::now();
@@ -292,8 +294,8 @@ async fn offer(load: &Arc<Load>, a_second: f64, during: Duration) -> Arc<Answers
     answers
 }
 
-// J1, A4: ten times the capacity is refused with a time to come back; nothing that was accepted is given up because of the
-// load; and soon after it all is as before.
+// J1, A4: at ten times the capacity orders are refused with a time to retry after; no accepted order is given up
+// because of the load; soon after it the system is back to normal.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "wants a release build and a machine of its own; tests/overload.rs has it in virtual time"]
 async fn ten_times_the_capacity_is_refused_and_costs_no_order() {
@@ -305,7 +307,7 @@ async fn ten_times_the_capacity_is_refused_and_costs_no_order() {
     }
     alone.sort_unstable();
     let p50 = alone[alone.len() / 2];
-    // As many as there is time for, and a tenth of that first, to find out how many that is.
+    // As many orders as there is time for. A tenth is sent first, to find this number.
     let mut capacity = 10.0;
     for (name, share) in [("few", 10.0), ("enough", 2.0)] {
         let orders = (capacity * during.as_secs_f64() / share) as u64;
@@ -333,7 +335,7 @@ async fn ten_times_the_capacity_is_refused_and_costs_no_order() {
     let checked = load.end().await;
     checked.assert_clean("no faults");
     assert_eq!(checked.states.keys().copied().collect::<Vec<_>>(), ["Processed"], "{:?}", checked.reasons);
-    // What is accepted gets on: hardly an attempt is made in vain.
+    // Accepted orders make progress: hardly any attempt expires.
     let (expired, orders) = (checked.expired, checked.spans.len());
     assert!(expired * 10 < orders, "{expired} attempts of {orders} orders ran out of time");
 }

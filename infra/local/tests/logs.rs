@@ -1,6 +1,6 @@
-//! Goal: the log says which order, step, attempt, instance and trace, and nothing that was submitted, returned or kept secret.
-//! Method: the real binary with the log of its own crates at `trace` and in the format of Lambda; orders that end well and ill,
-//! submissions and messages that are wrong, each with marks of its own in everything that is nobody's business.
+//! Goal: the log says which order, step, attempt, instance and trace, and nothing that was submitted, returned or kept
+//! secret. Method: the real binary with the log of its own crates at `trace` and in the format of Lambda; orders that
+//! end in every way, and wrong submissions and messages, each with its own marks in all private data.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
-/// Bytes of all lines about an order that goes well, as docs/prices.toml counts them.
+/// Bytes of all lines about an order without faults, as docs/prices.toml counts them.
 const MOST_BYTES: usize = 600;
 /// All of this repository's crates that run in the process.
 const OWN: [&str; 11] = [
@@ -30,7 +30,7 @@ const OWN: [&str; 11] = [
     "submit",
     "supervisor",
 ];
-/// Calls a URL at which nobody listens, with a secret.
+/// Calls a URL without a listener, with a secret.
 const CALLS: &str = r#"
 name = "calls"
 on_failure = "error"
@@ -93,7 +93,7 @@ impl Shop {
     }
 }
 
-// Logs: no payloads, tokens or secrets; two short lines for an order that goes well.
+// Logs: no payloads, tokens or secrets; two short lines for an order without faults.
 #[tokio::test]
 async fn the_log_names_orders_and_holds_nothing_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ async fn the_log_names_orders_and_holds_nothing_of_theirs() {
     let (stopped, order) = shop.order("stop", "mark-key-stopped").await;
     assert_eq!(order["state"], "Error");
 
-    // What is wrong, with marks where a parser would quote them.
+    // Wrong requests, with marks where a parser would quote them.
     for body in [
         json!({"workflow": 5, "input": "mark-input"}),
         json!({"workflow": "mark-workflow", "input": {}}),

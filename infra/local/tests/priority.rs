@@ -1,5 +1,6 @@
-//! Goal: one consumer takes the most urgent queue first, and no other one starves. Method: real pumps on full queues, and a
-//! handler that holds its place until every pump has a batch waiting, so that each choice is one among all classes.
+//! Goal: one consumer takes the most urgent queue first, and no other queue starves. Method: real pumps on full queues,
+//! and a handler that holds its place until every pump has a batch waiting, so that each choice is one among all
+//! classes.
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures::FutureExt;
@@ -34,8 +35,8 @@ async fn until(what: &str, is_true: impl Fn() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "still waiting: {what}");
 }
 
-// J2: of each five batches three are of the most urgent class and one of each other class, while all of them wait; what is
-// urgent is never behind a backlog.
+// J2: while all classes wait, three of each five batches are of the most urgent class and one of each other class;
+// urgent messages never wait behind a backlog.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_consumer_takes_the_most_urgent_first_and_starves_nobody() {
     let clients = Clients::embedded(Endpoints::open(&Options::default()).unwrap().http_client());
@@ -62,7 +63,7 @@ async fn one_consumer_takes_the_most_urgent_first_and_starves_nobody() {
         let made = clients.sqs.create_queue().queue_name(name).send().await.unwrap();
         urls.push(made.queue_url.unwrap());
     }
-    // A backlog of what may wait comes first.
+    // A backlog of low priority comes first.
     send(&clients, &urls[2], 60).await;
     send(&clients, &urls[1], 60).await;
     let mut pumps = Vec::new();

@@ -1,5 +1,5 @@
-//! Goal: the check of what a run of the real binary left behind finds whatever is wrong with it. Method: a short run with
-//! orders that end in each way, whose record is clean; then the same record with one thing changed at a time.
+//! Goal: the check of what a run of the real binary left behind finds every kind of mistake. Method: a short run with
+//! orders that end in each way, whose record is clean; then the same record with one change at a time.
 
 mod common;
 
@@ -13,7 +13,7 @@ use stepwarden_simulation::history::Rule;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// One order, and how it ends.
+/// Submits one order, and returns how it ends.
 async fn submit(http: &reqwest::Client, up: &Up, record: &Record, workflow: &str, key: &str) -> String {
     let input: Value = serde_json::from_str(NORTHWIND.lines().next().unwrap()).unwrap();
     let body = json!({"workflow": workflow, "input": input, "reply_queue": "default"});

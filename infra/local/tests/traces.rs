@@ -1,6 +1,6 @@
-//! Goal: an order is one trace to which every part adds its spans, linked along the queues; nothing that was submitted,
-//! returned or kept secret is in it; and a collector that is dead costs a bounded time. Method: the real binary, a collector in
-//! this test, and `private-` in everything that is nobody's business.
+//! Goal: an order is one trace to which every part adds its spans, linked along the queues; the trace contains nothing
+//! that was submitted, returned or secret; a dead collector costs a bounded time. Method: the real binary, a collector
+//! in this test, and `private-` in all private data.
 
 #[path = "common/collector.rs"]
 mod collector;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use stepwarden_aws::traces;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The span that a submission is made from.
+/// The span of the submitter.
 const ABOVE: &str = "b7ad6b7169203331";
 
 struct Shop {
@@ -68,7 +68,7 @@ impl Shop {
         answer["order_id"].as_str().unwrap().to_owned()
     }
 
-    /// The order once `seen` fits it.
+    /// The order once `seen` holds.
     async fn once(&self, id: &str, seen: impl Fn(&Value) -> bool) -> Value {
         once(&self.http, &self.up.url, id, PATIENCE, seen).await
     }
@@ -88,7 +88,7 @@ impl Shop {
         answer["QueueUrl"].as_str().unwrap().to_owned()
     }
 
-    /// SIGTERM, and how long it took to end.
+    /// Sends SIGTERM, and returns how long the program took to end.
     async fn stop(&mut self) -> Duration {
         let begin = Instant::now();
         let pid = self.up.process.0.id().to_string();
@@ -101,7 +101,7 @@ impl Shop {
     }
 }
 
-/// What every order's trace has to be. Its spans.
+/// Checks the trace of an order, and returns its spans.
 fn check<'a>(all: &'a [Span], id: &str, n: u32) -> Vec<&'a Span> {
     let own: Vec<_> = all.iter().filter(|span| span.get("task.id") == id && span.trace == trace(n)).collect();
     let submit: Vec<_> = own.iter().filter(|span| span.name == "POST /orders").collect();
@@ -138,7 +138,8 @@ fn check<'a>(all: &'a [Span], id: &str, n: u32) -> Vec<&'a Span> {
     own
 }
 
-// Telemetry: spans of every part, one trace for an order, links along the queues, and to orders from what acts on many.
+// Telemetry: every part has spans, an order is one trace, and there are links along the queues, and from acts on many
+// orders to these orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     let last = own.iter().find(|span| span.get("state") == "Processed").expect("the reply that ended it");
     assert_eq!((last.get("workflow"), last.get("step.name")), ("order", "ship"));
 
-    // A remote service is told the span of its call.
+    // A remote service gets the span of its call.
     let own = check(&all, &calls, 2);
     let call = own.iter().find(|span| span.kind == SpanKind::Client).unwrap();
     let told = &collector.calls()[0];
@@ -200,7 +201,7 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     };
     assert!(sweeps.iter().any(|sweep| sent(sweep, 3)), "{sweeps:#?}");
 
-    // A person's act: in that person's trace.
+    // A person's act is in that person's trace.
     let own = check(&all, &stopped, 4);
     let submit = own.iter().find(|span| span.kind == SpanKind::Server).unwrap();
     let act = all.iter().find(|span| span.trace == trace(5)).expect("the act");
@@ -209,7 +210,7 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     assert_eq!(act.links, [(trace(4), submit.id.clone())]);
     assert!(sent(act, 4), "{own:#?}");
 
-    // Nothing of theirs in any byte.
+    // No exported byte contains private data.
     let mut outputs = BTreeSet::new();
     happy_order["steps"].as_array().unwrap().iter().for_each(|step| texts(&step["output"], &mut outputs));
     assert!(outputs.len() >= 4, "orders have outputs of their own: {outputs:?}");
@@ -247,7 +248,7 @@ async fn a_bulk_act_is_linked_to_its_orders() {
     assert_eq!(traces, BTreeSet::from([trace(1), trace(2)]));
 }
 
-// Telemetry: an agent of others that leaves the trace out of its reply has that linked to the order.
+// Telemetry: the reply of an external agent that leaves out the trace is linked to the order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_without_its_trace_is_linked_to_the_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,14 +283,15 @@ async fn a_reply_without_its_trace_is_linked_to_the_order() {
     assert_eq!(silent.links, [(trace(2), of(&ids[1], "POST /orders").id.clone())]);
 }
 
-// Telemetry: a collector that takes connections and says nothing holds up no order, and the end only for so long.
+// Telemetry: a collector that accepts connections and never answers holds up no order, and delays the end of `up` by a
+// bounded time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_collector_holds_up_no_order() {
     let dir = tempfile::tempdir().unwrap();
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut shop = start(dir.path(), &format!("http://{}", dead.local_addr().unwrap()), "http://localhost:9");
     let id = shop.submit("order", 1).await;
-    // It has ended before anything was sent, and others end while something is.
+    // This order has ended before an export, and others end during one.
     assert_eq!(shop.ended(&id).await["state"], "Processed");
     let held = tokio::time::timeout(PATIENCE, dead.accept()).await.expect("it is tried").unwrap();
     let begin = Instant::now();

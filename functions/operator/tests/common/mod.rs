@@ -147,7 +147,7 @@ impl World {
         self.operator.engine.store.load(id).await.unwrap().unwrap()
     }
 
-    /// Writes what is no record in the place of the order's, and leaves its columns.
+    /// Replaces the order's record with a text that is no record, and leaves its columns.
     pub async fn damage(&self, id: &Id) {
         let mut item = item::from_task(&self.task(id).await, SignedDuration::from_hours(24)).unwrap();
         let no_record = item["pk"].clone();
@@ -203,7 +203,7 @@ impl World {
         self.post(&format!("/orders/{id}/actions/{name}"), body).await
     }
 
-    /// Bodies in a queue, deleted as they are read.
+    /// Bodies of the messages in a queue, which are deleted.
     pub async fn drain(&self, name: &str) -> Vec<Value> {
         let url = self.config.queue_url(name);
         let mut all = Vec::new();
@@ -232,7 +232,7 @@ impl World {
         get.key("pk", AttributeValue::S(id.0.clone())).send().await.unwrap().item.unwrap()
     }
 
-    /// Writes `value` as an attribute of an order's item, or takes the attribute away.
+    /// Writes `value` as an attribute of an order's item, or removes the attribute.
     pub async fn write(&self, id: &Id, name: &str, value: Option<AttributeValue>) {
         let update = self.clients.dynamodb.update_item().table_name(&self.config.state_table);
         let update = update.key("pk", AttributeValue::S(id.0.clone())).expression_attribute_names("#name", name);

@@ -1,4 +1,4 @@
-//! What these tests begin with: one order of one step, engines whose clock is a number, and the embedded tables.
+//! Shared by these tests: an order with one step, engines whose clock is a number, and the embedded tables.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;

@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Looks at orders under way at once.
+/// Number of orders that are polled concurrently.
 const LOOKS: usize = 16;
 
-/// How an order stands; `None` while nobody answers. `url` is that of all orders.
+/// The status of an order; `None` while the API does not answer. `url` is that of all orders.
 pub async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String> {
     let answer = http.get(format!("{url}/{id}")).send().await.ok()?;
     assert_ne!(answer.status(), 404, "accepted order {id} is gone");
@@ -27,7 +27,7 @@ pub async fn ended(http: &reqwest::Client, url: &str, id: &str, patience: Durati
     once(http, url, id, patience, |order| order["state"].as_str().is_some_and(is_final)).await
 }
 
-/// The order once `seen` fits it. `url` is the API's.
+/// The order once `seen` holds. `url` is the API's.
 pub async fn once(
     http: &reqwest::Client,
     url: &str,
@@ -46,7 +46,7 @@ pub async fn once(
     }
 }
 
-/// Every text in `value` that is long enough to be told from chance.
+/// Every text in `value` that is long enough not to match by chance.
 pub fn texts(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::String(text) if text.len() >= 8 => drop(found.insert(text.clone())),
@@ -56,7 +56,8 @@ pub fn texts(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Until every accepted order has ended and no message is left; the notices are taken. How many letters are dead.
+/// Waits until every accepted order has ended and no message is left; receives the notices, and returns the number of
+/// dead letters.
 pub async fn rest(http: &reqwest::Client, up: &Up, record: &Record, patience: Duration) -> u64 {
     let (begin, url) = (Instant::now(), format!("{}/orders", up.url));
     let mut open = record.ids();
@@ -72,7 +73,8 @@ pub async fn rest(http: &reqwest::Client, up: &Up, record: &Record, patience: Du
             let still = stream::iter(open).map(look).buffer_unordered(LOOKS);
             open = still.filter_map(|id| async { id }).collect().await;
             if open.is_empty() {
-                // Those that were sent since: a notice goes out before the message behind it is deleted.
+                // Receives the notices that were sent since: a notice is sent before the message that caused it is
+                // deleted.
                 record.take_notices(http, &up.aws_url).await.unwrap();
                 return dead;
             }

@@ -1,4 +1,4 @@
-//! A collector in this process: it keeps what OTLP over HTTP brings it, and reads the spans out of it.
+//! A collector in this process: it keeps what it receives by OTLP over HTTP, and reads the spans in it.
 #![allow(dead_code)]
 
 use axum::Router;
@@ -70,7 +70,7 @@ impl Collector {
         self.received.lock().unwrap().exports.clone()
     }
 
-    /// Headers of what was called beside that.
+    /// Headers of all other calls.
     pub fn calls(&self) -> Vec<HeaderMap> {
         self.received.lock().unwrap().calls.clone()
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Whatever ends by itself has ended by then, on any machine.
+/// A command that ends by itself has ended after this time, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The reference workflow with short times.
@@ -52,10 +52,10 @@ pub fn directory() -> tempfile::TempDir {
     dir
 }
 
-/// The whole number in the environment variable `name`, or `default` where there is none.
+/// The whole number in the environment variable `name`, or `default` if it is not set.
 ///
 /// # Panics
-/// If it is there and no number: a run that was asked for and is not made looks like one that passed.
+/// If the variable is set but not a number: a requested run that is not made would look like one that passed.
 pub fn number(name: &str, default: u64) -> u64 {
     let Some(text) = std::env::var_os(name) else { return default };
     let number = text.to_str().and_then(|text| text.parse().ok());
@@ -65,12 +65,12 @@ pub fn number(name: &str, default: u64) -> u64 {
 /// The token of every system under test.
 pub const TOKEN: &str = "0123456789abcdef";
 
-/// A client that sends it.
+/// A client that sends this token.
 pub fn http() -> reqwest::Client {
     client().timeout(Duration::from_secs(5)).build().unwrap()
 }
 
-/// The beginning of one.
+/// A builder of such a client.
 pub fn client() -> reqwest::ClientBuilder {
     let bearer = reqwest::header::HeaderValue::from_str(&format!("Bearer {TOKEN}")).unwrap();
     let headers = [(reqwest::header::AUTHORIZATION, bearer)].into_iter().collect();
@@ -92,7 +92,7 @@ pub fn program(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end, which has to come.
+/// Runs a command to its end, within a bounded time.
 pub fn run(dir: &Path, args: &[&str]) -> Output {
     let mut child = program(dir, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
@@ -110,17 +110,17 @@ pub fn run(dir: &Path, args: &[&str]) -> Output {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts it, and reads the first lines of its output, up to one that holds `until`.
+    /// Starts a command, and reads the first lines of its output, up to one that contains `until`.
     fn start(command: Command, until: &str) -> (Self, Vec<String>) {
         Self::start_within(command, until, PATIENCE)
     }
 
-    /// The same, unless that takes longer than `patience`.
+    /// Starts a command and reads its first lines, unless that takes longer than `patience`.
     pub fn start_within(mut command: Command, until: &str, patience: Duration) -> (Self, Vec<String>) {
         let mut child = Self(command.stdout(Stdio::piped()).spawn().unwrap());
         let (begin, output) = (Instant::now(), BufReader::new(child.0.stdout.take().unwrap()));
         let (line, lines_read) = mpsc::channel();
-        // Nothing but the end of the pipe ends a read of it. The pipe is closed when nobody waits for a line any more.
+        // Only the end of the pipe ends a read. The pipe is closed once no line is awaited any more.
         std::thread::spawn(move || output.lines().try_for_each(|read| line.send(read.unwrap())));
         let mut lines: Vec<String> = Vec::new();
         loop {
@@ -159,9 +159,9 @@ pub struct Up {
     pub process: Running,
     pub url: String,
     pub remotes_url: String,
-    /// Its own endpoints, or those that it was told to use.
+    /// URL of its own endpoints, or of those that it was configured to use.
     pub aws_url: String,
-    /// What it printed until it was up.
+    /// Its output until it was up.
     pub lines: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ impl Up {
         Self::of(program(dir, &all))
     }
 
-    /// The same, of a command that says `up`.
+    /// Starts a command that runs `up`.
     pub fn of(command: Command) -> Self {
         let (process, lines) = Running::start(command, "AWS endpoints");
         let url = |of: &str| url_in(lines.iter().find(|line| line.contains(of)).expect(of));
@@ -179,13 +179,13 @@ impl Up {
         Self { process, url: lines[0].clone(), remotes_url, aws_url, lines }
     }
 
-    /// One more instance of all functions, on the tables and queues of another one.
+    /// Starts one more instance of all functions, on the tables and queues of another system.
     pub fn start_on(aws_url: &str, dir: &Path, args: &[&str]) -> Self {
         let all: Vec<&str> = ["up"].iter().chain(args).copied().collect();
         let mut command = program(dir, &all);
         command.env("AWS_ENDPOINT_URL", aws_url).env("AWS_REGION", "local");
         command.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "any");
-        // Its errors while the other one is dead are no news.
+        // Its errors while the other system is dead are expected.
         command.stderr(Stdio::null());
         let (process, lines) = Running::start(command, "remote services");
         let (url, remotes_url) = (lines[0].clone(), url_in(lines.last().unwrap()));

@@ -1,8 +1,10 @@
-//! What a run of the real binary left behind, seen from outside of its processes, and held to the rules of every history.
+//! What a run of the real binary left behind, read from outside its processes, and checked against the rules of every
+//! history.
 //!
-//! The saves are what a trigger in the file of the state table keeps, in the transaction of each save: no kill loses one
-//! without the other. (A stream of the table would say the same, but the emulator reads all of it for each record.) The effects are the ledger of the remote services, the notices what a submitter receives from its queue, the
-//! alerts the events that the bus keeps. All of it goes to a file, so a run of any length is checked order by order.
+//! A trigger in the file of the state table records the saves, in the transaction of each save, so no kill loses one
+//! without the other. (A stream of the table would do the same, but the emulator reads all of it for each record.) The
+//! effects come from the ledger of the remote services, the notices from the submitter's queue, and the alerts from the
+//! events that the bus keeps. Everything is kept in a file, so a run of any length can be checked order by order.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use rusqlite::{Connection, params};
@@ -23,7 +25,7 @@ use stepwarden_simulation::history::{History, Rule, Violation};
 
 const STATE_TABLE: &str = "stepwarden-state";
 const NOTICES: &str = "stepwarden-notices-default";
-/// `GET /ledger`'s most.
+/// The largest page of `GET /ledger`.
 const PAGE: usize = 1000;
 
 const TABLES: &str = "
@@ -37,7 +39,7 @@ const TABLES: &str = "
     CREATE TABLE workflows (hash TEXT PRIMARY KEY, workflow TEXT NOT NULL) WITHOUT ROWID;
 ";
 
-/// Made when all is there: that is faster.
+/// Created after all rows are inserted, which is faster.
 const INDEXES: &str = "
     CREATE INDEX saves_by_order ON saves (order_id, number);
     CREATE INDEX effects_by_order ON effects (order_id);
@@ -51,7 +53,7 @@ pub async fn call(http: &reqwest::Client, aws_url: &str, target: &str, body: &Va
     post.body(body.to_string()).send().await?.error_for_status()?.json().await
 }
 
-/// From here on each write of an order's task is kept, in the files of a system that runs.
+/// From here on every write of an order's task is recorded, in the files of a running system.
 pub fn keep_saves(data: &Path) {
     let db = Connection::open(data.join("tables.db")).unwrap();
     db.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -65,7 +67,7 @@ pub fn keep_saves(data: &Path) {
     db.execute_batch(&keep).unwrap();
 }
 
-/// Messages in a queue: to be received, in somebody's hands, or delayed.
+/// Messages in a queue: visible, in flight, or delayed.
 pub async fn depth(http: &reqwest::Client, aws_url: &str, queue: &str) -> reqwest::Result<u64> {
     let all = json!({"QueueUrl": format!("{aws_url}/000000000000/{queue}"), "AttributeNames": ["All"]});
     let answer = call(http, aws_url, "AmazonSQS.GetQueueAttributes", &all).await?;
@@ -90,7 +92,7 @@ pub async fn waiting(http: &reqwest::Client, aws_url: &str) -> reqwest::Result<(
     Ok((waiting, dead))
 }
 
-/// One order's time, as its saves tell it.
+/// One order's times, from its saves.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub created: Timestamp,
@@ -122,7 +124,7 @@ impl Checked {
         rules
     }
 
-    /// No rule is broken; `how` says how the run is made again.
+    /// Panics if a rule is broken; `how` says how to repeat the run.
     pub fn assert_clean(&self, how: &str) {
         let first: Vec<String> = self.violations.iter().take(20).map(ToString::to_string).collect();
         assert!(first.is_empty(), "{} violations; {how}\n{}", self.violations.len(), first.join("\n"));
@@ -143,7 +145,7 @@ impl Record {
         Self { db: Mutex::new(db), path }
     }
 
-    /// The same record in a file of its own, changed by `sql`.
+    /// The same record in a separate file, changed by `sql`.
     pub fn doctored(&self, path: PathBuf, sql: &str) -> Self {
         std::fs::copy(&self.path, &path).unwrap();
         let db = Connection::open(&path).unwrap();
@@ -156,7 +158,7 @@ impl Record {
         self.db.lock().unwrap()
     }
 
-    /// A submission was answered with 202.
+    /// Records a submission that was answered with 202.
     pub fn accepted(&self, id: &str) {
         self.db().execute("INSERT OR IGNORE INTO accepted VALUES (?1)", [id]).unwrap();
     }
@@ -167,7 +169,7 @@ impl Record {
         rows(&db, "SELECT order_id FROM accepted", [])
     }
 
-    /// Receives what waits in the submitter's queue, as a submitter does. How many notices that were.
+    /// Receives the notices in the submitter's queue, as a submitter does, and returns their number.
     pub async fn take_notices(&self, http: &reqwest::Client, aws_url: &str) -> reqwest::Result<usize> {
         let url = format!("{aws_url}/000000000000/{NOTICES}");
         let mut taken = 0;
@@ -215,7 +217,7 @@ impl Record {
         }
     }
 
-    /// Reads the files of a system that is not running any more.
+    /// Reads the files of a system that has stopped.
     pub fn take_files(&self, data: &Path) {
         let db = self.db();
         for name in ["tables", "queues"] {
@@ -237,7 +239,7 @@ impl Record {
         db.execute_batch(INDEXES).unwrap();
     }
 
-    /// Everything that is wrong, and what there was.
+    /// Returns everything that is wrong, and a summary.
     pub fn check(&self) -> Checked {
         let db = self.db();
         let mut workflows: HashMap<Hash, Arc<Workflow>> = HashMap::new();
@@ -262,7 +264,7 @@ fn check_order(db: &Connection, id: &Id, workflows: &HashMap<Hash, Arc<Workflow>
     for json in rows(db, "SELECT item FROM saves WHERE order_id = ?1 ORDER BY number", [&id.0]) {
         let task = task(&json);
         match &before {
-            // Only the due time is another one.
+            // Only the due time differs.
             Some(last) if last.version == task.version && last.stamp == task.stamp => {
                 history.written(id, task.version, task.lease_token);
             }
@@ -277,7 +279,7 @@ fn check_order(db: &Connection, id: &Id, workflows: &HashMap<Hash, Arc<Workflow>
     let mut effects = db.prepare_cached("SELECT service, key, stands FROM effects WHERE order_id = ?1").unwrap();
     let effects = effects.query_map([&id.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
     for (service, key, stands) in effects.map(Result::<(String, String, bool), _>::unwrap) {
-        // One step for each service, whatever the key says.
+        // There is one step for each service, whatever the key says.
         let step = workflow.and_then(|workflow| workflow.steps.iter().find(|step| step.agent == service));
         let step = step.map_or(service.as_str(), |step| &step.name);
         history.effects.applied(id, step, &key);
@@ -323,7 +325,7 @@ fn rows(db: &Connection, sql: &str, of: impl rusqlite::Params) -> Vec<String> {
     statement.query_map(of, |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// A task out of the JSON of its item.
+/// A task from the JSON of its item.
 fn task(json: &str) -> Task {
     let attributes: HashMap<String, HashMap<String, String>> = serde_json::from_str(json).unwrap();
     let value = |attribute: HashMap<String, String>| {
