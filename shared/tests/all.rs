@@ -1,4 +1,4 @@
-//! All tests of this package in one program: each program of its own would be linked with everything below it.
+//! All tests of this package in one program, because each separate program would be linked with all dependencies.
 
 mod batches;
 mod bounds;

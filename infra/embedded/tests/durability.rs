@@ -1,6 +1,5 @@
-//! Goal: what was acknowledged is there after any end of the process, and a directory that cannot
-//! be used says why in one line. Method: reopen after a drop; kill a child process that reports
-//! each acknowledged send; damage files.
+//! Goal: acknowledged writes exist after any end of the process, and an unusable directory is reported in one line.
+//! Method: reopen after a drop; kill a child process that reports each acknowledged send; damage files.
 
 mod common;
 
@@ -12,7 +11,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Q;
 use common::{bodies, eventbridge, on_disk, queue, receive, send, sqs};
 use stepwarden_embedded::{Durability, Endpoints, OpenError, Options};
 
-/// Set for the child: the data directory.
+/// Variable of the child with the data directory.
 const CHILD_DIR: &str = "STEPWARDEN_TEST_CHILD_DIR";
 
 fn open(dir: &Path) -> Result<Endpoints, OpenError> {
@@ -34,7 +33,7 @@ async fn messages_are_there_after_reopening() {
         let request = sqs.receive_message().queue_url(&url).max_number_of_messages(2);
         let got = request.send().await.unwrap().messages.unwrap();
         assert_eq!(bodies(&got), ["deleted", "in flight"]);
-        // Received and given back: that counts, also after reopening.
+        // A message that was received and became visible again counts as received, also after reopening.
         let back = receive(&sqs, &url).await;
         assert_eq!(bodies(&back), ["waiting"]);
         let give = sqs.change_message_visibility().queue_url(&url).visibility_timeout(0);
@@ -63,8 +62,8 @@ fn attribute(value: &str) -> aws_sdk_sqs::types::MessageAttributeValue {
     value.data_type("String").build().unwrap()
 }
 
-/// Commits are done outside of tokio's own threads: its paused clock must not run on meanwhile, or
-/// every timeout of a test would come at once.
+/// Commits run outside tokio's own threads. Its paused clock must not advance meanwhile; otherwise every timeout of a
+/// test would pass at once.
 #[tokio::test(start_paused = true)]
 async fn paused_clock_stands_still_during_commits() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,8 +80,8 @@ async fn paused_clock_stands_still_during_commits() {
     assert!(!alarm.is_finished());
 }
 
-/// A caller that stops waiting neither loses nor hides a message: it is in the queue and in the
-/// file, or in neither.
+/// A caller that stops waiting neither loses nor hides a message: the message is in the queue and in the file, or in
+/// neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn abandoned_sends_leave_file_and_queue_alike() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +123,7 @@ async fn events_and_buses_are_there_after_reopening() {
     assert_eq!(answer.failed_entry_count(), 0, "the bus is there: {answer:?}");
 }
 
-/// The child of the next test: sends until it is killed, and prints each message acknowledged.
+/// The child of the next test: sends until it is killed, and prints each acknowledged message.
 #[tokio::test]
 #[ignore = "run by killed_process_keeps_what_was_acknowledged"]
 async fn child_that_sends_until_it_is_killed() {
@@ -161,7 +160,7 @@ async fn killed_process_keeps_what_was_acknowledged() {
             break;
         }
     }
-    // What it had still printed.
+    // The lines that it printed before it was killed.
     acknowledged += lines.map_while(Result::ok).filter(|line| line.starts_with("acknowledged ")).count() as u64;
     child.wait().unwrap();
     assert!(acknowledged >= 500);
@@ -181,8 +180,8 @@ async fn killed_process_keeps_what_was_acknowledged() {
     assert!(lost.is_empty(), "lost {lost:?} of {acknowledged}");
 }
 
-/// A process that is killed again and again is no fault of the messages it was about to handle: on AWS the queue goes on
-/// without it, and only what its consumer gave up counts.
+/// If a process is killed again and again, that is not the fault of the messages that it was handling: on AWS the queue
+/// does not stop, and only failed handling counts.
 #[tokio::test]
 async fn kills_make_no_dead_letters() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,14 +193,14 @@ async fn kills_make_no_dead_letters() {
             send(&sqs, &url, "healthy").await;
         }
         assert_eq!(bodies(&receive(&sqs, &url).await), ["healthy"]);
-        // A write that comes later takes along what was put off, as a kill a moment later would find it.
+        // A later write also commits the lazy ones, as if the kill came a moment later.
         send(&sqs, &queue(&sqs, "other", &[]).await, "later").await;
         kill(dir.path(), (sqs, endpoints));
     }
 }
 
-/// One start of a process that is killed while it handles what it received; the bodies of those messages. Nothing has been
-/// written since the receive, as when handling it aborts at once.
+/// Starts a process that is killed while it handles the received messages, and returns their bodies. Nothing has been
+/// written since the receive, as if handling aborted at once.
 async fn killed_over_its_messages(dir: &Path) -> Vec<String> {
     let endpoints = on_disk(dir);
     let sqs = sqs(&endpoints);
@@ -211,7 +210,8 @@ async fn killed_over_its_messages(dir: &Path) -> Vec<String> {
     bodies(&got).into_iter().map(str::to_owned).collect()
 }
 
-/// A message whose handling ends the process would end it for ever. It becomes a dead letter, later than one that is given up.
+/// A message whose handling ends the process would do so forever. It becomes a dead letter, but after more receives
+/// than a message whose handling fails.
 #[tokio::test]
 async fn a_message_that_ends_the_process_each_time_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ async fn a_message_that_ends_the_process_each_time_is_set_aside() {
     assert_eq!((stat("work"), stat("dead")), (0, 1));
 }
 
-/// What a process has outlived once does not end it: kills before that do not count any more.
+/// A message that a process has handled and survived is not the cause: earlier kills no longer count.
 #[tokio::test]
 async fn a_message_that_was_handled_once_to_its_end_begins_anew() {
     let dir = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ async fn a_message_that_was_handled_once_to_its_end_begins_anew() {
         let got = receive(&sqs, &url).await;
         let give = sqs.change_message_visibility().queue_url(&url).visibility_timeout(0);
         give.receipt_handle(got[0].receipt_handle().unwrap()).send().await.unwrap();
-        // A write that comes later takes along what was put off, and then comes a kill.
+        // A later write also commits the lazy ones; then the process is killed.
         send(&sqs, &queue(&sqs, "other", &[]).await, "later").await;
         kill(dir.path(), (sqs, endpoints));
     }
@@ -266,7 +266,7 @@ async fn work(sqs: &aws_sdk_sqs::Client) -> String {
     queue(sqs, "work", &[(Q::RedrivePolicy, policy), (Q::VisibilityTimeout, "600")]).await
 }
 
-/// Ends what is `open` in `dir`, and leaves there what a kill at this moment would.
+/// Closes what is `open` in `dir`, and leaves the files that a kill at this moment would leave.
 fn kill<T>(dir: &Path, open: T) {
     let copy = tempfile::tempdir().unwrap();
     copy_files(dir, copy.path());
@@ -328,7 +328,7 @@ async fn damaged_file_is_named() {
     }
 }
 
-/// After a kill one flipped bit in the log would end it there, in silence: SQLite calls the rest never written.
+/// After a kill, one flipped bit in the log would silently end it there: SQLite treats the rest as never written.
 #[tokio::test]
 async fn no_flipped_bit_in_a_log_loses_anything_in_silence() {
     let (live, dead) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -387,7 +387,7 @@ async fn file_of_a_newer_version_is_left_alone() {
         let file = rusqlite::Connection::open(dir.path().join(name)).unwrap();
         file.execute_batch(sql).unwrap();
         drop(file);
-        // A newer version would have left its own.
+        // A newer version would have left its own mark.
         std::fs::remove_file(stepwarden_guard::marks::file_of(&dir.path().join(name))).unwrap();
         let error = open(dir.path()).unwrap_err();
         assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");

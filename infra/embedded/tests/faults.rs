@@ -1,5 +1,5 @@
-//! Goal: each fault reaches a client as the error AWS's SDK has for it, and says truly whether the
-//! call was done. Method: a hook that names one operation, and the SDKs' clients.
+//! Goal: each fault reaches a client as the error that AWS's SDK has for it, and whether the call was done is as the
+//! fault says. Method: a hook that names one operation, and the SDKs' clients.
 
 mod common;
 
@@ -17,7 +17,7 @@ use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, SendMessageBatchRequest
 use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs, table};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
-/// The first `times` calls of `operation` meet `fault`.
+/// The first `times` calls of `operation` fail with `fault`.
 fn inject(endpoints: &Endpoints, operation: &'static str, fault: Fault, times: usize) {
     let left = AtomicUsize::new(times);
     let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
@@ -105,8 +105,8 @@ async fn lost_answer_hides_a_write_that_went_through() {
     assert_eq!(all.count(), 1);
 }
 
-/// The trap that "recognise your own write" is for: with the SDK's own retries, a conditional
-/// write whose answer was lost comes back as a failed condition.
+/// The reason why writers recognise their own writes: with the SDK's retries, a conditional write whose answer was lost
+/// looks like a failed condition.
 #[tokio::test]
 async fn retry_of_a_lost_write_meets_its_own_condition() {
     let endpoints = memory();

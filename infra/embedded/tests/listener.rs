@@ -1,5 +1,5 @@
-//! Goal: other programs can speak to the same endpoints over HTTP, and nothing they send does harm.
-//! Method: requests written by hand to a listener on a free port.
+//! Goal: other programs can call the same endpoints over HTTP, and nothing that they send does harm. Method: requests
+//! written by hand to a listener on a free port.
 
 mod common;
 
@@ -35,7 +35,7 @@ async fn post(address: SocketAddr, host: &str, target: &str, body: &[u8]) -> Str
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // A body refused unread ends the connection under way.
+    // If a body is refused unread, the connection may end during this write.
     let _ = stream.write_all(body).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;

@@ -39,7 +39,7 @@ async fn received_message_comes_again_until_it_is_deleted() {
     };
     assert_eq!((count(&first[0]), count(&second[0])), ("1".into(), "2".into()));
 
-    // The first receipt is stale: accepted, without effect.
+    // The first receipt is stale: it is accepted, but has no effect.
     let delete = |message: &aws_sdk_sqs::types::Message| {
         sqs.delete_message().queue_url(&url).receipt_handle(message.receipt_handle.as_deref().unwrap()).send()
     };
@@ -79,7 +79,7 @@ async fn long_poll_ends_with_a_send_a_delay_or_a_timeout() {
     sqs.send_message().queue_url(&url).message_body("late").delay_seconds(7).send().await.unwrap();
     assert_eq!(poll(30).await, (1, 7), "the end of a delay");
 
-    // Two wait; what arrives goes to one each.
+    // Two receivers wait; each gets one of the messages.
     let (one, two, ()) = tokio::join!(poll(30), poll(30), async {
         tokio::time::sleep(seconds(1)).await;
         send(&sqs, &url, "a").await;
@@ -101,8 +101,8 @@ async fn waiting_receivers_learn_of_a_nearer_end() {
     send(&sqs, &url, "one").await;
     let held = receive(&sqs, &url).await;
     let handle = held[0].receipt_handle.as_deref().unwrap();
-    // Both wait while the message is in flight for 30 s; then its timeout is shortened, and the
-    // one that was told stops waiting before it ends.
+    // Both wait while the message is in flight for 30 s. Then its timeout is shortened, and the receiver that was woken
+    // stops waiting before the new timeout ends.
     let short = request().wait_time_seconds(3);
     let (gave_up, got, ()) = tokio::join!(timed(short), timed(request()), async {
         tokio::time::sleep(seconds(1)).await;
@@ -149,7 +149,7 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     assert!(refused.into_service_error().message().unwrap().contains("Dead Letter Queue"));
 }
 
-// The list is frozen, and whoever needs more is told what there is.
+// The list of operations is frozen, and a caller of another operation gets this list.
 #[tokio::test]
 async fn an_operation_that_is_not_on_the_list_is_refused_in_words() {
     let refused = sqs(&memory()).list_queue_tags().queue_url("work").send().await.unwrap_err().into_service_error();
@@ -158,7 +158,7 @@ async fn an_operation_that_is_not_on_the_list_is_refused_in_words() {
     assert!(told.contains("ListQueueTags is not offered") && told.contains("SendMessage"), "{told}");
 }
 
-// A task that moves dead letters holds its target, and the target may be deleted while it runs.
+// A task that moves dead letters keeps a reference to its target, which may be deleted while it runs.
 #[tokio::test(start_paused = true)]
 async fn no_dead_letter_is_lost_when_the_target_of_its_move_is_deleted() {
     let dir = tempfile::tempdir().unwrap();

@@ -151,7 +151,7 @@ async fn nonsense_is_refused_politely() {
     assert_eq!(empty.unwrap_err().code(), Some("ValidationException"));
 }
 
-// What survives a power failure was synced before it was answered; a read is synced by nobody.
+// A write that survives a power failure is synced before it is answered; a read causes no sync.
 #[tokio::test]
 async fn each_write_alone_is_synced_before_its_answer_where_it_must_survive_a_power_failure() {
     for (durability, syncs) in [(Durability::Full, 1), (Durability::Process, 0)] {
@@ -218,7 +218,7 @@ async fn no_expression_brings_the_engine_down() {
             ];
             assert!(answers.iter().flatten().all(|status| *status == 400), "{answers:?} for {:.40}", deep);
         }
-        // What people write goes through.
+        // Expressions that people write are accepted.
         let good = vec!["(attribute_not_exists(id) OR NOT (id = id))"; 20].join(" AND ");
         let put = client.put_item().table_name("tasks").item("id", text("b")).condition_expression(good);
         put.send().await.unwrap();

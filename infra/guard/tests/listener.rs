@@ -1,5 +1,6 @@
-//! Goal: no caller keeps another from being answered, and what is wrong is refused as the standards say. Method: requests
-//! written by hand to a listener with short bounds. No test asserts how fast it is: what has to happen happens within `PATIENCE`.
+//! Goal: no caller keeps another from being answered, and wrong requests are refused as the standards say. Method:
+//! requests written by hand to a listener with short limits. No test asserts speed: what must happen happens within
+//! `PATIENCE`.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -14,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than any test: a bound that is not met here.
+/// Longer than any test: a limit that no test reaches.
 const LONG: Duration = Duration::from_secs(3600);
 const MOST_BODY: usize = 1000;
 
@@ -74,7 +75,7 @@ async fn is_answered(address: SocketAddr) {
     assert_eq!(status(&ask(address, GOOD).await), 200);
 }
 
-// More half requests than there are places: each new caller gets the place of the one that waits longest.
+// There are more incomplete requests than places: each new caller gets the place of the one that has waited longest.
 #[tokio::test]
 async fn half_requests_keep_nobody_out() {
     let address = serve(limits()).await;

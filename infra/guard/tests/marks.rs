@@ -1,5 +1,6 @@
-//! Goal: no damage to a database goes unsaid, and no sound one is called damaged. Method: a database with its mark, its files
-//! copied at some moment as a kill would leave them, and then bits flipped, files cut, emptied and deleted.
+//! Goal: all damage to a database is reported, and no sound database is called damaged. Method: a database with its
+//! mark, its files copied at some moment as a kill would leave them, and then bits flipped, files cut, emptied and
+//! deleted.
 
 use rusqlite::Connection;
 use std::fs::File;
@@ -50,7 +51,7 @@ fn what_a_kill_left_is_sound() {
     }
 }
 
-// Each bit in turn of a log of 120 commits would take thousands of runs; these are spread over all of it.
+// Flipping each bit of a log of 120 commits would take thousands of runs; these bits are spread over the whole log.
 #[test]
 fn no_flipped_bit_in_the_log_loses_a_row_in_silence() {
     let (dir, db) = killed(120);
@@ -101,7 +102,7 @@ fn a_file_that_is_gone_or_empty_or_short_is_named() {
     assert!(wrong(&|db| std::fs::write(file_of(db), "x").unwrap()).contains("mark"));
 }
 
-// A kill, a power failure or a full disk between the making of the mark and its first writing.
+// A kill, a power failure or a full disk between the creation of the mark and the first write to it.
 #[test]
 fn an_empty_mark_accuses_nobody() {
     for empty in [vec![], vec![0; 88]] {
@@ -153,7 +154,7 @@ fn after_a_clean_end_every_bit_counts() {
     assert!(matches!(check(&db), Err(Unsound::Damaged(_))));
 }
 
-// The log begins anew when the database holds all of it: what was noted before is not missed.
+// The log restarts when the database contains all of it: frames that were recorded before are not missed.
 #[test]
 fn a_log_that_began_anew_is_no_loss() {
     let live = tempfile::tempdir().unwrap();
@@ -167,7 +168,7 @@ fn a_log_that_began_anew_is_no_loss() {
         marked.note(marked.head());
         if n % 50 == 49 {
             marked.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())).unwrap();
-            // The next commit is written, and the kill comes before it is noted.
+            // The next commit is written, but the process is killed before it is recorded.
             insert();
         }
         let dead = tempfile::tempdir().unwrap();
@@ -212,7 +213,8 @@ fn a_power_failure_is_no_damage_where_writes_survive_kills_alone() {
         log.set_len(log.metadata().unwrap().len() / 2).unwrap();
         assert!(matches!(examine(&db), Err(Unsound::Damaged(_))), "the machine is still up");
         if survives == Survives::Kills {
-            // As a machine that was started another time would have noted it: the boot, and the hash of all before it.
+            // The mark as an earlier start of the machine would have recorded it: the boot, and the hash of everything
+            // before it.
             let mut mark = std::fs::read(file_of(&db)).unwrap();
             mark[9] ^= 1;
             let hash = mark[..80]

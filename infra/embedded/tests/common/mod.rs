@@ -57,7 +57,7 @@ pub async fn table(client: &aws_sdk_dynamodb::Client) {
         .unwrap();
 }
 
-/// Creates a queue; its URL.
+/// Creates a queue and returns its URL.
 pub async fn queue(sqs: &aws_sdk_sqs::Client, name: &str, attributes: &[(QueueAttributeName, &str)]) -> String {
     let mut request = sqs.create_queue().queue_name(name);
     for (name, value) in attributes {
