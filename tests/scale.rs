@@ -591,7 +591,7 @@ fn limits() -> Vec<Limit> {
             "warm throughput; the quota of a table",
         ),
         limit(
-            "read units per second of table `orders`, the same",
+            "read units per second of table `orders`, if schedulers take turns",
             1.5,
             12_000.0,
             40_000.0,
@@ -610,7 +610,7 @@ fn limits() -> Vec<Limit> {
             1000.0,
             "the quota of concurrent executions",
         ),
-        limit("invocations per second", 1.7, 10_000.0, 10_000.0, "the same quota: ten times as many per second"),
+        limit("invocations per second", 1.7, 10_000.0, 10_000.0, "ten times the quota of concurrent executions"),
         limit("messages in flight in the reply queue", 3.0 * ten, 120_000.0, 120_000.0, "none needed"),
         limit(
             "events per second, if one order in a hundred raises an alert",

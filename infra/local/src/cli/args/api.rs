@@ -247,7 +247,7 @@ pub struct Dlq {
 /// What to do with dead letters.
 #[derive(clap::Subcommand)]
 pub enum Letters {
-    /// Move dead letters back to their queue; from `set-aside`, move each message back to the queue it came from
+    /// Move dead letters back to their queue; from `set-aside`, move each message back to the queue from which it came
     #[command(
         after_help = "Examples:\n  stepwarden dlq redrive set-aside --dry-run --reason \"checking\"    shows the first messages and why they are there\n  stepwarden dlq redrive scheduler --all --rate 100 --reason \"the function is fixed\""
     )]

@@ -53,7 +53,7 @@ pub struct Cli {
 pub enum Command {
     /// Start the whole system in this process and keep it running
     ///
-    /// Callers need the token that this command prints. Set STEPWARDEN_TOKEN to use another one.
+    /// Callers need the token that this command prints. Set STEPWARDEN_TOKEN to use another token.
     #[command(
         after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     any free port; the first line of the output is the URL\n  stepwarden up --memory     keep the data in memory"
     )]
