@@ -282,7 +282,7 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     ]
 }
 
-// After a roll back this version finds records of the next one. A save would drop the fields that it does not know, so
+// After a rollback this version finds records of the next one. A save would drop the fields that it does not know, so
 // it reports them and leaves the record alone. Nothing else waits for that record.
 #[tokio::test]
 async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
@@ -472,7 +472,7 @@ fn with_everything() -> Task {
     }
 }
 
-// The opposite direction: after a roll back the previous version saves today's records. It drops the fields that it
+// The opposite direction: after a rollback the previous version saves today's records. It drops the fields that it
 // does not know, so each of them has a reason why that does no harm.
 #[test]
 fn fields_that_the_previous_version_drops_do_no_harm() {

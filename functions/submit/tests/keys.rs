@@ -215,7 +215,7 @@ async fn a_retention_that_is_set_later_spares_orders_from_before() {
     assert_eq!(world.accept(1).await.unwrap(), id);
 }
 
-// After a roll back, an older version does not know the mark for this, and drops it with its next save.
+// After a rollback, an older version does not know the mark for this, and drops it with its next save.
 #[tokio::test]
 async fn a_mark_that_an_older_version_dropped_costs_no_key() {
     let world = World::new("90").await;
