@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the API of a local system is.
+/// URL of the API of a local system, unless another one is given.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 /// The system to speak to.
@@ -257,7 +257,7 @@ pub enum Letters {
 /// What to move.
 #[derive(clap::Args)]
 pub struct Redrive {
-    /// Queue whose dead letters to move, as `dlq` lists it, or set-aside
+    /// Queue with the dead letters to move, as listed by `dlq`, or set-aside
     pub queue: String,
     #[command(flatten)]
     pub by: By,

@@ -51,7 +51,7 @@ pub struct Up {
     pub setup: Setup,
 }
 
-/// The queues besides those that every system has.
+/// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
     /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant `default`;
@@ -192,7 +192,7 @@ impl Bench {
     /// Whether these make sense together.
     ///
     /// # Errors
-    /// What does not, in words.
+    /// The options that do not fit together, in words.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.memory && self.only == [Part::Recovery] && self.duration.is_none() {
             return Err("nothing to recover: with --memory nothing survives a kill");

@@ -25,7 +25,7 @@ Examples:
 
 Exit codes:
   0  done; `watch` and `submit --wait`: the order is Processed
-  1  failed: no answer, a refusal that a later retry may pass, or a failed check
+  1  failed: no answer, a refusal after which a retry may succeed, or a failed check
   2  wrong usage: a bad argument, file or token, or an unknown name
   3  `watch` and `submit --wait`: the order is Undone
   4  `watch` and `submit --wait`: the order is in Error
