@@ -63,7 +63,7 @@ metrics! {
     ORDERS_IN_ERROR "orders_in_error" Counter Some("workflow"), "Orders that stopped in Error.";
     STEP_ATTEMPTS "step_attempts" Counter Some("agent"), "Attempts given to an agent, undos included.";
     STEP_FAILURES "step_failures" Counter Some("agent"), "Attempts that failed or ran out of time, undos included.";
-    RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "From CompleteBy to the save that took the attempt back.";
+    RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "Time from CompleteBy to the save that took the attempt back.";
     LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that arrived after their attempt had lost the step.";
     SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer because CompleteBy had passed.";
     BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
