@@ -23,11 +23,11 @@ $(TOOLS)/requirements.txt: infra/lambda/requirements.txt
 	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
 	cp $< $@
 
-# Sizes, cold starts and memory of what `make build` made.
+# Sizes, cold starts and memory of the binaries of `make build`.
 measure:
 	tests/lambda/run
 
-# Stepwarden, Restate and DBOS on the same work on this machine, in turn; ROUNDS=1 for a first look.
+# Stepwarden, Restate and DBOS on the same work on this machine, in turn; ROUNDS=1 gives a first impression.
 bench-peers:
 	tests/bench/run --rounds $(or $(ROUNDS),5)
 
@@ -47,11 +47,11 @@ template:
 lint-ci:
 	tests/ci/run
 
-# Back to an older version, by default the last release, and forth again, with orders under way.
+# Back to an older version, by default the last release, and forward again, with open orders.
 rollback:
 	tests/rollback/run
 
-# Writes docs/openapi.json anew, from the types.
+# Generates docs/openapi.json from the types.
 openapi:
 	UPDATE=1 cargo test --quiet --package stepwarden-tests --test whole openapi::the_document
 
@@ -59,7 +59,7 @@ openapi:
 schemathesis:
 	tests/schemathesis/run
 
-# That document held to the rules of spectral:oas. Needs Node.js 20 or newer and, the first time, npm.
+# Checks that document against the rules of spectral:oas. Needs Node.js 20 or newer and, the first time, npm.
 spectral:
 	npx --yes @stoplight/spectral-cli@6.16.3 lint docs/openapi.json --ruleset tests/openapi/spectral.yaml --fail-severity hint
 
@@ -67,10 +67,10 @@ spectral:
 deny:
 	cargo deny check
 
-# The agent in Python beside the local system: killed at work, started again.
+# The agent in Python beside the local system: killed at work and restarted.
 python-agent:
 	tests/agents/run
 
-# The contract suite of the adapters against other endpoints than the embedded ones.
+# The contract suite of the adapters against endpoints other than the embedded ones.
 contract-dynamodb-local contract-ministack contract-localstack: contract-%:
 	tests/contract/run $*

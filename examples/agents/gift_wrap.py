@@ -62,7 +62,7 @@ def main():
     queues = (f"{STACK}-agent-gift-wrap", f"{STACK}-replies")
     requests, replies = (sqs.get_queue_url(QueueName=name)["QueueUrl"] for name in queues)
     while True:
-        # One at a time: what waits behind a slow one is another process's to take.
+        # One at a time, so that other processes can receive what waits behind a slow request.
         received = sqs.receive_message(QueueUrl=requests, MaxNumberOfMessages=1, WaitTimeSeconds=20)
         for message in received.get("Messages", []):
             request = json.loads(message["Body"])
@@ -71,7 +71,7 @@ def main():
                 reply = {"type": "reply", **{name: request[name] for name in echoed}, **outcome}
                 tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
                 sqs.send_message(QueueUrl=replies, MessageBody=json.dumps(reply), MessageGroupId=tenant)
-            # Only now: had this process died before, the request would come again.
+            # Only now: if this process had died before, the request would be redelivered.
             sqs.delete_message(QueueUrl=requests, ReceiptHandle=message["ReceiptHandle"])
 
 

@@ -162,7 +162,7 @@ impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
                 if now < until {
                     if !std::mem::replace(&mut self.is_still, true) {
                         let ms = (until - now).as_millis();
-                        self.world.trace(format_args!("{} stands still for {ms} ms", self.node.instance()));
+                        self.world.trace(format_args!("{} is frozen for {ms} ms", self.node.instance()));
                     }
                     let wake = dies_at.map_or(until, |at| at.min(until));
                     if self.wait_for(wake, context).is_pending() {
@@ -172,7 +172,7 @@ impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
                 }
                 self.is_still = false;
                 self.node.fate.lock().unwrap_or_else(PoisonError::into_inner).stands_still = None;
-                self.world.trace(format_args!("{} goes on", self.node.instance()));
+                self.world.trace(format_args!("{} continues", self.node.instance()));
             }
             if self.body.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
