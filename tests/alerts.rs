@@ -146,7 +146,7 @@ async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
     assert_eq!(detail["pause"], "stepwarden pause-agent noop --by NAME --reason TEXT");
     assert_eq!(detail["resume"], "stepwarden resume-agent noop --by NAME --reason TEXT");
     assert_eq!(detail["runbook"], "docs/runbook.md#agent-strained");
-    // The agent is well again, for long enough.
+    // The agent has recovered for long enough.
     while world.deliver("agent-noop", &world.submit.engine).await | world.deliver("replies", &world.submit.engine).await
     {
     }

@@ -44,7 +44,7 @@ async fn every_metric_is_emitted() {
     assert_eq!(whole.ended(&[undone]).await[0].process_state(), ProcessState::Undone);
     let stopped = whole.submit("stop", &json!({"workflow": "stop", "input": {"total_cents": 1}})).await;
     assert_eq!(whole.ended(&[stopped]).await[0].process_state(), ProcessState::Error);
-    // Silence, until the breaker opens; then the service is well again, and a probe closes it.
+    // Silence, until the breaker opens; then the service recovers, and a probe closes the breaker.
     faults(ServiceFaults { hang: 1.0, ..Default::default() });
     let open = whole.submit("slow", &json!({"workflow": "trip", "input": {"total_cents": 2}})).await;
     let seen = async |name: &str| scrape(&whole).await.get(name).is_some_and(|value| *value > 0.0);

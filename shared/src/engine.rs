@@ -29,8 +29,8 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Most rounds of load and decide for one task. Every lost round means that another writer made progress. There can be
-/// as many writers at once as steps with an agent, besides Wakes, people and a supervisor.
+/// Maximum number of rounds of load and decide for one task. Every lost round means that another writer made progress.
+/// There can be as many writers at once as steps with an agent, besides Wakes, people and a supervisor.
 const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
@@ -91,8 +91,8 @@ pub struct Config {
     pub instance: String,
     /// Largest clock skew between two instances.
     pub skew: SignedDuration,
-    /// Most tasks, and most inputs, kept in memory between messages. A cached task saves a read; if it is stale, the
-    /// conditional write fails and the task is read after all.
+    /// Maximum number of tasks, and of inputs, kept in memory between messages. A cached task saves a read; if it is
+    /// stale, the conditional write fails and the task is read after all.
     pub cache: usize,
     /// A new order is refused if messages ahead of it are older than this, or than half of its workflow's shortest
     /// timeout. Zero accepts every order.

@@ -6,7 +6,7 @@
 use crate::time::{SignedDuration, Timestamp, plus};
 use serde::{Deserialize, Serialize};
 
-/// Most entries kept. Beyond that, the oldest after the first [`KEPT_FROM_THE_START`] is dropped.
+/// Maximum number of entries kept. Beyond that, the oldest after the first [`KEPT_FROM_THE_START`] is dropped.
 pub const MAX_ENTRIES: usize = 200;
 /// Entries that always stay: how the task began.
 pub const KEPT_FROM_THE_START: usize = 20;

@@ -10,11 +10,12 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Most levels of arrays and objects in an input or an output. Requests and records hold it up to three levels deeper,
-/// which is below the 64 levels that parsers of other languages read by default, and far below the 127 of serde_json.
+/// Maximum number of levels of arrays and objects in an input or an output. Requests and records hold it up to three
+/// levels deeper, which is below the 64 levels that parsers of other languages read by default, and far below the 127
+/// of serde_json.
 pub const MAX_DEPTH: usize = 50;
-/// Most levels that this program reads of its own text: versions before [`MAX_DEPTH`] accepted whatever serde_json
-/// read, and stored it deeper.
+/// Maximum number of levels that this program reads of its own text: versions before [`MAX_DEPTH`] accepted whatever
+/// serde_json read, and stored it deeper.
 const MAX_OWN_DEPTH: usize = 200;
 /// Prefix of the keys that serde_json reserves for its features `raw_value` and `arbitrary_precision`, which any crate
 /// in the build can switch on.

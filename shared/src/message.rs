@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 
 /// Longest delay of a message in SQS; longer waits are left to the supervisor's sweep.
 pub const MAX_DELAY: SignedDuration = SignedDuration::from_secs(900);
-/// Most times a Wake re-sends itself before it leaves the task to the sweep: a bound on any loop of messages.
+/// Maximum number of times a Wake re-sends itself before it leaves the task to the sweep: a bound on any loop of
+/// messages.
 pub const MAX_HOPS: u32 = 100;
 /// Longest output of a step, in bytes of JSON: all outputs live in the task's record. Keep large results elsewhere, and
 /// return a reference to them.

@@ -305,7 +305,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     change.note_act(kind, None, &act.by, &act.reason);
     change.task.paused_at = None;
     change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
-    // Nothing was ever handed out, so there is nothing to wait for.
+    // No request was ever sent, so there is nothing to wait for.
     if change.task.forward_by.is_none() {
         change.advance();
     }

@@ -20,7 +20,7 @@ pub const NOTE_EVERY: SignedDuration = SignedDuration::from_secs(1);
 pub const MIN_LIMIT: SignedDuration = SignedDuration::from_secs(1);
 /// The usual `OVERLOAD_AGE_MS`.
 pub const USUAL: SignedDuration = SignedDuration::from_secs(30);
-/// Furthest that a sweep holds back: every task is looked after within this time, whatever the notes say.
+/// Furthest that a sweep holds back: every task is recovered within this time, whatever the notes say.
 pub const MAX_LAG: SignedDuration = SignedDuration::from_mins(15);
 /// Longest wait that a caller is asked for, in seconds, before the spread.
 const MAX_RETRY_AFTER_S: u32 = 60;
@@ -28,7 +28,7 @@ const MAX_RETRY_AFTER_S: u32 = 60;
 /// How long messages of one queue wait, by tenant. Within a queue no tenant waits behind another's backlog, so none is
 /// refused for it. More than [`MAX_TENANTS`] tenants share one note, under [`EVERYBODY`].
 pub type Waits = BTreeMap<String, Wait>;
-/// Most tenants with a note each.
+/// Maximum number of tenants with a note each.
 pub const MAX_TENANTS: usize = 8;
 /// Stands for all tenants; no tenant has this name.
 pub const EVERYBODY: &str = "*";

@@ -115,7 +115,7 @@ pub trait StateStore: Send + Sync {
     fn expires(&self) -> impl Future<Output = Result<bool, Error>> + Send {
         async { Ok(false) }
     }
-    /// Writes both records or neither. For a task that expires, it also keeps for ever that the id was used: a used id
+    /// Writes both records or neither. For a task that expires, it also keeps forever that the id was used: a used id
     /// is [`Created::Exists`] even when its record is gone. After a crash the due index brings the order on.
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).

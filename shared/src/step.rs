@@ -284,7 +284,7 @@ impl Step {
         }
     }
 
-    /// Whether the forward work may have reached the remote service: it was handed out at least once.
+    /// Whether the forward work may have reached the remote service: a request was sent at least once.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self.state {

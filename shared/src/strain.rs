@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    // F2: one alert for an episode; the next one begins after a quiet time, with an alert of its own.
+    // F2: one alert for an episode; the next episode begins after a quiet time, with a separate alert.
     #[test]
     fn an_episode_ends_after_a_quiet_time() {
         let known = strain(100, 8);

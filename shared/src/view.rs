@@ -1,4 +1,4 @@
-//! A task as people and programs outside see it: names in place of positions, words in place of codes.
+//! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
 use crate::change;
 use crate::message::HistoryEntry;

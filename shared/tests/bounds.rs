@@ -222,7 +222,7 @@ async fn nearly_full(on_failure: &str, free: usize) -> World {
 /// What happens to an order, as an event.
 type Cause<'a> = &'a dyn Fn(&World) -> Event;
 
-// TooLarge becomes Error with an alert: before, no write succeeded any more, and the order stayed Processing for ever.
+// TooLarge becomes Error with an alert: before, no write succeeded any more, and the order stayed Processing forever.
 #[tokio::test]
 async fn an_order_whose_record_is_full_stops_with_an_alert() {
     let done = |world: &World| world.reply(0, Outcome::Done { output: long(MAX_OUTPUT) });
@@ -251,7 +251,7 @@ async fn an_order_whose_record_is_full_stops_with_an_alert() {
     }
 }
 
-// The supervisor's side: an expired attempt in a full record is not checked for ever.
+// The supervisor's side: an expired attempt in a full record is not checked forever.
 #[tokio::test]
 async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_alert() {
     let world = nearly_full("undo", 150).await;
@@ -263,7 +263,7 @@ async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_aler
     assert_eq!(world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
 }
 
-// The person is told that it does not fit, and nothing changes.
+// The refusal says that the act does not fit, and nothing changes.
 #[tokio::test]
 async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     let world = nearly_full("error", 150).await;

@@ -53,7 +53,7 @@ fn independent_undos_run_side_by_side() {
     bench.done("c").is("Undoing a=UndoProcessing#2 b=UndoProcessing#2 c=Undone#2", "undo a#2, undo b#2");
 }
 
-// The rule on undo: not before the LATEST CompleteBy ever handed out plus the skew, even if all have answered.
+// The rule on undo: not before the LATEST CompleteBy of any request plus the skew, even if all have answered.
 #[test]
 fn undo_waits_for_the_latest_complete_by_ever_handed_out() {
     let mut bench = Bench::claimed(&CHAIN.replacen("timeout = \"10s\"", "timeout = \"60s\"", 1));

@@ -189,7 +189,7 @@ fn a_text_in_which_all_is_done_ends_the_order() {
     assert_eq!((bench.state().as_str(), bench.effects.len()), ("Error a=Failed#2", 0));
 }
 
-// A forward request that was handed out may still start: an undo waits for it, also where the text has forgotten it.
+// A forward request that was sent may still start: an undo waits for it, even if the text does not contain it.
 #[test]
 fn an_undo_waits_for_requests_that_the_text_has_forgotten() {
     for (forgets, until) in [(false, at(10_000)), (true, at(10_000))] {
@@ -207,7 +207,8 @@ fn an_undo_waits_for_requests_that_the_text_has_forgotten() {
     let mut bench = Bench::claimed(ONE);
     mended(&mut bench, |task| task.forward_by = Some(Timestamp::UNIX_EPOCH)).unwrap();
     assert_eq!(bench.task.forward_by, Some(at(10_000)), "as its claim says");
-    // What was never tried has nothing to wait for. Whether its record may be removed one day is not for the text to say.
+    // What was never tried has nothing to wait for. Whether its record may be removed one day is not for the text to
+    // say.
     let mut bench = Bench::new(ONE);
     mended(&mut bench, |task| task.expires = true).unwrap();
     assert_eq!((bench.task.forward_by, bench.task.expires), (None, false));

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
 /// Times further back than this many seconds are equal.
 const PAST: i64 = 4;
-/// Most rounds of a supervisor in which a task must reach its end.
+/// Maximum number of rounds of a supervisor in which a task must reach its end.
 const MAX_DRAIN: usize = 60;
 
 /// Now, always.
@@ -749,7 +749,7 @@ impl World {
                     task.due = due;
                     effects
                 }
-                // Due, but nothing is done about it: sweeps would find it for ever.
+                // The task is due but makes no progress: sweeps would find it forever.
                 Verdict::Leave(Kept::NothingReady) if due > time => Vec::new(),
                 Verdict::Leave(_) => return false,
             };

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(held(&breaker, at(5)), Some(secs(1)), "doubled, as after any probe");
     }
 
-    // E4: a probe that never returns does not keep the breaker open for ever.
+    // E4: a probe that never returns does not keep the breaker open forever.
     #[test]
     fn a_lost_probe_is_followed_by_another() {
         let breaker = Breaker::new("payment", Settings { failures: 1, open_for: secs(2), longest: secs(9) });

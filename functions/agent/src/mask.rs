@@ -15,12 +15,12 @@ impl Mask {
         Self(secrets)
     }
 
-    /// `text` with `***` for each of them. Call this before cutting the text: a part of a secret is not found.
+    /// `text` with `***` for each secret. Call this before cutting the text, because a part of a secret is not found.
     pub(crate) fn text(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
-    /// The same for every text in `value`, keys included.
+    /// `value` with every text masked, keys included.
     pub(crate) fn value(&self, value: Value) -> Value {
         if self.0.is_empty() {
             return value;

@@ -272,7 +272,7 @@ mod tests {
         let call = async || {
             let answer = client.get(&url).send().await.unwrap();
             assert_eq!(answer.bytes().await.unwrap().len(), 0);
-            // The connection goes back to the pool in a task of its own.
+            // The connection returns to the pool in a separate task.
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }

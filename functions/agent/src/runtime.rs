@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stepwarden_aws::{metrics, traces};
 
-/// Most breakers kept for agents that call more than one remote service: those called last.
+/// Maximum number of breakers kept for agents that call more than one remote service: those called last.
 const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 /// Settings of the runtime.

@@ -1,4 +1,4 @@
-//! How long the oldest orders have waited: what an operator sees first when work stands still, whatever the cause.
+//! How long the oldest orders have waited: the first sign for an operator that work has stopped, whatever the cause.
 
 use futures::future::{join_all, try_join_all};
 use shared::engine::Engine;
@@ -9,7 +9,7 @@ use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_
 
 /// Orders read in each part of the due index, first due first.
 const PAGE: u32 = 10;
-/// What is owed is sent again by every sweep. If that fails for so long, in seconds, people have to know.
+/// Owed messages are re-sent by every sweep. If that fails for this time, in seconds, an alarm tells people.
 const OWED_S: f64 = 300.0;
 /// Orders read in all.
 const MOST: usize = 100;
@@ -40,7 +40,7 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     Ok(())
 }
 
-/// Whether a step of it was ever given to an agent.
+/// Whether any step of the task was ever sent to an agent.
 fn has_begun(task: &Task) -> bool {
     task.process_state() != ProcessState::Pending || task.steps.iter().any(|step| step.attempt > 0)
 }

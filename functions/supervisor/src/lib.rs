@@ -27,8 +27,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// Tasks handled concurrently, and the size of a page of the due index.
 const PAGE: u32 = 100;
-/// Most pages of each part in a sweep. The next sweep continues from there, so every sweep ends, and none is always
-/// busy with the same first rows.
+/// Maximum number of pages of each part in a sweep. The next sweep continues from there, so every sweep ends, and none
+/// is always busy with the same first rows.
 const MAX_PAGES: usize = 100;
 /// A sweep of a group begins no page after this: a queue that is slow to refuse must not hold up what is newly due.
 const MAX_SWEEP: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub struct Settings {
     /// Groups of shards, each under its own lease: shard `n` belongs to group `n % groups`. All supervisors must have
     /// the same number; otherwise two of them may sweep one shard, which does no harm.
     pub groups: u16,
-    /// Most groups that one supervisor leads at once; the rest is left to others.
+    /// Maximum number of groups that one supervisor leads at once; other supervisors lead the rest.
     pub lead_at_most: u16,
     /// Life of a lease; it is renewed after half of it.
     pub lease_life: Duration,

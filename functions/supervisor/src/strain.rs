@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// How often a supervisor with nothing due checks whether another one died before it sent its alert.
 const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
 
-/// Looks after the alerts about agents.
+/// Sends the alerts about agents.
 #[derive(Default)]
 pub(crate) struct Alerts {
     /// When it last read what is recorded.

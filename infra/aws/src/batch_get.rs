@@ -11,10 +11,10 @@ use shared::ports::Error;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-/// Most keys in one `BatchGetItem` of DynamoDB.
+/// Maximum number of keys in one `BatchGetItem` of DynamoDB.
 const BATCH: usize = 100;
-/// Most consecutive requests without any answer from DynamoDB. Large items are answered a part at a time, 16 MB or 1 MB
-/// of a partition, and each part leaves less.
+/// Maximum number of consecutive requests without any answer from DynamoDB. Large items are answered a part at a time,
+/// 16 MB or 1 MB of a partition, and each part leaves less.
 const ATTEMPTS: u32 = 5;
 
 type Read = Result<Option<Item>, Error>;

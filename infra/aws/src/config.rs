@@ -23,7 +23,8 @@ pub struct Config {
     pub orders_table: String,
     /// `STATE_TABLE`: tasks, workflows, leases.
     pub state_table: String,
-    /// `QUEUE_PREFIX`: URL of every queue up to its own name, for instance `https://sqs.eu-west-1.amazonaws.com/1234/shop-`.
+    /// `QUEUE_PREFIX`: URL of every queue up to its own name, for instance
+    /// `https://sqs.eu-west-1.amazonaws.com/1234/shop-`.
     pub queue_prefix: String,
     /// `EVENT_BUS`: name of the bus alerts go to.
     pub event_bus: String,
@@ -45,7 +46,7 @@ pub struct Config {
     pub order_buckets: u16,
     /// `CLOCK_SKEW_MS`: largest clock skew between two instances.
     pub clock_skew: SignedDuration,
-    /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it for ever, as its order is.
+    /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it forever, like its order.
     pub retention: SignedDuration,
     /// `TASK_CACHE`: most tasks and most inputs kept in memory between messages.
     pub cache: usize,

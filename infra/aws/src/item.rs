@@ -28,7 +28,8 @@ pub const ATTENTION_ERROR: &str = "Error";
 pub const ATTENTION_PAUSED: &str = "Paused";
 /// Value of `attention` for unreadable records that were not yet listed as waiting for a person.
 pub const ATTENTION_UNREADABLE: &str = "Unreadable";
-/// Key of the item that exists once a retention was ever set: from then on each submission writes a [`used_id`].
+/// Key of the item that exists from the first time that a retention is set: from then on each submission writes a
+/// [`used_id`].
 pub const KEEPS_IDS: &str = "control#used-ids";
 /// Attribute of an unreadable record: why. Like the one below, it ends with the next save, which writes the whole item.
 pub const ASIDE: &str = "aside";

@@ -25,8 +25,8 @@ pub mod traces;
 
 pub use clients::Clients;
 pub use config::Config;
-/// What a function returns that is compiled once, where it is written. The body of an `async fn` is compiled again in every crate that
-/// awaits it.
+/// What a function returns that is compiled once, where it is written. The body of an `async fn` is compiled again in
+/// every crate that awaits it.
 pub use futures::future::BoxFuture;
 pub use lease_store::DynamoLeases;
 pub use messenger::SqsMessenger;
@@ -42,7 +42,7 @@ pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) 
     observed_engine(config, clients, clock, None)
 }
 
-/// The same, with an observer that is called with every save.
+/// An engine of one process with an observer that is called with every save.
 #[must_use]
 pub fn observed_engine(
     config: &Config,

@@ -14,13 +14,13 @@ use shared::ports::{Error, StateStore};
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 
-/// Most orders read for one page.
+/// Maximum number of orders read for one page.
 pub const MAX_LOOKED_AT: usize = 500;
-/// Most orders on one page.
+/// Maximum number of orders on one page.
 pub const MAX_PAGE: usize = 100;
 /// Longest cursor, in bytes: a sort key is a time and an id; an index key has three such values, in JSON.
 pub const MAX_CURSOR: usize = 500;
-/// Most months read for one page.
+/// Maximum number of months read for one page.
 const MAX_MONTHS: usize = 13;
 /// No order is older: 2026, the year of the first version. Without this an empty list would page through empty months.
 const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);

@@ -17,7 +17,7 @@ use shared::ports::{Error, Messenger};
 use shared::time::SignedDuration;
 use std::collections::HashMap;
 
-/// Most entries in one request of SQS or EventBridge.
+/// Maximum number of entries in one request of SQS or EventBridge.
 const BATCH: usize = 10;
 /// SQS's limit for one message and for one request, in bytes.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -25,7 +25,8 @@ const MAX_BYTES: usize = 1024 * 1024;
 const SENDER_BYTES: usize = 11 + 6 + 55;
 /// Longest text of an event's detail.
 const MAX_DETAIL: usize = 64 * 1024;
-/// Most bytes of events in one request. EventBridge's reference says "less than 256 KB"; the newest page of its quotas says 1 MB.
+/// Maximum number of bytes of events in one request. EventBridge's reference says "less than 256 KB"; the newest page
+/// of its quotas says 1 MB.
 const MAX_EVENTS: usize = 256_000;
 /// Bytes of an event besides its texts: its time.
 const TIME_BYTES: usize = 14;

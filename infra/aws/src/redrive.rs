@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use shared::message::SetAside;
 use shared::ports::Error;
 
-/// Most messages that one call moves by hand.
+/// Maximum number of messages that one call moves by hand.
 pub const MAX_MOVED: usize = 1000;
-/// Most messages per second of a move task: AWS's limit.
+/// Maximum number of messages per second of a move task: AWS's limit.
 pub const MAX_RATE: i32 = 500;
 /// How long a message is invisible while it is moved.
 const OUT_OF_SIGHT_S: i32 = 60;
-/// Most messages in one receive of SQS.
+/// Maximum number of messages in one receive of SQS.
 const BATCH: i32 = 10;
 
 /// What to move.
@@ -124,8 +124,8 @@ impl Redriver {
         Ok(wanted.map(|name| all.remove(&name).unwrap_or_default()))
     }
 
-    /// Moves dead letters of the queue called `name` back to it, or messages set aside back to theirs. `name` must be one
-    /// of [`Redriver::queues`].
+    /// Moves dead letters of the queue called `name` back to it, or messages set aside back to theirs. `name` must be
+    /// one of [`Redriver::queues`].
     ///
     /// # Errors
     /// SQS failed; some messages may have been moved.

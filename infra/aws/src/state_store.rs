@@ -96,8 +96,8 @@ impl DynamoStore {
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
-    /// Once records were ever removed, their ids are checked for ever, whatever the retention is now: otherwise an id
-    /// without a record would look like one that was never used.
+    /// Once records may have been removed, their ids are checked forever, whatever the retention is now: otherwise an
+    /// id without a record would look like one that was never used.
     async fn learn_keeps_ids(&self) -> Result<bool, Error> {
         let what = "whether ids are kept apart";
         if self.retention.is_zero() {

@@ -12,7 +12,7 @@ pub fn init() {
     init_to("info", std::io::stderr);
 }
 
-/// The same, with another level unless `RUST_LOG` sets one, and to what `writer` makes for each line.
+/// Starts logging at `level`, unless `RUST_LOG` sets another one, to the writer that `writer` returns for each line.
 pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + Sync + 'static) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let is_json = std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();

@@ -41,9 +41,9 @@ pub const HEAD: Duration = Duration::from_secs(20);
 pub const BODY: Duration = Duration::from_secs(30);
 /// How long a caller may leave unread an answer that does not fit into the system's buffers.
 pub const STALLED: Duration = Duration::from_secs(30);
-/// Most connections of one listener, if the limit of open files allows that many.
+/// Maximum number of connections of one listener, if the limit of open files allows that many.
 pub const MOST_CONNECTIONS: usize = 1024;
-/// Most bytes of a head.
+/// Maximum number of bytes of a head.
 const HEAD_BYTES: usize = 64 * 1024;
 /// How long a connection that is closed in favour of another may take to send the end of its last answer.
 const LAST_BYTES: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ const OUT_OF_FILES: Duration = Duration::from_millis(100);
 /// The settings of one listener.
 #[derive(Clone, Copy)]
 pub struct Settings {
-    /// Most bytes of a body. A handler may allow less.
+    /// Maximum number of bytes of a body. A handler may allow less.
     pub most_body: usize,
     /// How long running requests may take after the shutdown has begun.
     pub grace: Duration,
@@ -66,7 +66,7 @@ pub struct Settings {
 /// Limits that do not depend on what is served.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections.
+    /// Maximum number of connections.
     pub connections: usize,
     /// See [`HEAD`].
     pub head: Duration,

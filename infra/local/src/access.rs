@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 /// Fewest characters of a token: 16 hexadecimal digits are 64 bits.
 const LEAST: usize = 16;
-/// Most characters of a token.
+/// Maximum number of characters of a token.
 const MOST: usize = 200;
 /// How much of its rate a tenant may use at once.
 const BURST: Duration = Duration::from_secs(2);

@@ -300,7 +300,7 @@ async fn a_dead_collector_holds_up_no_order() {
     println!("an order beside a dead collector took {:?}", begin.elapsed());
     let took = shop.stop().await;
     println!("the end beside a dead collector took {took:?}");
-    // Once for the export under way, once for the last one, and room for a slow machine.
+    // Once for the export in progress, once for the last one, and room for a slow machine.
     assert!(took < 2 * traces::PATIENCE + Duration::from_secs(8), "{took:?}");
     drop(held);
 }

@@ -51,8 +51,8 @@ impl Lease {
         Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) }
     }
 
-    /// The lease after its holder renewed it. The record always changes, even if the clock stands still, so that those
-    /// who watch it see that its holder lives.
+    /// The lease after its holder renewed it. The record always changes, even if the clock stops, so that those who
+    /// watch it see that its holder lives.
     #[must_use]
     pub fn renewed(&self, now: Timestamp, life: SignedDuration) -> Self {
         let expires = end(now, life);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((renewed.token, renewed.expires), (1, at(15)));
         let b = take(Some(&renewed), "b", 16).unwrap();
         assert_eq!((b.token, b.holder.as_str()), (2, "b"));
-        // An expired lease of one's own is a new tenure: another contender may have led in between.
+        // A holder's own expired lease is a new tenure: another contender may have led in between.
         assert_eq!(take(Some(&b), "b", 26), None);
         assert_eq!(take(Some(&b), "b", 27).unwrap().token, 3);
         assert_eq!(take(Some(&b.released()), "c", 17).unwrap().token, 3);

@@ -26,8 +26,8 @@ const TABLE: &str = "leases";
 const LIFE: Duration = Duration::from_millis(1500);
 const SKEW: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(150);
-/// Most checks of a dead leader's lease until it is taken: its life and the skew, at half a tick each at least, and
-/// one. Twice that, because a check on a busy machine may fail.
+/// Maximum number of checks of a dead leader's lease until it is taken: its life and the skew, at half a tick each at
+/// least, and one. Twice that, because a check on a busy machine may fail.
 const MOST_LOOKS: u32 = 2 * ((LIFE.as_millis() + SKEW.as_millis()) / (TICK.as_millis() / 2) + 1) as u32;
 
 fn client(url: &str) -> Client {

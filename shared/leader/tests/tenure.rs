@@ -278,7 +278,7 @@ async fn nobody_leads_longer_than_the_longest_tenure() {
     }
 }
 
-// I3: a thread that stands still past the life of the lease: its result is not that of a leader.
+// I3: if a thread is frozen past the life of the lease, its result is not that of a leader.
 #[tokio::test]
 async fn work_that_outlives_its_lease_unseen_is_lost() {
     let store = Store::default();

@@ -126,9 +126,9 @@ pub struct Strategies {
     pub handlers: Handlers,
     /// Which shards it owns. Default: all.
     pub shards: Shards,
-    /// Most tasks taken from one poll. Default 1000.
+    /// Maximum number of tasks taken from one poll. Default 1000.
     pub per_poll: usize,
-    /// Most handlers running here at once. Default 64.
+    /// Maximum number of handlers running here at once. Default 64.
     pub at_once: usize,
     /// Time from one poll to the next. Default one second.
     pub poll_every: Duration,

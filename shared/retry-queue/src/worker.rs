@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Handler = Arc<dyn Fn(Job) -> BoxFuture<'static, Result<Answer, BoxError>> + Send + Sync>;
 
-/// Most pages of the due index read per poll, however many of their tasks belong to other handlers.
+/// Maximum number of pages of the due index read per poll, however many of their tasks belong to other handlers.
 const MAX_PAGES: usize = 20;
 /// How long running handlers may still take when the worker is told to stop.
 const LAST_JOBS: Duration = Duration::from_secs(5);
@@ -271,7 +271,7 @@ async fn attempt<S: StateStore>(
         idempotency_key: request.idempotency_key.clone(),
         deadline: shared::time::plus(queue.engine.now(), left),
     };
-    // In a task of its own, a panic ends there, and a handler that never yields does not hold up the others.
+    // In a separate task, a panic ends there, and a handler that never yields does not hold up the others.
     let mut running = JoinSet::new();
     running.spawn(async move { handler(job).await });
     let thrown = match timeout(Duration::try_from(left).unwrap_or_default(), running.join_next()).await {

@@ -49,7 +49,7 @@ pub struct Violation {
     pub words: String,
 }
 
-/// Most violations listed in a report; all are counted.
+/// Maximum number of violations listed in a report; all are counted.
 const LISTED_MAX: usize = 1_000;
 
 /// What a check found.

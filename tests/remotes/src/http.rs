@@ -28,10 +28,10 @@ use crate::faults::{BadFaults, Faults, ServiceFaults};
 use crate::service::{Service, UnknownService};
 use crate::{Counts, Entry, Remotes};
 
-/// Most bytes of a request body.
+/// Maximum number of bytes of a request body.
 pub const BODY_MAX: usize = 512 * 1024;
 
-/// Most characters of an `Idempotency-Key`.
+/// Maximum number of characters of an `Idempotency-Key`.
 pub const KEY_MAX: usize = 200;
 
 /// Keys in a page of the ledger by default, and at most: about 300 KB of JSON.

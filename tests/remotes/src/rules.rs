@@ -1,7 +1,7 @@
 //! The meaning of a key, and what a service decides about a call with it.
 //!
 //! Forward: what the key already means takes precedence, then the fault `permanent`, then the effect. Undo: takes the
-//! effect back if there is one, and bars the forward key for ever either way.
+//! effect back if there is one, and bars the forward key forever in both cases.
 
 use std::io;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 const CHILD_DIR: &str = "REMOTES_CRASH_TEST_DIR";
 
-/// Not a test of its own: the process that is killed.
+/// Not a separate test, but the process that is killed.
 #[tokio::test]
 #[ignore = "started by answered_calls_outlive_a_kill"]
 async fn child() {
@@ -107,7 +107,7 @@ async fn tombstones_declines_and_undos_outlive_a_restart() {
     assert_eq!(served.apply("payment", "k3", "o-3").await.code(), "declined");
     let undone = send(served.undo_request("payment", "u", "o-1", "k")).await;
     assert_eq!((undone.replayed, undone.body), (true, json!({"undone": true})));
-    // References go on, they do not start over.
+    // References continue; they do not start over.
     let next = served.apply("payment", "k4", "o-4").await;
     assert_eq!(next.body["reference"], "chg-000002");
 }

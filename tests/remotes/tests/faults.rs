@@ -34,7 +34,7 @@ async fn transient_answers_503_or_429_and_applies_nothing() {
     assert_eq!((counts.calls, counts.applied), (60, 0));
     assert_eq!(counts.faults[&Fault::Unavailable], busy);
     assert_eq!(counts.faults[&Fault::Throttled], throttled);
-    // Undo calls have a rate of their own.
+    // Undo calls have a separate rate.
     assert_eq!(served.undo("payment", "u", "o-1", "k0").await.status, StatusCode::OK);
     served.faults(Service::Payment, ServiceFaults { undo_transient: 1.0, ..none() });
     assert!(!served.undo("payment", "u2", "o-1", "k1").await.status.is_success());

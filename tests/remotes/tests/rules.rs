@@ -1,4 +1,4 @@
-//! Goal: a key means one thing for ever. Method: real HTTP on a loopback port, services in memory.
+//! Goal: a key means one thing forever. Method: real HTTP on a loopback port, services in memory.
 
 use crate::common::{input, send, serve};
 use reqwest::{Method, StatusCode};

@@ -36,9 +36,9 @@ macro_rules! classes {
 classes! {
     /// A process dies: all its futures are dropped, and its memory is gone. What it had sent is still on its way.
     Crash = "crash", 0.004;
-    /// A supervisor stands still for longer than the life of its lease, then continues where it was.
+    /// A supervisor is frozen for longer than the life of its lease, then continues.
     PausedLeader = "paused-leader", 0.01;
-    /// Another process stands still for longer than a step may take.
+    /// Another process is frozen for longer than a step may take.
     PausedWorker = "paused-worker", 0.004;
     /// A process's clock is wrong, within the skew.
     ClockSkew = "clock-skew", 0.7;

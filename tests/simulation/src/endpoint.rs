@@ -27,11 +27,11 @@ use stepwarden_aws::messenger::EVENT_SOURCE;
 use stepwarden_aws::{Clients, SqsMessenger};
 use tokio::sync::oneshot;
 
-/// Most entries of a request (AWS, "SendMessageBatch" and "PutEvents").
+/// Maximum number of entries of a request (AWS, "SendMessageBatch" and "PutEvents").
 const ENTRIES: usize = 10;
-/// Most bytes of all messages (AWS, "SendMessageBatch").
+/// Maximum number of bytes of all messages (AWS, "SendMessageBatch").
 const MESSAGES_BYTES: usize = 1024 * 1024;
-/// Most bytes of all entries (AWS, "PutEvents").
+/// Maximum number of bytes of all entries (AWS, "PutEvents").
 const EVENTS_BYTES: usize = 256 * 1024;
 
 tokio::task_local! {
@@ -151,7 +151,7 @@ impl Asked {
         Self { lots: Mutex::new(lots), requests: Mutex::default() }
     }
 
-    /// The parcel of an entry of a request; `None` if nobody asked for it in this form.
+    /// The parcel of an entry of a request; `None` if no parcel was sent in this form.
     fn parcel(&self, queue: &str, entry: &Entry) -> Option<Parcel> {
         let lots = lock(&self.lots);
         let parcel = &lots.get(&(queue.to_owned(), entry.body.clone()))?.parcel;

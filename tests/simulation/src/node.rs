@@ -121,7 +121,7 @@ pub(crate) fn time_at(began: Instant, offset_ms: i64) -> Timestamp {
     plus(plus(epoch, elapsed), SignedDuration::from_millis(offset_ms))
 }
 
-/// A life: ends when its body ends or the process dies, and stands still while the process does. Dropping it drops all
+/// A life: ends when its body ends or the process dies, and stops while the process is frozen. Dropping it drops all
 /// futures of the process, at any await.
 pub struct Mortal<'a, F> {
     node: &'a Node,
@@ -140,7 +140,7 @@ impl<F: Future<Output = ()>> Mortal<'_, F> {
         polled
     }
 
-    /// When the process dies, and from when until when it stands still, if either.
+    /// When the process dies, and from when until when it is frozen, if either.
     fn fate(&self) -> (Option<Instant>, Option<(Instant, Instant)>) {
         let fate = self.node.fate.lock().unwrap_or_else(PoisonError::into_inner);
         (fate.dies_at, fate.stands_still)

@@ -175,7 +175,7 @@ async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     }
 }
 
-/// When the faults end, in milliseconds: nobody starts to interfere later.
+/// When the faults end, in milliseconds: no person starts an act later.
 fn last_ms(world: &World) -> u64 {
     u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
 }

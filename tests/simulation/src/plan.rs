@@ -17,7 +17,7 @@ use std::time::Duration;
 const SKEWS_MS: [i64; 3] = [50, 400, 1000];
 /// Runs with the real messenger per run with the real store: the messenger needs no tables and no thread.
 const MESSENGERS: u64 = 5;
-/// Most orders of a run.
+/// Maximum number of orders of a run.
 pub const MOST_ORDERS: usize = 6;
 /// The longest wait of a breaker between two probes, with jitter.
 const LONGEST_BREAK: Duration = Duration::from_secs(120);

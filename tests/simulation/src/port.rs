@@ -30,7 +30,7 @@ use std::time::Duration;
 use stepwarden_aws::messenger::{self, Outgoing};
 use tokio::sync::oneshot;
 
-/// Most entries in one request of SQS.
+/// Maximum number of entries in one request of SQS.
 const BATCH: usize = 10;
 /// The queue that stands for the event bus.
 pub(crate) const BUS: &str = "bus";

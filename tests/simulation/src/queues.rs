@@ -1,5 +1,5 @@
 //! Queues like SQS's: at-least-once delivery in no order, a visibility timeout, delays, and a dead-letter queue after a
-//! number of receives. They only do as they are told; [`crate::port`] decides what goes wrong.
+//! number of receives. They decide nothing; [`crate::port`] decides what goes wrong.
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use serde_json::json;
@@ -10,7 +10,7 @@ use stepwarden_aws::schema::MAX_RECEIVES;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Most messages in a batch of SQS.
+/// Maximum number of messages in a batch of SQS.
 const BATCH: usize = 10;
 /// Longest wait of one receive at an empty queue.
 const LONG_POLL: Duration = Duration::from_secs(20);

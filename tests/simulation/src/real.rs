@@ -1,7 +1,7 @@
 //! The real adapter over embedded endpoints, on its own thread, called as if it answered at once.
 //!
-//! The caller's thread waits, and with it the caller's virtual time stands still; the other thread has a paused clock of its own,
-//! so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
+//! The caller's thread waits, and with it the caller's virtual time stands still; the other thread has a paused clock
+//! of its own, so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ impl RealStore {
 
 impl Drop for RealStore {
     fn drop(&mut self) {
-        // A run ends within a runtime of its own, which may not wait for another one.
+        // A run ends within a separate runtime, which may not wait for another one.
         self.runtime.take().expect("it is dropped once").shutdown_background();
     }
 }

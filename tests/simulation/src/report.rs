@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most failing seeds listed in a report; all are counted.
+/// Maximum number of failing seeds listed in a report; all are counted.
 const LISTED: usize = 20;
 /// Runs with and runs without a fault that are needed to say what it costs.
 const ENOUGH: usize = 10;

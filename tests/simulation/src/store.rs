@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use stepwarden_aws::item;
 
-/// Most rows in a page of an index: few, so that pages are turned.
+/// Maximum number of rows in a page of an index: few, so that pages are turned.
 pub(crate) const PAGE: u32 = 3;
 
 pub enum Store {

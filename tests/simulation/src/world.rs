@@ -376,7 +376,7 @@ impl World {
     }
 
     pub(crate) fn knock(&self, node: &str, knock: Knock) {
-        // If nobody is there, the caller gets no answer.
+        // If the process is dead, the caller gets no answer.
         if let Some(door) = lock(&self.doors).get(node) {
             let _ = door.send(knock);
         }

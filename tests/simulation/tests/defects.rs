@@ -1,5 +1,5 @@
-//! Goal: the history finds defects of the core that the remote services forgive, because they remember an undo that came first.
-//! Method: the model's seeded defects in the decisions of every process of a run.
+//! Goal: the history finds defects of the core that the remote services forgive, because they remember an undo that
+//! came first. Method: the model's seeded defects in the decisions of every process of a run.
 
 // The model has more of them than are tried here.
 #[allow(dead_code)]
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stepwarden_simulation::history::Rule;
 use stepwarden_simulation::{RunOptions, Settings, run, shrink, workflows};
 
-/// A defect has to be found within so many seeds.
+/// A defect must be found within this number of seeds.
 const WITHIN: u64 = 600;
 
 #[test]

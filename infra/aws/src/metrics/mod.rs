@@ -14,11 +14,12 @@ pub use saves::observe;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most values of a label; further ones count as [`OTHER`]. Names come from workflow files, which people write.
+/// Maximum number of values of a label; further ones count as [`OTHER`]. Names come from workflow files, which people
+/// write.
 const MAX_VALUES: usize = 200;
 /// Label of all values beyond [`MAX_VALUES`].
 const OTHER: &str = "other";
-/// Most times of one metric between two flushes: as many as an EMF line may hold.
+/// Maximum number of times of one metric between two flushes: as many as an EMF line may hold.
 const MAX_PENDING: usize = 100;
 /// Upper bounds of a histogram's buckets, in seconds: from one sweep of the local system to an hour.
 const BUCKETS: [f64; 9] = [0.25, 1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];

@@ -1,11 +1,11 @@
 //! SQS: standard queues, in memory for dispatch and in the store for keeping.
 //!
-//! Decides what is handed out when; leaves keeping to `store` and HTTP to `dispatch`. Limits are
-//! AWS's, except: no FIFO queues, no limit on how often `PurgeQueue` is called.
+//! Decides which message is delivered when; `store` keeps the messages and `dispatch` handles HTTP. Limits are AWS's,
+//! except: no FIFO queues, no limit on how often `PurgeQueue` is called.
 //!
-//! The list of operations is frozen: [`OPERATIONS`] holds what somebody in this repository calls (the functions, the command
-//! line, the tests, and the README's `aws sqs list-queues`). Every other operation of SQS gets UnsupportedOperation. Add
-//! an operation together with its first caller.
+//! The list of operations is frozen: [`OPERATIONS`] holds what somebody in this repository calls (the functions, the
+//! command line, the tests, and the README's `aws sqs list-queues`). Every other operation of SQS gets
+//! UnsupportedOperation. Add an operation together with its first caller.
 
 mod admin;
 mod attributes;

@@ -93,7 +93,7 @@ pub struct Steady {
     pub latency: Latency,
     /// Mean of resident memory in each quarter of the run, in bytes. Caches fill in the first quarter.
     pub memory_quarters_bytes: [u64; 4],
-    /// What an order that has ended leaves in the files, in bytes. They are kept for ever.
+    /// What an order that has ended leaves in the files, in bytes. They are kept forever.
     pub file_bytes_per_order: f64,
     /// Samples during the run.
     pub samples: Vec<Sample>,

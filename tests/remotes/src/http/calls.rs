@@ -20,7 +20,7 @@ use crate::faults::DELAY_MAX_MS;
 use crate::rules::{self, Action, Call, Decision};
 use crate::service::{Service, UnknownService};
 
-/// Most bytes of an order id.
+/// Maximum number of bytes of an order id.
 const ORDER_ID_MAX: usize = 200;
 
 /// How much later than the deadline a late answer comes: more than the rounding of clocks and timers.

@@ -1,4 +1,4 @@
-//! The services on a loopback port of their own, and a client that speaks to them.
+//! The services on a separate loopback port, and a client of them.
 
 use std::path::Path;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use stepwarden_aws::ReplyQueues;
 use stepwarden_embedded::Durability;
 use stepwarden_simulation::ADAPTER_EVERY;
 
-/// Most seeds of one report: each run is kept until its end.
+/// Maximum number of seeds of one report: each run is kept until its end.
 const MOST_SEEDS: u64 = 1_000_000;
 /// The highest seed to begin with: the last of the seeds after it is still a number of 64 bits.
 const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
@@ -20,7 +20,8 @@ const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
 /// How a system starts.
 #[derive(clap::Args)]
 pub struct Up {
-    /// Port of the API on 127.0.0.1; the next two ports serve the AWS endpoints and the sample remote services. 0 picks free ports
+    /// Port of the API on 127.0.0.1; the next two ports serve the AWS endpoints and the sample remote services. 0 picks
+    /// free ports
     #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
     pub port: u16,
     /// Directory for the data
@@ -54,8 +55,8 @@ pub struct Up {
 /// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant `default`;
-    /// repeatable
+    /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant
+    /// `default`; repeatable
     #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
     pub reply_queues: Vec<ReplyQueues>,
     /// Agents with several pools, preferred pool first, for example "payment=payment,payment-b"
@@ -129,12 +130,12 @@ pub struct Bench {
     /// Maximum number of orders in flight
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
-    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all at once.
-    /// The rate excludes the time of submission
+    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all
+    /// at once. The rate excludes the time of submission
     #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
-    /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency counts from
-    /// the scheduled time
+    /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency
+    /// counts from the scheduled time
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [50, 100, 200, 400], value_parser = per_second())]
     pub rates: Vec<u32>,
     /// Duration of the run for each rate
@@ -234,7 +235,8 @@ pub struct Simulate {
     /// Replay only this seed and print its trace
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// Run every Nth seed through the DynamoDB adapter, and five times as many seeds through the SQS adapter; 0 runs none
+    /// Run every Nth seed through the DynamoDB adapter, and five times as many seeds through the SQS adapter; 0 runs
+    /// none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object
@@ -242,7 +244,7 @@ pub struct Simulate {
     pub json: bool,
 }
 
-/// What the doctor looks at.
+/// What the doctor checks.
 #[derive(clap::Args)]
 pub struct Doctor {
     /// Check the deployment whose tables and queues the environment names, as for `up --aws`
