@@ -1,6 +1,6 @@
 //! Goal: the cost sheet, docs/cost.md, is what orders cost. Method: orders go through the handlers, message by message and ten at
 //! a time, over the embedded endpoints; every request is weighed as AWS bills it and multiplied by docs/prices.toml. `UPDATE=1`
-//! writes the tables anew.
+//! writes the tables again.
 
 use crate::support::page::{Prices, hold};
 use crate::support::world::{QUEUES, World, whole_event};

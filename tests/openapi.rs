@@ -2,7 +2,7 @@
 //! is made from the types and compared with the file that is served. Its routes are compared with the source of the two
 //! routers and with template.yaml, and each is called on the whole system.
 //!
-//! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` anew.
+//! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` again.
 
 mod document;
 use crate::support::{Whole, http, three_noops};

@@ -1,6 +1,6 @@
-//! Seeded defects: the core with one thing wrong in its input or its output.
+//! Seeded defects: the core with one fault in its input or its output.
 //!
-//! The first eleven are wordings of the protocol that looked right and were not.
+//! The first eleven are rules that an early draft of the protocol stated, and that proved wrong.
 
 use jiff::{SignedDuration, Timestamp};
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
@@ -21,11 +21,11 @@ pub enum Defect {
     AdvanceLooksOnlyAtTheStep,
     /// 5: "resubmit resets the failed step": only one of two.
     ResubmitResetsOne,
-    /// 5: the due row stays gone.
+    /// 5: the task is not entered into the due index again.
     ResubmitLeavesDueGone,
-    /// 5: the attempts restart.
+    /// 5: the attempts are counted from zero again.
     ResubmitRestartsAttempts,
-    /// 6: "alert delivered clears the alert", whichever it was.
+    /// 6: "alert delivered clears the alert", whichever alert it was.
     AlertDeliveredClearsAny,
     /// 7: "re-send means requests".
     ResendMeansRequests,
@@ -56,13 +56,13 @@ pub enum Defect {
     ForwardByIsTheLast,
     /// A late attempt gets more time, and the undo does not wait for it.
     ExtensionLeavesForwardBy,
-    /// An undo waits for the direct dependents of its step, and not for theirs.
+    /// An undo waits for the direct dependents of its step, but not for the dependents of those.
     UndoWaitsForDirectDependents,
     /// Resuming a paused order does not re-send the notice of its turn.
     ResumeSendsNoNotice,
     /// An expired attempt ends the wait for an undo without the notice of the turn, which its queue may have refused.
     ExpirySendsNoNotice,
-    /// The last reply ends that wait in the same way.
+    /// The last reply ends the wait for an undo without the notice of the turn.
     ReplySendsNoNotice,
     /// A Wake that does not know of the turn to undo begins the undo.
     OlderWakeBeginsTheUndo,
@@ -70,7 +70,7 @@ pub enum Defect {
     WakeOvertakesNotice,
     /// The engine clears what was sent after a send that failed.
     ClearsAfterAFailure,
-    /// After any save, what was seen before still counts as seen.
+    /// After a save, the version that a person saw before still counts as the current one.
     EverySaveIsAsSeen,
     /// Clearing an alert counts as a change of the order.
     BookkeepingIsAChange,

@@ -74,7 +74,7 @@ fn trace(path: stateright::Path<world::State, world::Action>) -> String {
 /// Two concurrent steps and nothing after them.
 const TWO: Bounds = Bounds { with_c: false, b_has_undo: true, ..QUICK };
 
-/// Name, bounds, and the expected number of states: another number is another protocol.
+/// Name, bounds, and the expected number of states: if the number changes, the protocol has changed.
 fn quick() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("failure, undo and crash", QUICK, 68_452),
@@ -163,7 +163,7 @@ fn no_order_of_events_breaks_the_protocol() {
     assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
 }
 
-/// One step, which may stay unanswered: two such tasks have the square of its states.
+/// One step, which may stay unanswered. Two such tasks have the square of the number of states of one.
 const ALONE: Bounds = Bounds { alone: true, failed: 0, crashes: 0, ..TWO };
 
 // Two tasks under one clock: each keeps every rule whatever happens to the other, and what is sent for one names it.
@@ -182,7 +182,7 @@ fn two_tasks_do_not_meet() {
     assert!(mixed.discovery("each of two tasks keeps every rule").is_some());
 }
 
-/// The bounds in which a defect shows first.
+/// The bounds in which a defect is found soonest.
 fn bounds_for(defect: Defect) -> Bounds {
     match defect {
         Defect::ClaimNeedsUnlockedTask => UNAVAILABLE,
@@ -225,7 +225,7 @@ fn bounds_for(defect: Defect) -> Bounds {
 /// A supervisor stops the task, and its notice is refused.
 const UNTOLD: Bounds = Bounds { then: "error", failed: 0, ..TWO };
 
-/// No seeded defect needs more events than this to show.
+/// The model finds every seeded defect within this number of events.
 const MAX_TRACE: usize = 20;
 
 /// What `defect` breaks within `depth` events, if anything. Increasing the depth step by step gives a shortest trace:

@@ -8,16 +8,16 @@ pub struct Pair {
     pub world: World,
     /// A defect: what is sent for one task also counts for the other.
     pub mixes: bool,
-    /// What holds for each of them.
+    /// The properties that must hold for each task.
     rules: Vec<Property<World>>,
 }
 
-/// Which task an event happens to.
+/// An event, and the task it happens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     First(Action),
     Second(Action),
-    /// A second passes for both.
+    /// One second passes for both tasks.
     Tick,
 }
 

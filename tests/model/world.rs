@@ -69,7 +69,7 @@ pub enum Answer {
     Deferred,
 }
 
-/// A send that was lost in a crash and must be made up for.
+/// A send that was lost in a crash and must be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owed {
     Request { step: usize, attempt: u32 },
@@ -87,7 +87,7 @@ pub enum Action {
     ScheduleBoth { first: Msg, second: Msg, lost: u8 },
     /// A scheduler that lost the race for the save acts as if it had won (only with the defect that does this).
     LoseTheRace { msg: Msg },
-    /// An agent does a request and answers like this.
+    /// An agent handles a request and sends this reply.
     Agent { msg: Msg, answer: Answer },
     /// A supervisor with this token checks the task.
     Supervise { token: u64, lost: u8 },
@@ -99,16 +99,16 @@ pub enum Action {
     Tick,
 }
 
-/// What a person does; a step by its position.
+/// What a person does. A step is given by its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hand {
     Pause,
     Resume,
     /// Skips a step that failed or waits, or its undo.
     Skip(usize),
-    /// Does such a step, or its undo, by hand.
+    /// Marks such a step, or its undo, as done by hand.
     MarkDone(usize),
-    /// Undoes the order, Processed or not.
+    /// Undoes the order, whether Processed or not.
     Undo,
 }
 
@@ -156,7 +156,7 @@ pub struct State {
     pub net: BTreeSet<Msg>,
     /// What the remote service has applied and not undone, by step.
     pub applied: Vec<bool>,
-    /// What it has undone and remembers, by step; empty if it keeps no tombstones.
+    /// What the remote service has undone and remembers, by step; empty if it keeps no tombstones.
     pub undone: Vec<bool>,
     /// Sends lost in a crash, with their trigger (`None`: a supervisor).
     pub owed: BTreeSet<(Option<Msg>, Owed)>,
@@ -185,7 +185,7 @@ pub struct World {
     pub workflow: Workflow,
     pub bounds: Bounds,
     pub defect: Option<Defect>,
-    /// Hashes of the records that are known to drain well.
+    /// Hashes of the records from which a drain is known to succeed.
     drained: Mutex<HashSet<u64>>,
 }
 
@@ -362,7 +362,7 @@ impl World {
         state.task = Arc::new(next);
     }
 
-    /// What no save may do, whichever process made it.
+    /// The rules that no save may break, whichever process made it.
     fn broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
         let fits = match (old.phase, new.phase) {
             (Phase::Forward, Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Error | Phase::Undone) => true,

@@ -5,8 +5,8 @@
 //!
 //! SQLite has one writer, so a blocking thread for each call would only queue on a mutex. Here the first caller starts
 //! a runner, which works until no job is left: under load one thread runs job after job without a context switch. It
-//! uses the blocking pool because tokio's paused clock stands still while a blocking task runs, but not while another
-//! thread works.
+//! uses the blocking pool because tokio's paused clock does not advance while a blocking task runs, but advances while
+//! another thread works.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

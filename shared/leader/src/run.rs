@@ -104,7 +104,7 @@ impl Leadership {
     }
 
     /// Why the work must stop; `None` while it may continue. If called before an act, it also detects, by the clock
-    /// alone, that the lease ended while this process stood still.
+    /// alone, that the lease ended while this process was frozen.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         let state = self.state();
@@ -163,7 +163,7 @@ where
             biased;
             output = &mut work => match leadership.cause() {
                 None => (Ended::Completed(output), true),
-                // The thread stood still, and the lease ended meanwhile.
+                // The thread was frozen, and the lease ended meanwhile.
                 Some(cause) => (cause.into(), false),
             },
             cause = &mut duty => {

@@ -1,4 +1,4 @@
-//! Waiting for a lease: jittered polling, by the record's own time or by watching it stand still.
+//! Waiting for a lease: jittered polling, by the record's own time, or by watching for a record that no longer changes.
 
 use crate::lease::{Error, Lease, LeaseStore};
 use crate::settings::{Note, Settings, TakeOver, signed};

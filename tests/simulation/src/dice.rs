@@ -42,17 +42,17 @@ classes! {
     PausedWorker = "paused-worker", 0.004;
     /// A process's clock is wrong, within the skew.
     ClockSkew = "clock-skew", 0.7;
-    /// The store answers with an error and did nothing.
+    /// The store does nothing and answers with an error.
     StoreError = "store-error", 0.02;
     /// The store throttles a call.
     StoreThrottle = "store-throttle", 0.02;
-    /// The store has written, and its answer is lost; the caller gets an error, or retries as the SDK does.
+    /// The store has written, but its answer is lost; the caller gets an error, or retries as the SDK does.
     StoreLost = "store-answer-lost", 0.02;
-    /// A call to the store takes seconds on its way.
+    /// A call takes seconds to reach the store.
     StoreSlow = "store-slow", 0.01;
     /// A submission collides with another transaction.
     TransactionConflict = "transaction-conflict", 0.2;
-    /// The due index answers as of seconds ago.
+    /// The due index answers with its contents of some seconds ago.
     IndexLag = "index-lag", 0.2;
     /// A request to a queue fails as a whole, and nothing was sent.
     SendError = "send-error", 0.02;
@@ -90,11 +90,11 @@ classes! {
     RemoteSlow = "remote-slow", 0.05;
     /// A remote service never answers.
     RemoteHang = "remote-hang", 0.03;
-    /// A remote service fails, and did nothing.
+    /// A remote service does nothing and answers with a failure.
     RemoteTransient = "remote-transient", 0.1;
     /// A remote service refuses a step permanently.
     RemotePermanent = "remote-permanent", 0.08;
-    /// A remote service has done the work and reports a failure.
+    /// A remote service has done the work but reports a failure.
     RemoteLying = "remote-lying", 0.05;
     /// A call reaches its remote service only after the deadline.
     RemoteLate = "remote-late", 0.06;
@@ -114,13 +114,13 @@ classes! {
     PauseOrder = "pause-order", 0.05;
     /// Somebody undoes an order, whatever its state.
     UndoAsked = "undo-asked", 0.05;
-    /// Somebody ends the waits of an order.
+    /// Somebody ends the waits of an order early.
     RetryNow = "retry-now", 0.1;
     /// Somebody resubmits an order that is in Error with another input for the failed step.
     ResubmitEdited = "resubmit-edited", 0.2;
-    /// Somebody skips a step or an undo that failed, of an order in Error.
+    /// Somebody skips a failed step, or a failed undo, of an order in Error.
     Skip = "skip", 0.3;
-    /// Somebody does by hand a step or an undo that failed, of an order in Error, and marks it done.
+    /// Somebody does a failed step, or a failed undo, of an order in Error by hand and marks it done.
     MarkDone = "mark-done", 0.3;
     /// Somebody pauses an agent and resumes it later.
     PauseAgent = "pause-agent", 0.05;
@@ -169,7 +169,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// A fault that happened: its class and where. `Display` is its key, the same in every run of the seed.
+/// A fault that happened, with its class and its place. `Display` prints its key: the same in every run of a seed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Fired {
     /// Its class.
@@ -215,7 +215,7 @@ impl Draw {
         unit(self.number()) < share
     }
 
-    /// One of them.
+    /// One of these items.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[usize::try_from(self.between(0, all.len() as u64 - 1)).expect("an index")]
     }
@@ -241,7 +241,7 @@ fn unit(x: u64) -> f64 {
 /// Which faults may happen.
 #[derive(Clone, Debug, Default)]
 pub enum Allowed {
-    /// All that the seed draws.
+    /// All faults that the seed draws.
     #[default]
     All,
     /// Only those with these keys.
@@ -280,7 +280,7 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// Dice that throw each class at its rate in `rates`; a class without a rate never happens.
+    /// Dice that draw each class at its rate in `rates`; a class without a rate never happens.
     #[must_use]
     pub fn new(seed: u64, rates: BTreeMap<Class, f64>, allowed: Allowed) -> Self {
         Self { seed, rates, allowed, state: Mutex::default() }
@@ -309,7 +309,7 @@ impl Dice {
         Some(draw)
     }
 
-    /// Numbers for something that always happens here; different ones each time.
+    /// Numbers for an event that always happens here; they differ each time.
     #[must_use]
     pub fn draw(&self, site: &str) -> Draw {
         let place = hash(site.as_bytes());

@@ -105,7 +105,7 @@ impl Sender {
         Self { world: Arc::clone(world), messenger: SqsMessenger::new(&clients, &world.config) }
     }
 
-    /// Sends `effects`; `by_queue` has the same as parcels.
+    /// Sends `effects`; `by_queue` holds the same effects as parcels.
     pub(crate) async fn send(
         &self,
         effects: Vec<Effect>,
@@ -134,7 +134,7 @@ struct Lot {
     owners: Vec<usize>,
     /// How many of them were taken, retries included.
     taken: usize,
-    /// For how many of them an answer said so.
+    /// How many of them an answer acknowledged.
     told: usize,
 }
 
@@ -193,12 +193,12 @@ impl Asked {
 #[derive(Clone, Copy)]
 enum Fate {
     Good,
-    /// It is not done at the first attempt, or at none if it `lasts`.
+    /// The first attempt fails, or every attempt if it `lasts`.
     Fails {
         how: Mishap,
         lasts: bool,
     },
-    /// It is done and the answer is lost; if that `lasts`, the attempts that follow are not done.
+    /// The request is done but its answer is lost; if that `lasts`, the attempts that follow fail.
     Lost {
         how: Mishap,
         lasts: bool,
@@ -289,7 +289,7 @@ impl Sending {
     }
 }
 
-/// What answers the SDK clients of one process.
+/// The server that answers the SDK clients of one process.
 #[derive(Clone)]
 struct Endpoint {
     world: Arc<World>,
@@ -390,7 +390,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether this attempt is done, and what goes wrong with all of it.
+    /// Whether the request is done at this attempt, and what goes wrong with the request as a whole.
     fn attempt(&self, asked: &Asked, body: &[u8], site: &str, parcels: &[Parcel]) -> (bool, Option<Mishap>) {
         let mut requests = lock(&asked.requests);
         let (fate, attempts) = requests.entry(body.to_owned()).or_insert_with(|| (self.fate(site, parcels), 0));

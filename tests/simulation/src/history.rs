@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub enum Rule {
     /// The saves of a task form one chain of versions from 0, each by a writer that had read the one before.
     OneChain,
-    /// What a process believes it saved, or reported to anybody, is in that chain.
+    /// Every version that a process believes it saved, or reported to anyone, is in that chain.
     Observed,
-    /// What only rises never falls: attempts, tokens, times. What has ended stays ended unless a person acts.
+    /// Attempts, tokens and times never decrease. What has ended stays ended unless a person acts.
     OnlyRises,
     /// No step fails more often than its policy allows.
     FailureCount,
@@ -134,7 +134,7 @@ struct Save {
     seen: Option<u64>,
 }
 
-/// What happened, as far as it matters for the rules.
+/// The events that the rules are checked against.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     saves: BTreeMap<Id, Vec<Save>>,
@@ -186,7 +186,7 @@ impl History {
         all.push((notice.seq, notice.kind, notice.state));
     }
 
-    /// A notice was taken by its queue and lost there: the system did its part, and only the order's state tells more.
+    /// A notice was taken by its queue and lost there. The system did its part; only the order's state shows the end.
     pub fn notice_lost(&mut self, notice: &Notice) {
         self.notice(notice);
     }
@@ -457,7 +457,7 @@ fn left_out(saves: &[Save]) -> BTreeSet<usize> {
     left
 }
 
-/// What may never fall between two versions, and which states are never left.
+/// The values that may never decrease between two versions, and the states that are never left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
     if after.updated_at < before.updated_at {

@@ -1,7 +1,7 @@
 //! The simulation: Stepwarden's real handlers and engine under faults, in virtual time, everything drawn from one seed.
 //!
 //! [`run`] plays one seed: orders of a workflow go through submit, scheduler, agents and supervisors. Each is a process
-//! that can die or stand still at any await, over a store, queues and remote services that behave as on a bad day. Then
+//! that can crash or freeze at any await, over a store, queues and remote services that behave as on a bad day. Then
 //! all faults end, the world must come to rest, and the [`history`] of the run is checked.
 //!
 //! It decides nothing about the product: the code that runs in production makes all decisions, and only the world
@@ -49,7 +49,7 @@ pub mod parts {
 use shared::workflow::Workflow;
 use std::sync::Arc;
 
-/// A defect put into the world on purpose, to see the simulation find it.
+/// A defect put into the world on purpose, to test that the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// The store writes without checking the version.
@@ -60,9 +60,9 @@ pub enum Defect {
     FreshKeys,
     /// The remote services forget an undo that arrived before its step.
     NoTombstones,
-    /// Notices of an end are taken and never arrive.
+    /// Notices of an end are taken but never arrive.
     DropsFinalNotice,
-    /// Alerts are taken and never arrive.
+    /// Alerts are taken but never arrive.
     DropsAlerts,
     /// No supervisor sweeps.
     NoSweep,

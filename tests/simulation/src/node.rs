@@ -1,4 +1,4 @@
-//! A process that can die, stand still, and have a wrong clock.
+//! A process that can crash, freeze, and have a wrong clock.
 
 use crate::dice::Class;
 use crate::world::World;
@@ -60,7 +60,7 @@ impl Node {
         Self { role, name, life: AtomicU32::new(0), offset_ms: Arc::default(), fate: Mutex::default() }
     }
 
-    /// Its name in this life: no two lives share one.
+    /// Its name in this life; each life has a different one.
     #[must_use]
     pub fn instance(&self) -> String {
         format!("{}.{}", self.name, self.life.load(Ordering::Relaxed))
@@ -86,7 +86,7 @@ impl Node {
         Arc::new(move || time_at(began, offset.load(Ordering::Relaxed)))
     }
 
-    /// The process is about to act at `site`, where it may be doomed to die or to stand still soon.
+    /// The process is about to act at `site`, where a fault may be drawn for it: a crash or a freeze soon.
     pub fn touch(&self, world: &World, site: &str) {
         let near = |draw: &mut crate::dice::Draw| Instant::now() + Duration::from_millis(draw.between(0, 25));
         let site = format!("{} {site}", self.name);

@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 /// Prefix of an unreadable message.
 const POISON: &str = "poison";
-/// Times a person repairs one order that stopped.
+/// How often a person repairs one stopped order.
 pub(crate) const MENDED: usize = 3;
 
 /// A client: submits until it gets an answer, always under the same key.

@@ -21,7 +21,7 @@ const MESSENGERS: u64 = 5;
 pub const MOST_ORDERS: usize = 6;
 /// The longest wait of a breaker between two probes, with jitter.
 const LONGEST_BREAK: Duration = Duration::from_secs(120);
-/// More than anything else can take: redeliveries, retries of clients, restarts.
+/// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
 const TEXTS: [(&str, &str); 7] = [
@@ -37,7 +37,7 @@ const TEXTS: [(&str, &str); 7] = [
 /// The workflows that are simulated by default: together they use every rule of a workflow file.
 ///
 /// # Panics
-/// If one of them is invalid, which a test would show.
+/// If one of them is invalid; a test checks that none is.
 #[must_use]
 pub fn workflows() -> Vec<Arc<Workflow>> {
     let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };

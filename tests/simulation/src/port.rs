@@ -1,7 +1,7 @@
 //! The ports of one process, with a network and its faults between it and the rest of the world.
 //!
 //! Every call runs in its own task, so it arrives even if the process has died since, and its answer returns later or
-//! never. Before each call the process may be doomed to die or to stand still.
+//! never. Before each call a fault may be drawn for the process: a crash or a freeze.
 
 use crate::Defect;
 use crate::dice::Class;

@@ -1,7 +1,7 @@
-//! The real adapter over embedded endpoints, on its own thread, called as if it answered at once.
+//! The real adapter over embedded endpoints. It runs on its own thread, and to its caller it answers at once.
 //!
-//! The caller's thread waits, and with it the caller's virtual time stands still; the other thread has a paused clock
-//! of its own, so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
+//! While the caller's thread waits, the caller's virtual time does not advance. The other thread has its own paused
+//! clock, so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct RealStore {
 /// What the adapter met at its endpoint, and how often.
 type Met = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
-/// What the endpoint does to the next call, below the SDK and its retries.
+/// The fault of the next call at the endpoint, below the SDK and its retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// Done, and the connection breaks before the answer: the SDK retries.
@@ -93,12 +93,12 @@ impl RealStore {
         real
     }
 
-    /// Disturbs the next call.
+    /// Sets the fault of the next call.
     pub fn disturb(&self, trouble: Trouble) {
         self.trouble.store(trouble as u8, Ordering::SeqCst);
     }
 
-    /// Clears a disturbance that the last call may not have met.
+    /// Clears a fault that the last call may not have met.
     pub fn calm(&self) {
         self.trouble.store(0, Ordering::SeqCst);
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of failing seeds listed in a report; all are counted.
 const LISTED: usize = 20;
-/// Runs with and runs without a fault that are needed to say what it costs.
+/// The number of runs with a fault, and of runs without it, that are needed to say what the fault costs.
 const ENOUGH: usize = 10;
 /// Runs without faults that measure how long an order normally takes.
 const CALM_RUNS: u64 = 5;
@@ -73,7 +73,7 @@ pub struct Report {
     pub failed: usize,
     /// The first ones, at most [`LISTED`].
     pub failures: Vec<Failure>,
-    /// Orders by where they ended; `lost` if one was never stored.
+    /// Number of orders by final state; `lost` counts those that were never stored.
     pub orders: BTreeMap<&'static str, usize>,
     /// How long recovery took.
     pub recovery: Recovery,

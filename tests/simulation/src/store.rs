@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use stepwarden_aws::item;
 
-/// Maximum number of rows in a page of an index: few, so that pages are turned.
+/// Maximum number of rows in a page of an index: a small number, so that runs read more than one page.
 pub(crate) const PAGE: u32 = 3;
 
 pub enum Store {
@@ -22,7 +22,7 @@ pub enum Store {
     Real(RealStore),
 }
 
-/// Calls a method of the ports of whichever store it is.
+/// Calls a method of the ports of the store in use.
 macro_rules! call {
     ($store:expr, $method:ident($($argument:expr),*)) => {
         match $store {
@@ -64,7 +64,7 @@ impl Memory {
         if self.defect == Some(Defect::IgnoresVersion) { stored.version } else { seen }
     }
 
-    /// Enters into the index what is stored now.
+    /// Updates the index to what is stored now.
     fn note(&self, id: &Id, at_ms: u64) {
         let tables = self.tables.tables();
         let row = tables.tasks.get(id).and_then(|task| Some((task.shard, task.due?)));
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-/// What needs more than the ports, such as the time of the run in milliseconds.
+/// The calls that need more than the ports' arguments, such as the time of the run in milliseconds.
 impl Store {
     pub(crate) fn create(&self, order: &Order, task: &Task, at_ms: u64) -> Result<Created, Error> {
         if let Self::Memory(_) = self {
@@ -111,7 +111,7 @@ impl Store {
         saved
     }
 
-    /// True if it is certain to be written.
+    /// True if the save is certain to be written.
     pub(crate) fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64, at_ms: u64) -> Result<bool, Error> {
         let Self::Memory(memory) = self else {
             return call!(self, rearm(task, due, token)).map(|()| false);

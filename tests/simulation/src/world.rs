@@ -58,7 +58,7 @@ pub struct RunOptions {
     pub keeps_trace: bool,
     /// A defect put into the world on purpose.
     pub defect: Option<Defect>,
-    /// What decides: the core, or the core with a defect.
+    /// The functions that decide: the core, or the core with a defect.
     pub core: Core,
 }
 
@@ -67,7 +67,7 @@ pub struct RunOptions {
 pub struct OrderRun {
     /// Its number, from 1.
     pub number: usize,
-    /// Where it ended; `None` if it was never stored.
+    /// Its final state; `None` if it was never stored.
     pub state: Option<ProcessState>,
     /// From being stored to its first end, in milliseconds of virtual time; `None` if a person held it up.
     pub took_ms: Option<u64>,
@@ -368,7 +368,7 @@ impl World {
         Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
     }
 
-    /// The door of a process, for one of its lives.
+    /// The channel through which calls reach a process in one of its lives.
     fn door(&self, node: &Node) -> mpsc::UnboundedReceiver<Knock> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.doors).insert(node.name.clone(), sender);
@@ -415,7 +415,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Runs a process through all its lives.
+/// Runs a process and restarts it after each crash.
 async fn live(world: Arc<World>, node: Arc<Node>) {
     loop {
         node.begin(&world);

@@ -1,4 +1,5 @@
-//! Goal: faults fall as often as they should, and one can be left out without moving the others.
+//! Goal: faults happen as often as they should, and one can be left out without changing
+//! the others. Method: many draws.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

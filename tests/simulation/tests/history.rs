@@ -1,4 +1,4 @@
-//! Goal: the check of a run's history can fail. Method: histories that are each wrong in one way.
+//! Goal: the check of a history finds each kind of violation. Method: histories that are each wrong in one way.
 
 use jiff::{SignedDuration, Timestamp};
 use shared::history::{Entry, Kind};

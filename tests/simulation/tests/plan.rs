@@ -1,4 +1,4 @@
-//! Goal: a seed always makes the same plan, of workflows that are valid and use every rule.
+//! Goal: a seed always makes the same plan, and the workflows of plans are valid and use every rule.
 
 use jiff::SignedDuration;
 use shared::workflow::USUAL_SKEW;
