@@ -144,7 +144,7 @@ pub struct Bench {
     /// How many times to kill each of these: an agent, the scheduler, everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
-    /// Measure memory and files instead, in one run of this length at --rate, for example 1h
+    /// Measure only memory and files, during one run of this length at --rate, for example 1h
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
     /// Orders per second during the run of --duration
