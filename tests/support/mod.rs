@@ -40,7 +40,7 @@ pub fn northwind(n: usize) -> Value {
 /// The workflow in `text`, as the programs read it.
 pub fn workflow(text: &str) -> Workflow {
     let agents: Vec<&str> = agent::agents::NAMES.into_iter().chain([EXTERNAL]).collect();
-    let known = Known { agents: &agents, inputs: &submit::input::NAMES };
+    let known = Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS };
     parse("test.toml", text, known).unwrap()
 }
 

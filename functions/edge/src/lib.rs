@@ -6,3 +6,4 @@ pub mod http;
 pub mod problem;
 pub mod query;
 pub mod whole_number;
+pub mod workflows;

@@ -6,9 +6,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Names that a workflow may use.
-pub const NAMES: [&str; 1] = ["order"];
-
 /// Checks `input` by the check called `name`.
 ///
 /// # Errors

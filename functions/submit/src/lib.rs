@@ -4,8 +4,8 @@ pub mod http;
 pub mod input;
 pub mod queue;
 pub mod submission;
-pub mod workflows;
 
+use edge::workflows::Workflows;
 use shared::engine::Engine;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Submit<S, M> {
     /// The engine over store and queues.
     pub engine: Arc<Engine<S, M>>,
     /// The workflows that orders are accepted for.
-    pub workflows: workflows::Workflows,
+    pub workflows: Workflows,
     /// Registered reply queues, and the tenants whose orders may name them.
     pub reply_queues: stepwarden_aws::ReplyQueues,
     /// Shards of the due index.

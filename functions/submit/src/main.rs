@@ -1,13 +1,14 @@
 //! Submit as a Lambda function: behind API Gateway, and on the submission queue.
 
 use edge::auth::Scopes;
+use edge::workflows;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::config::number;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
-use submit::{Submit, http, queue_handler, workflows};
+use submit::{Submit, http, queue_handler};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {

@@ -3,9 +3,9 @@
 use crate::Submit;
 use crate::input;
 use crate::problem::{self, Problem};
-use crate::workflows;
 use edge::http;
 use edge::whole_number;
+use edge::workflows;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};

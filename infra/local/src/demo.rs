@@ -9,6 +9,7 @@ use crate::process;
 use crate::say;
 use crate::system::{Options, System};
 use anyhow::{Context, Result, bail};
+use edge::workflows::Workflows;
 use futures::{StreamExt, stream};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::StatusCode;
@@ -27,7 +28,6 @@ use std::time::{Duration, Instant};
 use stepwarden_embedded::Durability;
 use stepwarden_remotes::{Faults, Service, ServiceFaults};
 use submit::http::Accepted;
-use submit::workflows::Workflows;
 
 /// The 830 orders of the repository.
 const ORDERS: &str = include_str!("../../../tests/data/northwind-orders.jsonl");

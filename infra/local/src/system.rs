@@ -14,6 +14,7 @@ use axum::http::Method;
 use edge::auth;
 use edge::http::refuse;
 use edge::problem::{self, Problem};
+use edge::workflows::{self, Workflows};
 use futures::FutureExt;
 use operator::Operator;
 use shared::engine::Observer;
@@ -31,7 +32,6 @@ use stepwarden_aws::{Clients, Config, Engine, ReplyQueues, SqsMessenger, observe
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
-use submit::workflows::{self, Workflows};
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;

@@ -40,7 +40,7 @@ const TEXTS: [(&str, &str); 7] = [
 /// If one of them is invalid; a test checks that none is.
 #[must_use]
 pub fn workflows() -> Vec<Arc<Workflow>> {
-    let known = Known { agents: &agent::agents::NAMES, inputs: &submit::input::NAMES };
+    let known = Known { agents: &agent::agents::NAMES, inputs: &edge::workflows::INPUT_CHECKS };
     TEXTS.iter().map(|(name, text)| Arc::new(parse(name, text, known).expect("a valid file"))).collect()
 }
 

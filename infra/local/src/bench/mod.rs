@@ -12,13 +12,13 @@ use crate::cli::args::{Bench, Part};
 use crate::process;
 use crate::system::{Options, System};
 use anyhow::{Context, Result};
+use edge::workflows::Workflows;
 use latency::Latency;
 use load::{Board, Load};
 use report::Report;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use submit::workflows::Workflows;
 
 /// Three steps, one after another, by an agent that does nothing.
 const WORKFLOW: &str = r#"

@@ -7,10 +7,10 @@ use crate::system::{self, Backend, CACHE, Options, System, read_workflows};
 use crate::{access, bench, demo, doctor, say, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
+use edge::workflows::Workflows;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use submit::workflows::Workflows;
 
 /// Runs a command to its end, or the demo if there is none. `folder` is where the workflows are.
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {

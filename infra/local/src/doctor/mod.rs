@@ -12,6 +12,7 @@ use crate::system::{self, read_workflows};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws::{Place, at};
+use edge::workflows::{Workflows, can_start};
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 use reqwest::header::{DATE, HeaderMap};
 use serde::Serialize;
@@ -24,7 +25,6 @@ use std::process::ExitCode;
 use stepwarden_aws::config::apart;
 use stepwarden_aws::{Clients, Config, ReplyQueues};
 use stepwarden_guard::marks;
-use submit::workflows::{Workflows, can_start};
 
 /// A clock may be off by this much: the `Date` of an answer is in whole seconds, and the answer took time to arrive.
 const CLOCK: SignedDuration = SignedDuration::from_secs(2);
