@@ -130,6 +130,7 @@ fn open(path: &str) -> String {
     match parts.as_slice() {
         ["", "orders", "{}", "actions", _] => "/orders/{}/actions/{}".into(),
         ["", "agents", "{}", _] => "/agents/{}/{}".into(),
+        ["", "workflows", "{}", _] => "/workflows/{}/{}".into(),
         parts => parts.join("/"),
     }
 }

@@ -15,6 +15,7 @@ mod poison;
 mod pools;
 mod race;
 mod regions;
+mod registry;
 mod scale;
 mod schemas;
 mod support;

@@ -16,6 +16,7 @@ use crate::operator::Outcome;
 use crate::order::{Id, Order};
 use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
+use crate::registry::Pointers;
 use crate::scheduler::{schedule, schedule_full};
 use crate::supervisor::{Verdict, holders, supervise, supervise_full};
 use crate::task::Task;
@@ -37,6 +38,9 @@ const MAX_CACHED_INPUT: usize = 16 * 1024;
 
 /// How long an instance relies on what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
+
+/// How long an instance relies on what it read about names of workflows.
+pub const POINTERS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
 /// How long a Wake waits for the notice that belongs before it. Then the order continues without the notice, because a
 /// submitter's broken queue must not hold up orders, least of all undos.
@@ -141,6 +145,8 @@ pub struct Engine<S, M> {
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
+    /// What names of workflows stand for, and when it was read.
+    pointers: Mutex<Option<(Timestamp, Arc<Pointers>)>>,
     /// Health of the pools; `None` if no agent has several.
     pools: Option<Mutex<Pools>>,
 }
@@ -203,6 +209,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             inputs: Mutex::new(LruCache::new(size)),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
+            pointers: Mutex::new(None),
             pools: (!config.pools.is_empty()).then(|| Mutex::new(Pools::new(&config.pools))),
             core: Core::default(),
             config,

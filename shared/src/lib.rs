@@ -22,6 +22,7 @@ pub mod overload;
 pub mod pools;
 pub mod ports;
 pub mod queues;
+pub mod registry;
 pub mod retry;
 pub mod scheduler;
 pub mod step;

@@ -7,6 +7,7 @@ use crate::control::Agents;
 use crate::message::Effect;
 use crate::order::{Id, Order};
 use crate::overload::Waits;
+use crate::registry::Pointers;
 use crate::strain::Strain;
 use crate::task::Task;
 use crate::time::Timestamp;
@@ -172,6 +173,10 @@ pub trait StateStore: Send + Sync {
     fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
         async { Ok(Agents::default()) }
     }
+    /// What operators made names of workflows stand for. A store for a single program has none.
+    fn pointers(&self) -> impl Future<Output = Result<Pointers, Error>> + Send {
+        async { Ok(Pointers::default()) }
+    }
     /// Replaces the note of how long messages of `queue` wait.
     fn note_wait(&self, _queue: &str, _waits: &Waits) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
@@ -248,6 +253,9 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn agents(&self) -> Result<Agents, Error> {
         (**self).agents().await
+    }
+    async fn pointers(&self) -> Result<Pointers, Error> {
+        (**self).pointers().await
     }
     async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
         (**self).note_wait(queue, waits).await

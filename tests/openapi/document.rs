@@ -3,7 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, list, mend, overview, queues};
+use operator::{act, agents, bulk, details, list, mend, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -39,6 +39,7 @@ type Content = (&'static str, Value, Value);
 
 const BODY: [&str; 4] = ["invalid_json", "invalid_field", "too_large", "unsupported_media_type"];
 const ID: &str = "ord_7c4vkjz5ks4g0mx1yq3rfd9n8w";
+const HASH: &str = "5f0c1c5e9d2b7a415f0c1c5e";
 const AT: &str = "2026-11-21T09:30:00.125Z";
 
 fn reference(name: &str) -> Value {
@@ -47,6 +48,24 @@ fn reference(name: &str) -> Value {
 
 fn parameter(place: &str, name: &str, words: &str, schema: Value) -> Value {
     json!({"in": place, "name": name, "required": place == "path", "description": words, "schema": schema})
+}
+
+fn workflow_name() -> Value {
+    parameter("path", "name", "Name of the workflow.", json!({"type": "string", "maxLength": MAX_NAME}))
+}
+
+fn workflow_row() -> Value {
+    let (before, change) = ("0c9fd2b1a6e35d7714c2b8aa", json!({"version": 3, "hash": HASH, "by": "ann", "since": AT}));
+    json!({"name": "order", "state": "active", "hash": HASH, "previous": before, "source": "operator", "deployed": before,
+           "version": 3, "last_change": change})
+}
+
+fn workflow_history() -> Value {
+    let mut all = workflow_row();
+    let mut change = all["last_change"].clone();
+    change["reason"] = json!("the new one is too slow");
+    all["history"] = json!([change]);
+    all
 }
 
 fn order_id() -> Value {
@@ -59,6 +78,7 @@ impl Route {
         let scope = match tag {
             "orders" => Some(scopes.orders),
             "documents" => None,
+            "workflows" => Some(scopes.workflows),
             _ => Some(scopes.operator),
         };
         let mut codes = vec!["misdirected"];
@@ -251,6 +271,42 @@ pub fn routes() -> Vec<Route> {
                        "columns": {"pk": ID, "version": "7"}, "seen": "5f0c1c5e9d2b7a41"}),
             )
             .refuses(&["no_such_order"]),
+        Route::new("get", "/workflows", "listWorkflows", "operator", "List workflows and what new orders of each get").says("The scope that changes workflows reads them, too.").answers(
+            200,
+            "All workflows.",
+            "Workflows",
+            json!({"workflows": [workflow_row()], "agents": ["inventory", "payment"]}),
+        ),
+        Route::new("get", "/workflows/{name}", "getWorkflow", "operator", "Get a workflow and its changes")
+            .takes([
+                workflow_name(),
+                parameter("query", "before", "Only changes with a lower number.", json!({"type": "integer", "minimum": 1})),
+            ])
+            .answers(200, "The workflow.", "WorkflowHistory", workflow_history())
+            .refuses(&["no_such_workflow"]),
+        Route::new("get", "/workflows/{name}/{hash}", "getDefinition", "operator", "Get a definition of a workflow")
+            .takes([workflow_name(), parameter("path", "hash", "Hash of the definition.", json!({"type": "string", "maxLength": 64}))])
+            .answers(
+                200,
+                "The definition.",
+                "Definition",
+                json!({"name": "order", "hash": HASH, "toml": "name = \"order\"\n", "origin": {"by": "ann", "reason": "longer timeout", "since": AT}, "definition": {"name": "order", "steps": []}}),
+            )
+            .refuses(&["no_such_workflow", "not_possible"]),
+        Route::new("post", "/workflows", "putWorkflow", "workflows", "Check a workflow file and keep its definition")
+            .says("New orders get it once it is activated. Putting the same text again changes nothing.")
+            .body(
+                reference("WorkflowFile"),
+                json!({"by": "ann", "reason": "longer timeout", "toml": "name = \"order\"\n", "file": "order.toml"}),
+            )
+            .answers(
+                200,
+                "Its hash, and what it would change.",
+                "WorkflowPut",
+                json!({"name": "order", "hash": HASH, "active": "0c9fd2b1a6e35d7714c2b8aa", "version": 2,
+                       "differences": ["step `ship`: timeout changes from 5s to 10s"], "warnings": []}),
+            )
+            .refuses(&["invalid_workflow"]),
         Route::new("get", "/leases", "listLeases", "operator", "Get the leading supervisor").answers(
             200,
             "The current leases.",
@@ -293,6 +349,25 @@ pub fn routes() -> Vec<Route> {
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]);
         all.push(act);
+    }
+    for verb in workflows::VERBS {
+        let what = match verb {
+            "activate" => "Give new orders of a workflow the definition with this hash",
+            "retire" => "Take no more orders of a workflow",
+            _ => "Give new orders of a workflow the definition that was active before",
+        };
+        let mut body = json!({"by": "ann", "reason": "the new one is too slow", "if_version": 2});
+        if verb == "activate" {
+            body["hash"] = json!(HASH);
+        }
+        let change =
+            Route::new("post", &format!("/workflows/{{name}}/{verb}"), &format!("{verb}Workflow"), "workflows", what)
+                .says("Every instance follows within 5 s. Orders keep the definition that they were submitted with.")
+                .takes([workflow_name()])
+                .body(reference("WorkflowAct"), body)
+                .answers(200, "The workflow now.", "WorkflowRow", workflow_row())
+                .refuses(&["no_such_workflow", "workflow_moved", "not_possible"]);
+        all.push(change);
     }
     let path = format!("/orders/{{order_id}}/actions/{}", mend::NAME);
     all.push(
@@ -445,6 +520,8 @@ fn schemas() -> Value {
     named::<act::Why>(&mut reads);
     named::<queues::Redrive>(&mut reads);
     named::<mend::Mend>(&mut reads);
+    named::<workflows::Put>(&mut reads);
+    named::<workflows::Wish>(&mut reads);
     named::<shared::task::Priority>(&mut reads);
     let mut writes = settings().for_serialize().into_generator();
     named::<Accepted>(&mut writes);
@@ -461,6 +538,10 @@ fn schemas() -> Value {
     named::<overview::Overview>(&mut writes);
     named::<details::Details>(&mut writes);
     named::<mend::Record>(&mut writes);
+    named::<workflows::All>(&mut writes);
+    named::<workflows::Details>(&mut writes);
+    named::<workflows::Definition>(&mut writes);
+    named::<workflows::Done>(&mut writes);
     named::<problem::Problem>(&mut writes);
     let mut all: Map<String, Value> = reads.take_definitions(true).into_iter().collect();
     for (name, schema) in writes.take_definitions(true) {
@@ -577,6 +658,7 @@ pub fn document() -> Value {
         "tags": [
             {"name": "orders", "description": "For applications."},
             {"name": "operator", "description": "For operators and their tools."},
+            {"name": "workflows", "description": "For those who publish workflows."},
             {"name": "documents", "description": "About this API."},
         ],
         "paths": paths,

@@ -33,7 +33,12 @@ OPERATOR_ROUTES = {
     "POST /agents/{name}/{action}",
     "POST /queues/{name}/redrive",
     "GET /leases",
+    "GET /workflows",
+    "GET /workflows/{name}",
+    "GET /workflows/{name}/{hash}",
 }
+# A scope of their own; it also reads workflows.
+WORKFLOW_ROUTES = {"POST /workflows", "POST /workflows/{name}/{action}"}
 # Files without data, which a browser asks for before it has a token.
 CONSOLE_ROUTES = {"GET /console", "GET /console/{file}"}
 
@@ -688,7 +693,7 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
     is_jwt = bool(stack.parameters["JwtIssuer"])
     is_open = stack.parameters["OpenOrders"] == "true"
     routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
-    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
+    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | WORKFLOW_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
     if set(routes) != wanted:
         yield f"routes: {sorted(set(routes) ^ wanted)}"
     for key, p in routes.items():
@@ -696,8 +701,9 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
         wanted = "NONE" if key in CONSOLE_ROUTES or is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
         if p.get("AuthorizationType", "NONE") != wanted:
             yield f"{key}: {p.get('AuthorizationType', 'NONE')} instead of {wanted}"
-        scope = stack.parameters["OrderScope" if is_order else "OperatorScope"]
-        if p.get("AuthorizationScopes", []) != ([scope] if wanted == "JWT" else []):
+        names = ["OrderScope"] if is_order else [] if key in WORKFLOW_ROUTES else ["OperatorScope"]
+        names += ["WorkflowScope"] if " /workflows" in key else []
+        if p.get("AuthorizationScopes", []) != ([stack.parameters[name] for name in names] if wanted == "JWT" else []):
             yield f"{key}: scopes are {p.get('AuthorizationScopes')}"
         if (target(p.get("AuthorizerId")) == "JwtAuthorizer") != (wanted == "JWT"):
             yield f"{key}: its authorizer is {p.get('AuthorizerId')}"

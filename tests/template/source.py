@@ -20,6 +20,8 @@ _config = _read("infra/aws/src/config.rs")
 _queues = _read("shared/src/queues.rs")
 _schema = _read("infra/aws/src/schema.rs")
 _store = _read("infra/aws/src/state_store.rs")
+# What the routes ask of a token: field -> variable.
+SCOPES = {field: name for name, field in re.findall(r'given\("([A-Z_]+)", default\.(\w+)\)', _read("functions/edge/src/auth.rs"))}
 _agents = _read("functions/agent/src/agents/mod.rs")
 
 # Environment: required, lists, and numbers as name -> (default, least, most).
@@ -41,6 +43,7 @@ def read_by(function):
     for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")):
         text = path.read_text()
         names |= set(re.findall(r'env::var(?:_os)?\("([A-Z_]+)"\)', text))
+        names |= {SCOPES[field] for field in re.findall(r"\bscopes\.(\w+)", text) if field in SCOPES}
         for suffix in re.findall(r'env::var\(format!\("\{\}(_[A-Z]+)"', text):
             names |= {agent.upper() + suffix for agent in AGENTS if agent in REMOTE_AGENTS}
     return names

@@ -18,6 +18,8 @@ pub struct Scopes {
     pub orders: String,
     /// `OPERATOR_SCOPE`: for the operator's routes, and for orders of every tenant.
     pub operator: String,
+    /// `WORKFLOW_SCOPE`: to put, activate, roll back and retire workflows.
+    pub workflows: String,
     /// `TENANT_CLAIM`: the claim that names the caller's tenant.
     pub tenant_claim: String,
 }
@@ -27,21 +29,23 @@ impl Default for Scopes {
         Self {
             orders: "stepwarden/orders".into(),
             operator: "stepwarden/operator".into(),
+            workflows: "stepwarden/workflows".into(),
             tenant_claim: TENANT_CLAIM.into(),
         }
     }
 }
 
 impl Scopes {
-    /// Scopes and claim with these names; missing or empty ones have the defaults.
+    /// The scopes and the claim that the variables name, or the default ones.
     #[must_use]
-    pub fn named(orders: Option<String>, operator: Option<String>, tenant_claim: Option<String>) -> Self {
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let default = Self::default();
-        let given = |name: Option<String>| name.filter(|name| !name.is_empty());
+        let given = |name: &str, default| lookup(name).filter(|name| !name.is_empty()).unwrap_or(default);
         Self {
-            orders: given(orders).unwrap_or(default.orders),
-            operator: given(operator).unwrap_or(default.operator),
-            tenant_claim: given(tenant_claim).unwrap_or(default.tenant_claim),
+            orders: given("ORDER_SCOPE", default.orders),
+            operator: given("OPERATOR_SCOPE", default.operator),
+            workflows: given("WORKFLOW_SCOPE", default.workflows),
+            tenant_claim: given("TENANT_CLAIM", default.tenant_claim),
         }
     }
 }
@@ -140,8 +144,9 @@ mod tests {
 
     #[test]
     fn names_that_are_not_given_are_the_default_ones() {
-        assert_eq!(Scopes::named(None, Some(String::new()), None), Scopes::default());
-        let given = Scopes::named(None, None, Some("sub".into()));
-        assert_eq!((given.orders, given.tenant_claim.as_str()), (Scopes::default().orders, "sub"));
+        let given =
+            |name: &str| [("OPERATOR_SCOPE", ""), ("TENANT_CLAIM", "sub")].into_iter().find(|(n, _)| *n == name);
+        let scopes = Scopes::from_lookup(|name| given(name).map(|(_, value)| value.to_owned()));
+        assert_eq!(scopes, Scopes { tenant_claim: "sub".into(), ..Scopes::default() });
     }
 }

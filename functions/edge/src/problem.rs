@@ -76,6 +76,10 @@ codes! {
     unreadable = "unreadable", 500, "The order's record cannot be read";
     order_moved = "order_moved", 409, "The order has changed";
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
+    no_such_workflow = "no_such_workflow", 404, "There is no such workflow or definition";
+    invalid_workflow = "invalid_workflow", 422, "The workflow file is wrong";
+    workflow_moved = "workflow_moved", 409, "The workflow has changed";
+    not_possible = "not_possible", 409, "The workflow does not allow this";
     no_such_agent = "no_such_agent", 404, "There is no such agent";
     no_such_queue = "no_such_queue", 404, "There is no such queue";
     overloaded = "overloaded", 429, "Too much work is waiting";

@@ -1,9 +1,10 @@
 //! The workflows that this process accepts orders for.
 
+use shared::registry::Pointers;
 use shared::time::SignedDuration;
 use shared::workflow::file::{Error, Known, parse};
 use shared::workflow::{TooShort, Workflow};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Workflows by name.
@@ -17,14 +18,18 @@ const DEFAULT: &str = "order";
 /// Built-in checks of an input that a workflow may name.
 pub const INPUT_CHECKS: [&str; 1] = ["order"];
 
-/// The workflow called `name`; without a name the only one, or `order` if there are several.
+/// The name that a submission without one means: the deployment's only one; or else, of its names and those that were ever
+/// registered, the only one, or `order`. Whether the name is active makes no difference: an order must not go where a retired
+/// workflow's orders were never meant to go.
 #[must_use]
-pub fn pick<'a>(workflows: &'a Workflows, name: Option<&str>) -> Option<&'a Workflow> {
-    let only = workflows.values().next().filter(|_| workflows.len() == 1);
-    match name {
-        Some(name) => workflows.get(name),
-        None => only.or_else(|| workflows.get(DEFAULT)),
-    }
+pub fn default_name<'a>(deployed: &'a Workflows, pointers: &'a Pointers) -> Option<&'a str> {
+    let only = |names: &BTreeSet<&'a str>| names.first().copied().filter(|_| names.len() == 1);
+    let own: BTreeSet<&str> = deployed.keys().map(String::as_str).collect();
+    let all = || own.iter().copied().chain(pointers.keys().map(String::as_str)).collect();
+    only(&own).or_else(|| {
+        let all = all();
+        only(&all).or_else(|| all.get(DEFAULT).copied())
+    })
 }
 
 /// The workflows built into this program.
@@ -150,23 +155,28 @@ mod tests {
         assert_eq!(can_start(&built_in(&AGENTS).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
     }
 
-    // A newcomer's only workflow needs no name; of several the usual one is taken, and no other is guessed.
+    // A newcomer's only workflow needs no name; of several the usual one is taken, and no other is guessed. What is registered
+    // beside the deployment's only workflow takes nothing away from it.
     #[test]
     fn the_only_workflow_is_the_default() {
         let order = &built_in(&AGENTS).unwrap()["order"];
-        let table: [(&[&str], Option<&str>, Option<&str>); 7] = [
-            (&["parcel"], None, Some("parcel")),
-            (&["order"], None, Some("order")),
-            (&["order", "parcel"], None, Some("order")),
-            (&["parcel", "return"], None, None),
-            (&[], None, None),
-            (&["parcel"], Some("order"), None),
-            (&["order", "parcel"], Some("parcel"), Some("parcel")),
+        let table: [(&[&str], &[&str], Option<&str>); 10] = [
+            (&["parcel"], &[], Some("parcel")),
+            (&["order"], &[], Some("order")),
+            (&["order", "parcel"], &[], Some("order")),
+            (&["parcel", "return"], &[], None),
+            (&[], &[], None),
+            (&["parcel"], &["order", "return"], Some("parcel")),
+            (&["order"], &["order", "parcel"], Some("order")),
+            (&["parcel", "return"], &["order"], Some("order")),
+            (&[], &["shop"], Some("shop")),
+            (&[], &["shop", "return"], None),
         ];
-        for (all, asked, picked) in table {
-            let named = |name: &&str| ((*name).to_owned(), Workflow { name: (*name).to_owned(), ..order.clone() });
-            let workflows: Workflows = all.iter().map(named).collect();
-            assert_eq!(pick(&workflows, asked).map(|workflow| workflow.name.as_str()), picked, "{all:?} {asked:?}");
+        for (deployed, registered, meant) in table {
+            let named = |name: &&str| ((*name).to_owned(), order.clone());
+            let deployed: Workflows = deployed.iter().map(named).collect();
+            let pointers: Pointers = registered.iter().map(|name| ((*name).to_owned(), None)).collect();
+            assert_eq!(default_name(&deployed, &pointers), meant, "{:?} {registered:?}", deployed.keys());
         }
     }
 

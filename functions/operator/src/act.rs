@@ -91,8 +91,7 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
 pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>) -> Result<(String, String), Problem> {
     let text = |field: &'static str, text: Option<&str>, most: usize| {
         let text = text.map(str::trim).filter(|text| !text.is_empty());
-        let text =
-            text.ok_or_else(|| problem::invalid_field(field, "is required; it is kept in the order's history"))?;
+        let text = text.ok_or_else(|| problem::invalid_field(field, "is required; it is kept in the history"))?;
         if text.len() > most {
             return Err(problem::invalid_field(field, format!("must have at most {most} bytes")));
         }

@@ -141,7 +141,7 @@ impl Operator {
     }
 
     /// A pool, and why not all of its counts are known.
-    async fn pool(&self, name: &str) -> (Pool, Option<String>) {
+    pub(crate) async fn pool(&self, name: &str) -> (Pool, Option<String>) {
         let waits = |name: String| async move {
             let (waiting, why) = known(self.redriver.waiting(&name).await);
             (Queue { name, waiting }, why)

@@ -4,6 +4,7 @@ use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
 use crate::mend::{self, Mend};
 use crate::queues::{Leases, Queues};
+use crate::workflows::VERBS;
 use crate::{Operator, console, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -28,7 +29,7 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
         ["orders", _, "actions", ..] => true,
-        ["bulk" | "agents" | "queues" | "leases" | "overview" | "details" | "console", ..] => true,
+        ["bulk" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => true,
         _ => false,
     }
 }
@@ -64,6 +65,8 @@ fn span(event: &ApiGatewayV2httpRequest) -> Span {
         ["agents", _, "pause"] => "/agents/{name}/pause",
         ["agents", _, "resume"] => "/agents/{name}/resume",
         ["queues", _, "redrive"] => "/queues/{name}/redrive",
+        ["workflows"] => "/workflows",
+        ["workflows", _, verb] if VERBS.contains(verb) => "/workflows/{name}/{verb}",
         _ => return Span::none(),
     };
     Span::request("POST", route, traceparent(event).as_deref())
@@ -94,8 +97,13 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
     if let ("GET", ["console", rest @ ..]) = (method, parts.as_slice()) {
         return static_file(event, rest);
     }
-    auth::check(event, &operator.scopes.operator)?;
-    if !matches!((method, parts.as_slice()), ("GET", ["orders"])) {
+    match parts.as_slice() {
+        ["workflows", ..] if method != "GET" || auth::has_scope(event, &operator.scopes.workflows) => {
+            auth::check(event, &operator.scopes.workflows)?;
+        }
+        _ => auth::check(event, &operator.scopes.operator)?,
+    }
+    if !matches!((method, parts.as_slice()), ("GET", ["orders"] | ["workflows", _])) {
         query::read(event, &[])?;
     }
     match (method, parts.as_slice()) {
@@ -128,14 +136,31 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
             Ok(json_answer(200, &operator.redrive(name, &body, &by, &reason).await?, &[]))
         }
+        ("GET", ["workflows"]) => Ok(json_answer(200, &operator.workflows().await?, &[])),
+        ("GET", ["workflows", name]) => {
+            let query = query::read(event, &["before"])?;
+            let before = query.get("before").map(|text| query::number("before", text, 1, usize::MAX)).transpose()?;
+            Ok(json_answer(200, &operator.workflow_history(name, before.map(|n| n as u64)).await?, &[]))
+        }
+        ("GET", ["workflows", name, hash]) => Ok(json_answer(200, &operator.definition(name, hash).await?, &[])),
+        ("POST", ["workflows"]) => {
+            let put = parse(event)?;
+            Ok(json_answer(200, &operator.put_workflow(&put, claim(event, "sub")).await?, &[]))
+        }
+        ("POST", ["workflows", name, verb @ ("activate" | "retire" | "rollback")]) => {
+            let wish = parse(event)?;
+            Ok(json_answer(200, &operator.change_workflow(name, verb, &wish, claim(event, "sub")).await?, &[]))
+        }
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
-        (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["orders" | "workflows"]) => Err(problem::wrong_method("GET, POST")),
         (
             _,
             ["agents" | "leases" | "queues" | "overview" | "console"]
             | ["details" | "console", _]
-            | ["details", _, "record"],
+            | ["details", _, "record"]
+            | ["workflows", _],
         ) => Err(problem::wrong_method("GET")),
+        (_, ["workflows", _, verb]) => Err(problem::wrong_method(if VERBS.contains(verb) { "POST" } else { "GET" })),
         (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
             Err(problem::wrong_method("POST"))
         }

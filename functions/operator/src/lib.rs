@@ -14,10 +14,12 @@ pub mod mend;
 pub mod overview;
 mod query;
 pub mod queues;
+pub mod workflows;
 
 pub use query::state_names;
 
 use edge::auth::Scopes;
+use edge::workflows::Workflows;
 use std::sync::Arc;
 use stepwarden_aws::redrive::Redriver;
 use stepwarden_aws::{Clients, Config, Engine};
@@ -30,6 +32,8 @@ pub struct Operator {
     pub redriver: Redriver,
     /// The agents, pools and queues of the system.
     pub config: Config,
+    /// The workflows that the deployment has, or why they cannot be used.
+    pub deployed: Result<Workflows, String>,
     /// Names of the leases to show.
     pub leases: Vec<String>,
     /// What the routes require of a token.
@@ -44,6 +48,7 @@ impl Operator {
             engine,
             redriver: Redriver::new(clients, config),
             config: config.clone(),
+            deployed: Ok(Workflows::new()),
             leases,
             scopes: Scopes::default(),
         }

@@ -1,6 +1,7 @@
 //! The operator as a Lambda function, behind API Gateway routes that only operators may call.
 
 use edge::auth::Scopes;
+use edge::workflows;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use operator::Operator;
 use std::sync::Arc;
@@ -16,8 +17,14 @@ async fn main() -> Result<(), Error> {
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
     let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
-    let scopes = Scopes::named(None, std::env::var("OPERATOR_SCOPE").ok(), None);
-    let operator = Operator { scopes, ..Operator::new(engine, &clients, &config, leases) };
+    let scopes = Scopes::from_lookup(|name| std::env::var(name).ok());
+    let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
+    // Whoever mends a bad deployment needs the rest.
+    let deployed = workflows::deployed(&agents).map_err(|error| error.to_string());
+    if let Err(error) = &deployed {
+        tracing::error!(error, "the deployment's workflows cannot be used");
+    }
+    let operator = Operator { scopes, deployed, ..Operator::new(engine, &clients, &config, leases) };
     let (operator, stack) = (&operator, config.stack());
     run(service_fn(move |event: LambdaEvent<_>| async move {
         let deadline = event.context.deadline();

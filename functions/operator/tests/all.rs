@@ -3,3 +3,4 @@
 mod common;
 mod handlers;
 mod mend;
+mod workflows;

@@ -17,7 +17,7 @@ pub use queue::handler as queue_handler;
 pub struct Submit<S, M> {
     /// The engine over store and queues.
     pub engine: Arc<Engine<S, M>>,
-    /// The workflows that orders are accepted for.
+    /// The workflows that the deployment has. Operators may have registered others.
     pub workflows: Workflows,
     /// Registered reply queues, and the tenants whose orders may name them.
     pub reply_queues: stepwarden_aws::ReplyQueues,

@@ -9,16 +9,20 @@ use edge::workflows;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shared::history::shorten;
 use shared::json::{self, Fault};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, Order, canonical_hash};
 use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::registry::{self, Meaning, Pointer, Pointers};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::SignedDuration;
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::Chain;
@@ -39,7 +43,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
-    /// Name of the workflow; without one it is the only workflow, or `order` if there are several.
+    /// Name of the workflow; without one it is the deployment's only workflow, or `order` if there are several.
     #[serde(default)]
     #[schemars(length(max = MAX_NAME))]
     pub workflow: Option<String>,
@@ -59,6 +63,12 @@ pub struct Submission {
     /// The W3C trace context of the request or message; it does not make the submission a different one.
     #[serde(skip)]
     pub traceparent: Option<String>,
+}
+
+impl Submission {
+    fn hash(&self, workflow: &str) -> String {
+        content(workflow, &self.input, self.reference.as_deref(), self.reply_queue.as_deref(), self.priority)
+    }
 }
 
 /// The submission in `body`.
@@ -122,17 +132,27 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
-        let (workflow, order, task) = self.check(tenant, key, submission)?;
-        // A caller that lost the answer to an accepted order gets it again, whatever the load.
-        if let Some(overload) = self.engine.overload(workflow, tenant, task.priority).await
-            && self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?.is_none()
-        {
-            let age_ms = overload.age.as_millis();
-            metrics::ORDERS_REFUSED.add("overload");
-            tracing::warn!(queue = overload.queue, age_ms, alarm = "overload", "refused an order: overload");
-            return Err(overloaded(&overload, &order.id));
-        }
-        let news = self.store(workflow, order, task).await?;
+        let news = match self.judge(tenant, key, &submission).await? {
+            Judged::Known(news) => *news,
+            Judged::Valid(workflow) => {
+                // A caller that lost the answer to an accepted order gets it again, whatever the load.
+                if let Some(overload) = self.engine.overload(&workflow, tenant, submission.priority).await {
+                    let id = Id::derive(tenant, key);
+                    if self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.is_none() {
+                        let age_ms = overload.age.as_millis();
+                        metrics::ORDERS_REFUSED.add("overload");
+                        tracing::warn!(
+                            queue = overload.queue,
+                            age_ms,
+                            alarm = "overload",
+                            "refused an order: overload"
+                        );
+                        return Err(overloaded(&overload, &id));
+                    }
+                }
+                self.store(&workflow, tenant, key, submission).await?
+            }
+        };
         let id = news.id.clone();
         self.announce(vec![news]).await;
         Ok(id)
@@ -145,34 +165,44 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// # Errors
     /// As above, but never for overload.
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
-        if let Ok(workflow) = self.workflow(submission.workflow.as_deref()) {
-            let patience = Instant::now() + PATIENCE;
-            while Instant::now() < patience
-                && self.engine.overload(workflow, tenant, submission.priority).await.is_some()
-            {
-                sleep(LOOK_EVERY).await;
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            // Each time anew: what the name stands for may have changed during the wait.
+            let workflow = match self.judge(tenant, key, &submission).await? {
+                Judged::Known(news) => return Ok(*news),
+                Judged::Valid(workflow) => workflow,
+            };
+            let is_late = Instant::now() >= patience;
+            if is_late || self.engine.overload(&workflow, tenant, submission.priority).await.is_none() {
+                return self.store(&workflow, tenant, key, submission).await;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The definition for a submission, or the order that the same submission made when it was valid: a caller that lost the answer
+    /// repeats it, whatever has become of the workflow.
+    async fn judge(&self, tenant: &str, key: &str, submission: &Submission) -> Result<Judged<'_>, Problem> {
+        let known = self.engine.pointers().await.map_err(|e| unavailable(&e))?;
+        let mut judged = self.valid(&known, tenant, submission).await;
+        if judged.is_err() {
+            // What was activated a moment ago counts, because a refused message is set aside for good.
+            let now = self.engine.pointers_now().await.map_err(|e| unavailable(&e))?;
+            if now != known {
+                judged = self.valid(&now, tenant, submission).await;
             }
         }
-        // Only now: an order's times begin when it is stored.
-        let (workflow, order, task) = self.check(tenant, key, submission)?;
-        self.store(workflow, order, task).await
+        match judged {
+            Ok(workflow) => Ok(Judged::Valid(workflow)),
+            Err(refused) => {
+                self.repeated(tenant, key, submission).await?.map(|news| Judged::Known(Box::new(news))).ok_or(refused)
+            }
+        }
     }
 
-    /// The workflow called `name`; without a name the only one, or `order` if there are several.
-    fn workflow(&self, name: Option<&str>) -> Result<&Workflow, Problem> {
-        workflows::pick(&self.workflows, name).ok_or_else(|| {
-            let all = names(self.workflows.keys());
-            let detail = match name {
-                Some(name) => format!("`{name}` is not one of {all}"),
-                None => format!("there are several workflows; name one of {all}"),
-            };
-            problem::unknown_workflow("workflow", detail)
-        })
-    }
-
-    /// What to store for a submission, if it is valid.
-    fn check(&self, tenant: &str, key: &str, submission: Submission) -> Result<(&Workflow, Order, Task), Problem> {
-        let workflow = self.workflow(submission.workflow.as_deref())?;
+    /// The definition for a submission, if it is valid.
+    async fn valid(&self, pointers: &Pointers, tenant: &str, submission: &Submission) -> Result<Found<'_>, Problem> {
+        let workflow = self.find(pointers, submission.workflow.as_deref()).await?;
         if let Some(queue) = &submission.reply_queue
             && !self.reply_queues.allow(queue, tenant)
         {
@@ -187,48 +217,84 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} characters")));
         }
         input::check(workflow.input.as_deref(), &submission.input)?;
-
-        let id = Id::derive(tenant, key);
-        let hash = canonical_hash(&json!([
-            workflow.name,
-            submission.input,
-            submission.reference,
-            submission.reply_queue,
-            submission.priority
-        ]));
-        let now = self.engine.now();
-        let new = NewTask {
-            id: id.clone(),
-            tenant: tenant.to_owned(),
-            reference: submission.reference,
-            reply_queue: submission.reply_queue,
-            priority: submission.priority,
-            shard: shard_of(&id, self.shards, self.engine.has_classes() && submission.priority == Priority::High),
-        };
-        let task = Task { traceparent: submission.traceparent, ..Task::new(new, workflow, now) };
-        let order = Order {
-            id,
-            tenant: tenant.to_owned(),
-            idempotency_key: key.to_owned(),
-            hash,
-            created_at: now,
-            input: submission.input,
-        };
-        Ok((workflow, order, task))
+        Ok(workflow)
     }
 
-    async fn store(&self, workflow: &Workflow, order: Order, task: Task) -> Result<News, Problem> {
-        self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
-        match self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? {
-            Created::New => Ok(News::of(&task, shared::view::received(&task, workflow))),
-            Created::Exists => self.recognise(&order).await,
+    /// The definition that `name` stands for, or the default name.
+    async fn find(&self, pointers: &Pointers, name: Option<&str>) -> Result<Found<'_>, Problem> {
+        let Some(name) = name.or_else(|| workflows::default_name(&self.workflows, pointers)) else {
+            let detail = format!("there are several workflows; name one of {}", self.active(pointers));
+            return Err(problem::unknown_workflow("workflow", detail));
+        };
+        let (pointer, deployed) = (pointers.get(name), self.workflows.get(name));
+        if let (None, Some(workflow)) = (pointer, deployed) {
+            return Ok(Found::Deployed(workflow));
+        }
+        let own = deployed.map(Workflow::hash);
+        let hash = match registry::meaning(pointer, own.as_ref()) {
+            Meaning::Active(hash) => hash,
+            Meaning::Unreadable => return Err(broken(name, "what it stands for")),
+            Meaning::Retired(Pointer { by, since, .. }) => {
+                let detail =
+                    format!("`{name}` was retired by {by} at {since:.0}; active are {}", self.active(pointers));
+                return Err(problem::unknown_workflow("workflow", detail));
+            }
+            Meaning::Unknown => {
+                let detail = format!("`{}` is not one of {}", shorten(name, MAX_NAME), self.active(pointers));
+                return Err(problem::unknown_workflow("workflow", detail));
+            }
+        };
+        match deployed {
+            Some(workflow) if own.as_ref() == Some(hash) => Ok(Found::Deployed(workflow)),
+            _ => self.engine.workflow(hash).await.map(Found::Registered).map_err(|error| match error {
+                Error::Corrupt { .. } => {
+                    tracing::error!(error = %Chain(&error), "the active definition of `{name}` cannot be read");
+                    broken(name, &format!("its definition {hash}"))
+                }
+                Error::Unavailable { .. } | Error::TooLarge { .. } => unavailable(&error),
+            }),
         }
     }
 
-    /// The key was used before: by the same submission, or by another one?
-    async fn recognise(&self, order: &Order) -> Result<News, Problem> {
-        let task = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
-        let Some(task) = task else {
+    /// The names that take orders.
+    fn active(&self, pointers: &Pointers) -> String {
+        let all: BTreeSet<&String> = self.workflows.keys().chain(pointers.keys()).collect();
+        let hash = |name: &String| self.workflows.get(name).map(Workflow::hash);
+        let is_active =
+            |name: &&String| matches!(registry::meaning(pointers.get(*name), hash(name).as_ref()), Meaning::Active(_));
+        names(all.into_iter().filter(is_active))
+    }
+
+    /// Stores the order of a valid submission, or recognises one that was stored before.
+    async fn store(
+        &self,
+        workflow: &Workflow,
+        tenant: &str,
+        key: &str,
+        submission: Submission,
+    ) -> Result<News, Problem> {
+        let id = Id::derive(tenant, key);
+        let (named, hash) = (submission.workflow.is_some(), submission.hash(&workflow.name));
+        let now = self.engine.now();
+        let Submission { workflow: _, input, reference, reply_queue, priority, traceparent } = submission;
+        let new = NewTask {
+            id: id.clone(),
+            tenant: tenant.to_owned(),
+            reference,
+            reply_queue,
+            priority,
+            shard: shard_of(&id, self.shards, self.engine.has_classes() && priority == Priority::High),
+        };
+        let task = Task { traceparent, ..Task::new(new, workflow, now) };
+        let order =
+            Order { id, tenant: tenant.to_owned(), idempotency_key: key.to_owned(), hash, created_at: now, input };
+        self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
+        if self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? == Created::New {
+            return Ok(News::of(&task, shared::view::received(&task, workflow)));
+        }
+        // The key was used before: by the same submission, or by another one?
+        let stored = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
+        let Some(stored) = stored else {
             // Neither the first answer, because no record is left, nor a second order, because the services would take
             // its calls for the first one's.
             let detail = format!(
@@ -237,20 +303,48 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             );
             return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
         };
-        let stored = self.engine.store.order(&task).await.map_err(|e| unavailable(&e))?;
-        let Some(stored) = stored else {
-            let (what, why) = (format!("order {}", order.id), "it is missing from the order table".into());
-            return Err(unavailable(&Error::Corrupt { what, why }));
+        let hash = if named || stored.workflow == workflow.name {
+            order.hash
+        } else {
+            // Without a name it is the same submission whatever the default name is by now.
+            let Task { reference, reply_queue, priority, .. } = task;
+            content(&stored.workflow, &order.input, reference.as_deref(), reply_queue.as_deref(), priority)
         };
-        if stored.hash != order.hash {
+        self.recognise(&stored, &hash).await?.ok_or_else(|| {
             let detail =
                 format!("order {} was submitted under this key with different content; use a new key", order.id);
-            return Err(problem::idempotency_key_reused("Idempotency-Key", detail));
+            problem::idempotency_key_reused("Idempotency-Key", detail)
+        })
+    }
+
+    /// The order that this submission made before, if it did.
+    async fn repeated(&self, tenant: &str, key: &str, submission: &Submission) -> Result<Option<News>, Problem> {
+        let stored = self.engine.store.load(&Id::derive(tenant, key)).await.map_err(|e| unavailable(&e))?;
+        let Some(stored) = stored else { return Ok(None) };
+        let hash = submission.hash(submission.workflow.as_ref().unwrap_or(&stored.workflow));
+        self.recognise(&stored, &hash).await
+    }
+
+    /// What is due about a stored order, if its content has this hash.
+    async fn recognise(&self, task: &Task, hash: &str) -> Result<Option<News>, Problem> {
+        let stored = self.engine.store.order(task).await.map_err(|e| unavailable(&e))?;
+        let Some(stored) = stored else {
+            let (what, why) = (format!("order {}", task.id), "it is missing from the order table".into());
+            return Err(unavailable(&Error::Corrupt { what, why }));
+        };
+        if stored.hash != hash {
+            return Ok(None);
         }
         // The process that first accepted it may have died before the notice or the Wake.
-        let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
-        let notice = shared::view::received(&task, &workflow).filter(|_| !task.process_state().is_final());
-        Ok(News::of(&task, notice))
+        match self.engine.workflow(&task.workflow_hash).await {
+            Ok(workflow) => {
+                let notice = shared::view::received(task, &workflow).filter(|_| !task.process_state().is_final());
+                Ok(Some(News::of(task, notice)))
+            }
+            // It is stored all the same. Nobody can go on with it now; the sweep will, once it can be read.
+            Err(Error::Corrupt { .. }) => Ok(Some(News { id: task.id.clone(), notice: None, wake: None })),
+            Err(error) => Err(unavailable(&error)),
+        }
     }
 
     /// Sends what is due once orders are stored, in as few requests as possible. The orders are safe already: the due
@@ -277,6 +371,50 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         }
         sent.iter().map(Result::is_ok).collect()
     }
+}
+
+/// A submission that can be accepted, or the order that it made before.
+enum Judged<'a> {
+    Valid(Found<'a>),
+    Known(Box<News>),
+}
+
+/// The definition of a submission: one of the deployment, or one that an operator activated.
+enum Found<'a> {
+    Deployed(&'a Workflow),
+    Registered(Arc<Workflow>),
+}
+
+impl Deref for Found<'_> {
+    type Target = Workflow;
+
+    fn deref(&self) -> &Workflow {
+        match self {
+            Self::Deployed(workflow) => workflow,
+            Self::Registered(workflow) => workflow,
+        }
+    }
+}
+
+/// The hash of what makes two submissions the same.
+fn content(
+    workflow: &str,
+    input: &Value,
+    reference: Option<&str>,
+    reply_queue: Option<&str>,
+    priority: Priority,
+) -> String {
+    canonical_hash(&json!([workflow, input, reference, reply_queue, priority]))
+}
+
+/// A workflow takes no orders until an operator mends it. The submission is not at fault, so it may be repeated, and a message comes
+/// again.
+fn broken(name: &str, what: &str) -> Problem {
+    let detail = format!(
+        "workflow `{name}` takes no orders, because {what} cannot be read; an operator must put and activate a \
+         definition; then repeat the same request with the same key"
+    );
+    problem::unavailable(None, detail).retry_after(30)
 }
 
 /// The store's error as a problem.

@@ -100,6 +100,6 @@ fn all<T: DeserializeOwned>(item: &Item, prefix: &str) -> BTreeMap<String, T> {
     found.collect()
 }
 
-fn json(value: &impl Serialize) -> AttributeValue {
+pub(crate) fn json(value: &impl Serialize) -> AttributeValue {
     s(serde_json::to_string(value).expect("entries have only string keys"))
 }

@@ -15,6 +15,7 @@ pub mod messenger;
 pub mod metrics;
 pub mod raw;
 pub mod redrive;
+pub mod registry;
 pub mod reply_queues;
 pub mod schema;
 mod sdk_error;

@@ -18,6 +18,7 @@ use shared::control::Agents;
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
+use shared::registry::Pointers;
 use shared::strain::Strain;
 use shared::task::{Task, moved};
 use shared::time::{SignedDuration, Timestamp};
@@ -44,7 +45,7 @@ pub struct DynamoStore {
     pub(crate) order_buckets: u16,
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
-    reads: Reads,
+    pub(crate) reads: Reads,
     /// Whether ids are kept separately, once known.
     keeps_ids: Arc<OnceCell<bool>>,
 }
@@ -315,6 +316,10 @@ impl StateStore for DynamoStore {
 
     async fn agents(&self) -> Result<Agents, Error> {
         self.read_agents().await
+    }
+
+    async fn pointers(&self) -> Result<Pointers, Error> {
+        Ok(self.stored_pointers().await?.into_iter().map(|(name, stored)| (name, stored.pointer)).collect())
     }
 
     async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {

@@ -84,9 +84,9 @@ impl Access {
             (None, Some(folder)) => kept(folder)?,
             (None, None) => random()?,
         };
-        let Scopes { orders, operator, .. } = Scopes::default();
+        let Scopes { orders, operator, workflows, .. } = Scopes::default();
         // No `sub`: the token stands for anyone at this machine, so the body of an act names the person.
-        let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator}"))];
+        let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator} {workflows}"))];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
         access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
         if let Some(path) = &options.file {
@@ -210,13 +210,15 @@ fn read(path: &Path) -> Result<Vec<Entry>> {
     let wrong = |why: String| StartError::Data(format!("{}: {}", path.display(), why.trim_end()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
     let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(unreadable(&text, &e)))?;
-    let Scopes { orders, operator, .. } = Scopes::default();
+    let Scopes { orders, operator, workflows, tenant_claim: _ } = Scopes::default();
+    let scopes = [orders, operator, workflows];
     for entry in &entries {
         let who = visible(&entry.sub);
         check(&entry.token).map_err(|why| wrong(format!("token of `{who}`: {why}")))?;
-        if let Some(scope) = entry.scopes.iter().find(|scope| **scope != orders && **scope != operator) {
-            let scope = visible(scope);
-            let why = format!("unknown scope `{scope}`; write `{orders}`, `{operator}`, or both");
+        if let Some(scope) = entry.scopes.iter().find(|scope| !scopes.contains(scope)) {
+            let (scope, [orders, operator, workflows]) = (visible(scope), &scopes);
+            let why =
+                format!("unknown scope `{scope}`; write `{orders}`, `{operator}`, `{workflows}`, or several of them");
             return Err(wrong(format!("token of `{who}`: {why}")).into());
         }
         let has_space = |text: &String| text.is_empty() || text.len() > 100 || text.contains(char::is_whitespace);
@@ -322,6 +324,8 @@ mod tests {
         let sub = edge::http::claim(&event, "sub");
         assert_eq!((tenant(&event, TENANT_CLAIM), sub), (Ok("acme"), Some("ann")));
         assert!(!edge::auth::has_scope(&event, "stepwarden/operator"));
+        std::fs::write(&path, good.replace("stepwarden/orders", "stepwarden/workflows")).unwrap();
+        Access::open(&options).unwrap();
         let secret = "acme-0123456789ab";
         let own = Options { token: Some(secret.into()), ..options.clone() };
         for (bad, words) in [

@@ -220,7 +220,8 @@ impl System {
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
         let url = url_of(&listener)?;
-        let operator = Arc::new(Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]));
+        let operator = Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]);
+        let operator = Arc::new(Operator { deployed: Ok(submit.workflows.clone()), ..operator });
         let handler = admission::guard(route(&submit, &operator), STORE_CONCURRENCY);
         let (access, ended) = (Arc::new(access), ended(stopped));
         tasks.spawn(async move { log_end("the API", http::serve(listener, handler, access, ended).await) });

@@ -1,11 +1,12 @@
 //! What an instance keeps in memory between messages: tasks, inputs, definitions, and the state of agents and queues.
 
-use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, Save, lock, unanswered};
+use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, POINTERS_FOR, Save, lock, unanswered};
 use crate::control::Agents;
 use crate::order::Id;
 use crate::overload::{self, Overload, Wait};
 use crate::ports::{Error, Messenger, StateStore};
 use crate::queues;
+use crate::registry::Pointers;
 use crate::task::{Priority, Task, grace};
 use crate::time::SignedDuration;
 use crate::workflow::{Hash, Workflow};
@@ -41,6 +42,30 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Forgets the state of agents and queues, which has just been changed.
     pub fn forget_agents(&self) {
         *lock(&self.agents) = None;
+    }
+
+    /// What operators made names of workflows stand for, read at most [`POINTERS_FOR`] ago. What is older counts for nothing, even if
+    /// it cannot be read again: an order must not get a definition that was replaced.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn pointers(&self) -> Result<Arc<Pointers>, Error> {
+        let (now, known) = (self.now(), lock(&self.pointers).clone());
+        match known {
+            Some((read, pointers)) if read.duration_until(now).abs() < POINTERS_FOR => Ok(pointers),
+            _ => self.pointers_now().await,
+        }
+    }
+
+    /// The same, read now.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn pointers_now(&self) -> Result<Arc<Pointers>, Error> {
+        let now = self.now();
+        let pointers = Arc::new(self.store.pointers().await?);
+        *lock(&self.pointers) = Some((now, Arc::clone(&pointers)));
+        Ok(pointers)
     }
 
     /// The overload that would refuse another order of `workflow` by `tenant`, if any.

@@ -1,0 +1,218 @@
+//! Registered workflows: one item, `control#workflows`, with a pointer for each name, a record of each change beside it, and with a
+//! definition that was put its text, and who put it.
+
+use crate::batch_get::Source;
+use crate::control::json;
+use crate::item::{Item, corrupt, s, text};
+use crate::sdk_error::unavailable;
+use crate::sent::Sent;
+use crate::state_store::DynamoStore;
+use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
+use jiff::fmt::serde::timestamp::millisecond;
+use serde::{Deserialize, Serialize};
+use shared::ports::Error;
+use shared::registry::Pointer;
+use shared::time::Timestamp;
+use shared::workflow::{Hash, Workflow};
+use std::collections::BTreeMap;
+
+/// The item with all pointers.
+pub const KEY: &str = "control#workflows";
+/// Prefix of names, so that no name meets another attribute.
+const NAME: &str = "workflow#";
+/// Attempts at a change that collides with changes of other names.
+const ATTEMPTS: u64 = 5;
+
+/// A pointer as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// The attribute. A change names it as it was read, so that what this version does not know in it makes no difference.
+    raw: AttributeValue,
+    /// What it says; `None` if it cannot be read.
+    pub pointer: Option<Pointer>,
+}
+
+/// One change of what a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What it stood for from then on.
+    #[serde(flatten)]
+    pub pointer: Pointer,
+    /// Why.
+    pub reason: String,
+}
+
+/// Who put a definition, when and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Name of the person.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When (UTC, milliseconds).
+    #[serde(with = "millisecond::required")]
+    pub since: Timestamp,
+}
+
+/// A stored definition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    /// What orders run.
+    pub workflow: Workflow,
+    /// The text that was put; `None` for one that only a deployment brought.
+    pub toml: Option<String>,
+    /// Who put it last; `None` likewise.
+    pub origin: Option<Origin>,
+}
+
+fn entry_key(name: &str, version: u64) -> String {
+    format!("registry#{name}#{version}")
+}
+
+fn definition_key(hash: &Hash) -> String {
+    format!("workflow#{hash}")
+}
+
+impl DynamoStore {
+    /// All pointers, by a consistent read.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn stored_pointers(&self) -> Result<BTreeMap<String, Stored>, Error> {
+        let item = self.record(KEY, KEY).await?.unwrap_or_default();
+        let stored = item.into_iter().filter_map(|(attribute, raw)| {
+            let name = attribute.strip_prefix(NAME)?.to_owned();
+            let read = match &raw {
+                AttributeValue::S(json) => serde_json::from_str(json).map_err(|e| e.to_string()),
+                _ => Err("it is not a string".into()),
+            };
+            if let Err(error) = &read {
+                tracing::error!(workflow = name, error, "its pointer in {KEY} cannot be read, so it takes no orders");
+            }
+            Some((name, Stored { raw, pointer: read.ok() }))
+        });
+        Ok(stored.collect())
+    }
+
+    /// The number of the last change of `name`. If its pointer cannot be read, the number before a free one.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn last_change(&self, name: &str, stored: Option<&Stored>) -> Result<u64, Error> {
+        let Some(stored) = stored else { return Ok(0) };
+        if let Some(pointer) = &stored.pointer {
+            return Ok(pointer.version);
+        }
+        let mut free = 1;
+        // Each number after a power of two that was free follows the one before it, so nothing is beyond the first free one.
+        while self.record(&entry_key(name, free), "the history of a workflow").await?.is_some() {
+            free *= 2;
+        }
+        Ok(free - 1)
+    }
+
+    /// Makes `name` stand for what `next` says, if it still stands for what `seen` says (`None`: it has no pointer), and keeps a
+    /// record of it. False if not: someone else was faster.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn set_pointer(
+        &self,
+        name: &str,
+        next: &Pointer,
+        seen: Option<&Stored>,
+        reason: &str,
+    ) -> Result<bool, Error> {
+        let what = format!("workflow `{name}`");
+        let update = Update::builder()
+            .table_name(&self.state_table)
+            .key("pk", s(KEY))
+            .update_expression("SET #pointer = :next")
+            .expression_attribute_names("#pointer", format!("{NAME}{name}"))
+            .expression_attribute_values(":next", json(next));
+        let update = match seen {
+            None => update.condition_expression("attribute_not_exists(#pointer)"),
+            Some(seen) => {
+                update.condition_expression("#pointer = :seen").expression_attribute_values(":seen", seen.raw.clone())
+            }
+        };
+        let entry = Entry { pointer: next.clone(), reason: reason.to_owned() };
+        let put = Put::builder()
+            .table_name(&self.state_table)
+            .item("pk", s(entry_key(name, next.version)))
+            .item("entry", json(&entry));
+        let built = |e| corrupt(&what, format!("{e}"));
+        let items = [
+            TransactWriteItem::builder().update(update.build().map_err(built)?).build(),
+            TransactWriteItem::builder().put(put.build().map_err(built)?).build(),
+        ];
+        for attempt in 1.. {
+            let request = self.client.transact_write_items().set_transact_items(Some(items.to_vec()));
+            let Err(error) = request.sent().await else { return Ok(true) };
+            if !error.as_service_error().is_some_and(|e| e.is_transaction_canceled_exception()) {
+                return Err(unavailable(&what, error));
+            }
+            // By the condition, or by a change of another name at the same time. Not by our own write whose answer was lost: the
+            // SDK sends its token again.
+            if self.stored_pointers().await?.get(name) != seen {
+                return Ok(false);
+            }
+            if attempt == ATTEMPTS {
+                return Err(unavailable(&what, error));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(20..60) * attempt)).await;
+        }
+        unreachable!("the loop returns at its last attempt")
+    }
+
+    /// Up to `limit` changes of `name`, newest first, from `version` down. One that is missing or cannot be read is left out.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn pointer_history(&self, name: &str, version: u64, limit: u64) -> Result<Vec<Entry>, Error> {
+        let versions: Vec<u64> = (version.saturating_sub(limit) + 1..=version).rev().collect();
+        let key = |version: &u64| Item::from([("pk".into(), s(entry_key(name, *version)))]);
+        let keys: Vec<Item> = versions.iter().map(key).collect();
+        let what = |n: usize| format!("change {} of workflow `{name}`", versions[n]);
+        let read = self.reads.get_all(Source::consistent(&self.state_table), &keys, what).await;
+        let mut entries = Vec::with_capacity(read.len());
+        for (n, item) in read.into_iter().enumerate() {
+            let Some(item) = item? else { continue };
+            match text(&item, "entry", &what(n)).map(serde_json::from_str) {
+                Ok(Ok(entry)) => entries.push(entry),
+                Ok(Err(error)) => tracing::warn!(error = %error, "{} cannot be read", what(n)),
+                Err(error) => tracing::warn!(error = %error, "{} cannot be read", what(n)),
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Stores a definition with its text and its origin. What was stored under its hash is replaced: it was the same definition, or
+    /// it was damaged.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn keep_definition(&self, workflow: &Workflow, toml: &str, origin: &Origin) -> Result<(), Error> {
+        let hash = workflow.hash();
+        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(definition_key(&hash)));
+        let put = put.item("name", s(&workflow.name)).item("workflow", json(workflow));
+        let put = put.item("toml", s(toml)).item("origin", json(origin));
+        put.sent().await.map(drop).map_err(|e| unavailable(&format!("workflow {hash}"), e))
+    }
+
+    /// The definition with this hash, and where it comes from.
+    ///
+    /// # Errors
+    /// The table's; [`Error::Corrupt`] if the definition cannot be read.
+    pub async fn definition(&self, hash: &Hash) -> Result<Option<Definition>, Error> {
+        let what = format!("workflow {hash}");
+        let Some(item) = self.record(&definition_key(hash), &what).await? else { return Ok(None) };
+        let recorded = Workflow::recorded(text(&item, "workflow", &what)?, hash).map_err(|why| corrupt(&what, why))?;
+        let kept = |name: &str| text(&item, name, &what).ok();
+        Ok(Some(Definition {
+            workflow: recorded,
+            toml: kept("toml").map(str::to_owned),
+            origin: kept("origin").and_then(|json| serde_json::from_str(json).ok()),
+        }))
+    }
+}
