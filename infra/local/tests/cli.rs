@@ -369,6 +369,61 @@ fn errors_say_what_to_do() {
     }
 }
 
+// A workflow is changed while the system runs, and each change says from what to what.
+#[test]
+fn a_workflow_is_put_compared_activated_and_taken_back() {
+    let case = Case::new();
+    let file = |seconds: &str| {
+        let text = QUICK.replacen("timeout = \"1s\"", &format!("timeout = \"{seconds}s\""), 1);
+        std::fs::write(case.dir.path().join("new.toml"), text).unwrap();
+    };
+    let old = case.json(0, &["workflows", "show", "order"])["hash"].as_str().unwrap().to_owned();
+    file("2");
+    let compared = case.json(0, &["workflows", "diff", "new.toml"]);
+    assert_eq!(compared["differences"], json!(["step `reserve`: timeout changes from 1s to 2s"]));
+    let new = compared["hash"].as_str().unwrap();
+    let good = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workflows/order.toml");
+    let checked = run(case.dir.path(), &["workflows", "check", good, "new.toml"]);
+    let (text, _) = texts(&checked);
+    assert!(checked.status.code() == Some(2) && text.contains("workflow order, 4 steps, "), "{text}");
+    assert!(text.contains("clocks may be 1000 ms apart"), "as strict as on AWS: {text}");
+    assert!(
+        case.fails(2, &["workflows", "show", "order", new]).contains("no_such_workflow"),
+        "comparing keeps nothing"
+    );
+
+    let by = ["--by", "ann", "--reason", "slow"];
+    let change = |args: &[&str]| case.says(0, &[args, &by].concat());
+    let said = change(&["workflows", "put", "new.toml", "--activate"]);
+    let moved = |from: &str, to: &str| format!("order: from {from} to {to}; new orders follow within 5 s\n");
+    assert!(said.contains("timeout changes from 1s to 2s") && said.ends_with(&moved(&old, new)), "{said}");
+    assert!(change(&["workflows", "put", "new.toml"]).contains("new orders get it already"));
+    assert!(case.says(0, &["workflows", "diff", "new.toml"]).contains("the same definition is active"));
+    assert!(case.says(0, &["workflows", "show", "order", new]).contains("[[step]]"));
+
+    assert_eq!(change(&["workflows", "rollback", "order"]), moved(new, &old));
+    let stale = [&["workflows", "rollback", "order", "--if-version", "1"], &by[..]].concat();
+    assert!(case.fails(1, &stale).contains(&format!("ann activated {old} (change 2)")));
+    assert_eq!(change(&["workflows", "retire", "order"]), moved(&old, "retired"));
+    let listed = case.says(0, &["workflows", "list"]);
+    assert!(listed.lines().any(|line| line.starts_with("order") && line.contains("retired")), "{listed}");
+    let refused = case.fails(2, &["submit", "order.json", "--workflow", "order"]);
+    assert!(refused.contains("`order` was retired by ann"), "{refused}");
+    assert_eq!(change(&["workflows", "activate", "order", new]), moved("retired", new));
+    assert_eq!(case.json(0, &["workflows", "show", "order"])["history"].as_array().unwrap().len(), 4);
+    case.submit("order");
+
+    std::fs::write(case.dir.path().join("new.toml"), QUICK.replace("name = \"order\"", "name = \"shop\"")).unwrap();
+    assert!(case.says(0, &["workflows", "diff", "new.toml"]).ends_with("a new workflow\n"));
+    let put = case.json(0, &[&["workflows", "put", "new.toml", "--activate"], &by[..]].concat());
+    assert_eq!(put["workflow"]["hash"], put["hash"]);
+    std::fs::write(case.dir.path().join("new.toml"), QUICK.replace("inventory", "nobody")).unwrap();
+    for args in [&["workflows", "diff", "new.toml"][..], &[&["workflows", "put", "new.toml"], &by[..]].concat()] {
+        let error = case.fails(2, args);
+        assert!(error.contains("new.toml:6:") && error.contains("nobody"), "{error}");
+    }
+}
+
 // `stepwarden queues | head -1` ends cleanly.
 #[test]
 fn a_reader_that_is_gone_ends_a_verb() {

@@ -42,6 +42,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Overview(at) => ask(&at, "/overview", overview).await?,
         Command::Agents(at) => ask(&at, "/agents", agents).await?,
         Command::Queues(at) => ask(&at, "/queues", queues).await?,
+        Command::Workflows(command) => return super::workflows::run(command).await,
         Command::Leader(at) => ask(&at, "/leases", leases).await?,
         Command::Dlq(Dlq { letters: None, at }) => dead_letters(&at).await?,
         Command::Dlq(Dlq { letters: Some(Letters::Redrive(redrive)), .. }) => self::redrive(redrive).await?,
@@ -70,7 +71,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
 
 /// Prints the answer as `people` formats it, or as it came if a program asked for it or another version of the system
 /// sent it.
-fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) -> String) -> Result<()> {
+pub(super) fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T) -> String) -> Result<()> {
     match show::read(answer).filter(|_| !at.json) {
         Some(known) => stdout::styled(&people(known)),
         None => {
@@ -115,7 +116,7 @@ fn object(file: &Path, what: &str) -> Result<Value, Error> {
     serde_json::from_str(&text).map_err(|e| wrong(format!("not JSON: {e}")))
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
+pub(super) fn read(file: &Path) -> std::io::Result<String> {
     if file == Path::new("-") {
         let mut all = String::new();
         return std::io::stdin().read_to_string(&mut all).map(|_| all);

@@ -6,6 +6,7 @@ mod bulk;
 mod local;
 pub(crate) mod show;
 mod watch;
+mod workflows;
 
 use crate::client;
 use crate::log::Log;

@@ -5,9 +5,11 @@
 mod api;
 #[allow(missing_docs)]
 mod local;
+#[allow(missing_docs)]
+pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, By, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
 pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Part, Remotes, Setup, Simulate, Up};
 
@@ -128,6 +130,11 @@ pub enum Command {
     /// List queues and what is in them
     #[command(after_help = "Examples:\n  stepwarden queues")]
     Queues(At),
+    /// Register workflows with a running system: check, put, activate, roll back
+    ///
+    /// A new definition is active within 5 s. Orders keep the definition that they were submitted with.
+    #[command(subcommand)]
+    Workflows(workflows::Workflows),
     /// Show the leading supervisor
     #[command(after_help = "Examples:\n  stepwarden leader")]
     Leader(At),

@@ -1,0 +1,110 @@
+//! Arguments of `workflows`.
+
+use super::{At, By};
+use std::path::PathBuf;
+
+/// What to do with workflows.
+#[derive(clap::Subcommand)]
+pub enum Workflows {
+    /// List the workflows and what new orders of each get
+    List(At),
+    /// Show a workflow and its changes, or one of its definitions
+    #[command(
+        after_help = "Examples:\n  stepwarden workflows show order\n  stepwarden workflows show order HASH > order.toml"
+    )]
+    Show(Show),
+    /// Check workflow files on this machine; needs no system
+    Check(Check),
+    /// Send a workflow file to the system, which checks and keeps it; new orders get it with --activate
+    ///
+    /// The answer is its hash, and what differs from the active definition. Orders that are open keep theirs.
+    #[command(
+        after_help = "Examples:\n  stepwarden workflows put order.toml --reason \"longer timeout\"\n  stepwarden workflows put order.toml --activate --reason \"longer timeout\""
+    )]
+    Put(Put),
+    /// Show what a workflow file would change in the system; sends nothing
+    Diff(Diff),
+    /// Give new orders of a workflow the definition with this hash
+    Activate(Activate),
+    /// Give new orders of a workflow the definition that was active before
+    Rollback(Change),
+    /// Take no more orders of a workflow; `rollback` takes it back
+    Retire(Change),
+}
+
+/// A workflow or a definition.
+#[derive(clap::Args)]
+pub struct Show {
+    /// Name of the workflow
+    pub name: String,
+    /// Hash of one of its definitions, to print as TOML
+    pub hash: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Files to check.
+#[derive(clap::Args)]
+pub struct Check {
+    /// Workflow files
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Agent of your own that the files may name; repeatable
+    #[arg(long = "agent", value_name = "NAME")]
+    pub agents: Vec<String>,
+}
+
+/// A file to send.
+#[derive(clap::Args)]
+pub struct Put {
+    /// Workflow file; `-` reads standard input
+    pub file: PathBuf,
+    /// Give new orders this definition from now on
+    #[arg(long)]
+    pub activate: bool,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A file to compare.
+#[derive(clap::Args)]
+pub struct Diff {
+    /// Workflow file; `-` reads standard input
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A definition to activate.
+#[derive(clap::Args)]
+pub struct Activate {
+    /// Name of the workflow
+    pub name: String,
+    /// Hash of the definition, as `put` and `show` print it
+    pub hash: String,
+    #[command(flatten)]
+    pub how: How,
+}
+
+/// A workflow to change.
+#[derive(clap::Args)]
+pub struct Change {
+    /// Name of the workflow
+    pub name: String,
+    #[command(flatten)]
+    pub how: How,
+}
+
+/// Who changes it, why, and on what condition.
+#[derive(clap::Args)]
+pub struct How {
+    /// Change nothing if the number of the last change, as `show` prints it, is another one by now [default: the one it has now]
+    #[arg(long, value_name = "N")]
+    pub if_version: Option<u64>,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
