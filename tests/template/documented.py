@@ -517,9 +517,9 @@ def counts_in_documents_are_those_of_the_template(stack):
     for text in (
         f"{agents} x `AgentConcurrency`",
         f"{agents + 1} x `HighPriorityConcurrency` + {agents} x `LowPriorityConcurrency`",
-        f"with the defaults about {most}",
+        f"The defaults need about {most}",
         f"the {words.get(more)} additional queues",
-        f"`AgentConcurrency=2` are {2 * (agents + 3)}",
+        f"`AgentConcurrency=2` the queues have {2 * (agents + 3)}",
     ):
         if text not in deploy:
             yield f"docs/deploy.md: does not say `{text}`"

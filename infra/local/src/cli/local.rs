@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Runs a command to its end, or the demo if there is none. `folder` is where the workflows are.
+/// Runs a command to its end, or the demo if no command was given. `folder` is where the workflows are.
 pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<ExitCode> {
     match command {
         // The demo with its default arguments.
