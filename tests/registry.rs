@@ -7,9 +7,10 @@ use crate::support::world::{World, event};
 use aws_sdk_dynamodb::types::AttributeValue;
 use edge::problem::Problem;
 use operator::Operator;
-use operator::workflows::{Put, Row, Wish};
+use operator::workflows::{Activation, Put, Row, Wish};
 use serde_json::{Value, json};
 use shared::order::{DEFAULT_TENANT, Id};
+use shared::registry::Change;
 use shared::time::SignedDuration;
 use shared::workflow::Hash;
 use std::sync::Arc;
@@ -73,8 +74,12 @@ impl System {
         let version = rows.iter().find(|row| row.name == name).map_or(0, |row| row.version);
         let mut all = json!({"by": "ada", "reason": "ticket 7", "if_version": version});
         all.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
-        let wish: Wish = serde_json::from_value(all).unwrap();
-        self.operator.change_workflow(name, verb, &wish, None).await
+        let (change, wish): (Change, Wish) = match verb {
+            "activate" => serde_json::from_value::<Activation>(all).unwrap().parts().unwrap(),
+            "retire" => (Change::Retire, serde_json::from_value(all).unwrap()),
+            _ => (Change::Rollback, serde_json::from_value(all).unwrap()),
+        };
+        self.operator.change_workflow(name, change, &wish, None).await
     }
 
     /// Puts and activates a definition.

@@ -364,7 +364,7 @@ pub fn routes() -> Vec<Route> {
             Route::new("post", &format!("/workflows/{{name}}/{verb}"), &format!("{verb}Workflow"), "workflows", what)
                 .says("Every instance follows within 5 s. Orders keep the definition that they were submitted with.")
                 .takes([workflow_name()])
-                .body(reference("WorkflowAct"), body)
+                .body(reference(if verb == "activate" { "WorkflowActivation" } else { "WorkflowAct" }), body)
                 .answers(200, "The workflow now.", "WorkflowRow", workflow_row())
                 .refuses(&["no_such_workflow", "workflow_moved", "not_possible"]);
         all.push(change);
@@ -521,6 +521,7 @@ fn schemas() -> Value {
     named::<queues::Redrive>(&mut reads);
     named::<mend::Mend>(&mut reads);
     named::<workflows::Put>(&mut reads);
+    named::<workflows::Activation>(&mut reads);
     named::<workflows::Wish>(&mut reads);
     named::<shared::task::Priority>(&mut reads);
     let mut writes = settings().for_serialize().into_generator();

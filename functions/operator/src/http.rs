@@ -4,7 +4,7 @@ use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
 use crate::mend::{self, Mend};
 use crate::queues::{Leases, Queues};
-use crate::workflows::VERBS;
+use crate::workflows::{Activation, VERBS};
 use crate::{Operator, console, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use shared::decision::Act;
 use shared::operator::Outcome;
 use shared::order::Id;
+use shared::registry::Change;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stepwarden_aws::BoxFuture;
 use stepwarden_aws::traces::{self, Span};
@@ -103,7 +104,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         _ => auth::check(event, &operator.scopes.operator)?,
     }
-    if !matches!((method, parts.as_slice()), ("GET", ["orders"] | ["workflows", _])) {
+    if !matches!(parts.as_slice(), ["orders"] | ["workflows", _]) {
         query::read(event, &[])?;
     }
     match (method, parts.as_slice()) {
@@ -148,8 +149,12 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             Ok(json_answer(200, &operator.put_workflow(&put, claim(event, "sub")).await?, &[]))
         }
         ("POST", ["workflows", name, verb @ ("activate" | "retire" | "rollback")]) => {
-            let wish = parse(event)?;
-            Ok(json_answer(200, &operator.change_workflow(name, verb, &wish, claim(event, "sub")).await?, &[]))
+            let (change, wish) = match *verb {
+                "activate" => parse::<Activation>(event)?.parts()?,
+                "retire" => (Change::Retire, parse(event)?),
+                _ => (Change::Rollback, parse(event)?),
+            };
+            Ok(json_answer(200, &operator.change_workflow(name, change, &wish, claim(event, "sub")).await?, &[]))
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders" | "workflows"]) => Err(problem::wrong_method("GET, POST")),

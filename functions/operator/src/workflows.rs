@@ -3,8 +3,9 @@
 use crate::Operator;
 use crate::act::{self, MAX_BY, MAX_REASON, unavailable};
 use edge::problem::{self, Problem};
+use edge::whole_number;
 use edge::workflows::{INPUT_CHECKS, Workflows};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::history::shorten;
@@ -23,6 +24,8 @@ pub const PAGE: u64 = 20;
 /// Longest hash and longest name of a file.
 const MAX_HASH: usize = 64;
 const MAX_FILE: usize = 200;
+/// Largest whole number that every parser of JSON keeps exactly.
+const MAX_VERSION: u64 = (1 << 53) - 1;
 /// What may be done to a name, as in the routes.
 pub const VERBS: [&str; 3] = ["activate", "retire", "rollback"];
 
@@ -201,10 +204,17 @@ pub struct Done {
     pub warnings: Vec<String>,
 }
 
+/// serde's default, which lets the refusal say what to send, makes it optional in the schema.
+fn needs_version(schema: &mut Schema) {
+    if let Some(Value::Array(required)) = schema.ensure_object().get_mut("required") {
+        required.push("if_version".into());
+    }
+}
+
 /// A change of what a name stands for.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "WorkflowAct")]
+#[schemars(rename = "WorkflowAct", transform = needs_version)]
 pub struct Wish {
     /// Operator's name; ignored if the token names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
@@ -212,13 +222,43 @@ pub struct Wish {
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// For `activate`: hash of the definition.
-    #[serde(default)]
-    #[schemars(length(max = MAX_HASH))]
+    /// `version` of the workflow as it was read, 0 for a new name: if somebody has changed it since, nothing is done.
+    #[schemars(with = "u64", range(max = MAX_VERSION))]
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    pub if_version: Option<u64>,
+}
+
+/// A definition to activate.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "WorkflowActivation", transform = needs_version)]
+pub struct Activation {
+    /// Operator's name; ignored if the token names one.
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
+    pub by: Option<String>,
+    /// Why.
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
+    pub reason: Option<String>,
+    /// Hash of the definition.
+    #[schemars(required, length(max = MAX_HASH))]
     pub hash: Option<String>,
     /// `version` of the workflow as it was read, 0 for a new name: if somebody has changed it since, nothing is done.
-    #[schemars(required, range(max = 9_007_199_254_740_991_u64))]
+    #[schemars(with = "u64", range(max = MAX_VERSION))]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub if_version: Option<u64>,
+}
+
+impl Activation {
+    /// What it asks for.
+    ///
+    /// # Errors
+    /// It names no definition.
+    pub fn parts(self) -> Result<(Change, Wish), Problem> {
+        let Self { by, reason, hash, if_version } = self;
+        let none =
+            || problem::invalid_field("hash", "is required; GET /workflows/{name} lists the hashes that were active");
+        Ok((Change::Activate(Hash(hash.ok_or_else(none)?)), Wish { by, reason, if_version }))
+    }
 }
 
 /// What one read found.
@@ -332,40 +372,27 @@ impl Operator {
         Ok(Done { version: seen.version(&name), active, differences, warnings, name, hash })
     }
 
-    /// Changes what `name` stands for, by the verb of the route.
+    /// Changes what `name` stands for.
     ///
     /// # Errors
     /// There is no such workflow or definition, it cannot run here, nothing to go back to, someone else was faster, or the store's.
     pub async fn change_workflow(
         &self,
         name: &str,
-        verb: &str,
+        change: Change,
         wish: &Wish,
         subject: Option<&str>,
     ) -> Result<Row, Problem> {
         let (by, reason) = act::who_and_why(subject, wish.by.as_deref(), wish.reason.as_deref())?;
-        let change = match (verb, &wish.hash) {
-            ("activate", Some(hash)) => Change::Activate(Hash(hash.clone())),
-            ("activate", None) => {
-                let detail = "is required; GET /workflows/{name} lists the hashes that were active";
-                return Err(problem::invalid_field("hash", detail));
-            }
-            (_, Some(_)) => {
-                return Err(problem::invalid_field("hash", format!("`{verb}` does not take `hash`; leave it out")));
-            }
-            ("retire", None) => Change::Retire,
-            (_, None) => Change::Rollback,
-        };
-        let Some(if_version) = wish.if_version else {
+        let Some(if_version) = wish.if_version.filter(|version| *version <= MAX_VERSION) else {
             let detail = "is required: `version` as GET /workflows/{name} shows it, 0 for a new name";
             return Err(problem::invalid_field("if_version", detail));
         };
         let (store, mut seen) = (&self.engine.store, self.seen().await?);
         let stored = seen.stored.get(name);
-        let last = store.last_change(name, stored).await.map_err(|e| unavailable(&e))?;
         let deployed = seen.deployed(name);
         let by = (by, self.engine.now());
-        let next = match registry::change(&seen.pointers, name, deployed.as_ref(), &change, by, last) {
+        let mut next = match registry::change(&seen.pointers, name, deployed.as_ref(), &change, by) {
             Ok(next) => next,
             // Repeated, perhaps because the first answer was lost.
             Err(Refused::Same) => return seen.known(name),
@@ -377,17 +404,21 @@ impl Operator {
         if if_version != seen.version(name) {
             return Err(moved(name, seen.pointers.get(name)));
         }
-        // A rollback needs it later, and perhaps no order has used it yet.
-        if let Some(own) = seen.deployed.get(name) {
-            store.put_workflow(own).await.map_err(|e| unavailable(&e))?;
-        }
         if !next.retired {
-            let kept = self.kept(name, &next.hash).await?;
-            self.fits(&kept.workflow).map_err(|why| {
+            let it = self.kept_or_deployed(name, &next.hash).await?;
+            self.fits(&it.workflow).map_err(|why| {
                 problem::not_possible(None, format!("definition {} cannot run here: {why}", next.hash))
             })?;
         }
-        tracing::info!(workflow = name, operator = %next.by, hash = %next.hash, "{verb} of a workflow: {reason}");
+        if let Some(own) = seen.deployed.get(name) {
+            // A rollback needs it later, and perhaps no order has used it yet.
+            store.put_workflow(own).await.map_err(|e| unavailable(&e))?;
+            if !next.retired && deployed.as_ref() == Some(&next.hash) {
+                self.kept(name, &next.hash).await?;
+            }
+        }
+        next.version = store.last_change(name, stored).await.map_err(|e| unavailable(&e))? + 1;
+        tracing::info!(workflow = name, operator = %next.by, hash = %next.hash, retired = next.retired, "changing a workflow: {reason}");
         if !store.set_pointer(name, &next, stored, &reason).await.map_err(|e| unavailable(&e))? {
             return Err(moved(name, self.seen().await?.pointers.get(name)));
         }

@@ -26,6 +26,8 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
     let mut response = Response::default();
     let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
     let records = batch::records(event);
+    // Read once for all. If it fails, each asks again.
+    let _ = submit.engine.pointers().await;
     let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
     for (record, answer) in records.into_iter().zip(answers) {
         match answer {

@@ -94,13 +94,12 @@ impl DynamoStore {
         Ok(stored.collect())
     }
 
-    /// The number of the last change of `name`. If its pointer cannot be read, the number before a free one.
+    /// The number of the last change of `name`. If its pointer cannot be read, or is gone, the number before a free one.
     ///
     /// # Errors
     /// The table's.
     pub async fn last_change(&self, name: &str, stored: Option<&Stored>) -> Result<u64, Error> {
-        let Some(stored) = stored else { return Ok(0) };
-        if let Some(pointer) = &stored.pointer {
+        if let Some(pointer) = stored.and_then(|stored| stored.pointer.as_ref()) {
             return Ok(pointer.version);
         }
         let mut free = 1;
