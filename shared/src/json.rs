@@ -19,7 +19,7 @@ pub const MAX_DEPTH: usize = 50;
 const MAX_OWN_DEPTH: usize = 200;
 /// Prefix of the keys that serde_json reserves for its features `raw_value` and `arbitrary_precision`, which any crate
 /// in the build can switch on.
-const RESERVED: &str = "$serde_json::private::";
+pub(crate) const RESERVED: &str = "$serde_json::private::";
 
 /// Why a text is refused. `Display` is a sentence for its sender, without the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,93 @@
+//! The one kind of number: whole within 64 bits, or else a double.
+
+use serde_json::Value;
+use std::cmp::Ordering;
+
+/// A number, so that 5 and 5.0 are the same one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    /// Within 64 bits, with or without a sign.
+    Whole(i128),
+    /// Not whole, or a double beyond 64 bits.
+    Double(f64),
+}
+use Number::{Double, Whole};
+
+/// The operators that make a number of two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sum {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Rest,
+}
+
+const BEYOND: &str = "the number is beyond 64 bits";
+/// -2^63 and 2^64.
+const BOUNDS: (f64, f64) = (-9_223_372_036_854_775_808.0, 18_446_744_073_709_551_616.0);
+
+impl Number {
+    pub(super) fn of(number: &serde_json::Number) -> Self {
+        let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+        whole.map_or_else(|| Self::from(number.as_f64().unwrap_or(f64::MAX)), Whole)
+    }
+
+    /// As JSON, a whole one without a point.
+    pub(super) fn value(self) -> Result<Value, String> {
+        let value = match self {
+            Whole(n) => i64::try_from(n).map(Value::from).or_else(|_| u64::try_from(n).map(Value::from)).ok(),
+            Double(n) if (BOUNDS.0..BOUNDS.1).contains(&n) => serde_json::Number::from_f64(n).map(Value::Number),
+            Double(_) => None,
+        };
+        value.ok_or_else(|| BEYOND.into())
+    }
+
+    pub(super) fn double(self) -> f64 {
+        match self {
+            // Beyond 2^53 the nearest double.
+            Whole(n) => n as f64,
+            Double(n) => n,
+        }
+    }
+
+    pub(super) fn compare(self, other: Self) -> Ordering {
+        match (self, other) {
+            (Whole(a), Whole(b)) => a.cmp(&b),
+            // A double here is not whole or beyond all whole ones, so no rounding carries a whole number across it.
+            _ => self.double().total_cmp(&other.double()),
+        }
+    }
+
+    pub(super) fn with(self, sum: Sum, other: Self) -> Result<Self, String> {
+        if matches!(sum, Sum::Divide | Sum::Rest) && other.double() == 0.0 {
+            return Err("it divides by zero".into());
+        }
+        if let (Whole(a), Whole(b)) = (self, other) {
+            let whole = match sum {
+                Sum::Add => Some(a + b),
+                Sum::Subtract => Some(a - b),
+                Sum::Multiply => Some(a.checked_mul(b).ok_or(BEYOND)?),
+                Sum::Divide => (a % b == 0).then(|| a / b),
+                Sum::Rest => Some(a % b),
+            };
+            if let Some(n) = whole {
+                return if Whole(n).value().is_ok() { Ok(Whole(n)) } else { Err(BEYOND.into()) };
+            }
+        }
+        let (a, b) = (self.double(), other.double());
+        Ok(Self::from(match sum {
+            Sum::Add => a + b,
+            Sum::Subtract => a - b,
+            Sum::Multiply => a * b,
+            Sum::Divide => a / b,
+            Sum::Rest => a % b,
+        }))
+    }
+}
+
+impl From<f64> for Number {
+    fn from(n: f64) -> Self {
+        if n.fract() == 0.0 && (BOUNDS.0..BOUNDS.1).contains(&n) { Whole(n as i128) } else { Double(n) }
+    }
+}
