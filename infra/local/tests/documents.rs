@@ -81,10 +81,20 @@ fn every_verb_and_option_that_a_page_names_is_known() {
             if verb == "help" || !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
                 continue;
             }
-            let help = helps.entry(verb.to_owned()).or_insert_with(|| {
-                let output = run(dir.path(), &[verb, "--help"]);
-                output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-            });
+            let mut help_of = |verbs: &[&str]| {
+                let read = || {
+                    let output = run(dir.path(), &[verbs, &["--help"]].concat());
+                    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+                };
+                helps.entry(verbs.join(" ")).or_insert_with(read).clone()
+            };
+            let mut help = help_of(&[verb]);
+            // A verb with verbs of its own, such as `workflows put`.
+            if help.as_ref().is_some_and(|help| help.contains("Commands:"))
+                && let Some(second) = words.get(1).filter(|word| word.bytes().all(|b| b.is_ascii_lowercase()))
+            {
+                help = help_of(&[verb, second]);
+            }
             let Some(help) = help else {
                 wrong.push(format!("{page}: `{command}`: there is no verb `{verb}`"));
                 continue;
