@@ -305,7 +305,7 @@ async fn the_same_submission_under_the_same_key_is_one_order() {
     api.world.settle(&api.world.submit.engine).await;
     let id = shared::order::Id(answers[0].body["order_id"].as_str().unwrap().into());
     let task = api.world.task(&id).await;
-    assert!(task.steps.iter().all(|step| step.attempt == 1 && step.is_done()), "{task:#?}");
+    assert!(task.steps.iter().all(|step| step.attempt == 1 && step.is_settled()), "{task:#?}");
 }
 
 // B1, I7 of the protocol: a key never stands for two orders.

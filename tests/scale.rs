@@ -149,6 +149,7 @@ impl Synthetic {
         let new = Task::new(contract::submission(Id("ord_0".into())), &workflow, submitted);
         let turn = Turn {
             workflow: &workflow,
+            input: &serde_json::Value::Null,
             now: submitted,
             instance: "s",
             skew: SignedDuration::from_secs(1),

@@ -8,15 +8,16 @@
 use crate::support::{EXTERNAL, Whole, until};
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Map, Value, json};
+use shared::expression::{Mapping, Template};
 use shared::message::{
     AlertEvent, Cancel, HistoryEntry, Notice, NoticeKind, Outcome, Reply, Request, Strained, ToScheduler,
 };
 use shared::order::Id;
 use shared::retry::Calls;
-use shared::step::Direction;
+use shared::step::{Direction, FailureKind};
 use shared::task::{Priority, ProcessState};
 use shared::time::{SignedDuration, Timestamp};
-use shared::workflow::http::{Http, Status};
+use shared::workflow::http::{Body, Http, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use stepwarden_aws::messenger::{AGENT_ALERT, MESSAGE_ALERT, ORDER_ALERT};
@@ -97,20 +98,25 @@ fn id() -> Id {
 
 fn request(direction: Direction) -> Request {
     let is_undo = direction == Direction::Undo;
+    let http = Http {
+        url: Template::literal("https://crm.example/{order_id}"),
+        method: "PUT".into(),
+        query: BTreeMap::from([("of".into(), Template::literal("all"))]),
+        headers: BTreeMap::from([("authorization".into(), Template::literal("{secret:crm}"))]),
+        body: Some(Body::Form),
+        output: Some("/id".into()),
+        keep: Some(Mapping::from_json(&json!({"id": "${answer.id}"})).unwrap()),
+        done: vec![Status::Code(409)],
+        transient: vec![Status::Class(5)],
+        permanent: vec![Status::Class(4)],
+    };
     Request {
         task_id: id(),
         step: "charge".into(),
         agent: "http".into(),
         pool: Some("payment-b".into()),
-        http: Some(Http {
-            url: "https://crm.example/{order_id}".into(),
-            method: "PUT".into(),
-            headers: BTreeMap::from([("authorization".into(), "{secret:crm}".into())]),
-            output: Some("/id".into()),
-            done: vec![Status::Code(409)],
-            transient: vec![Status::Class(5)],
-            permanent: vec![Status::Class(4)],
-        }),
+        http: Some(http.clone()),
+        call: Some(http),
         direction,
         attempt: 2,
         idempotency_key: "ord_1:charge:do".into(),
@@ -127,7 +133,14 @@ fn request(direction: Direction) -> Request {
 }
 
 fn reply(outcome: Outcome) -> ToScheduler {
-    ToScheduler::Reply(Reply { queued_ms: Some(5), ..Reply::to(&request(Direction::Do), outcome) })
+    ToScheduler::Reply(Reply {
+        queued_ms: Some(5),
+        status: Some(409),
+        answer: Some(json!({"code": "duplicate"})),
+        kind: Some(FailureKind::Mistake),
+        unsure: true,
+        ..Reply::to(&request(Direction::Do), outcome)
+    })
 }
 
 fn value<T: serde::Serialize>(message: &T) -> Value {
@@ -139,6 +152,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
     let small = Request {
         pool: None,
         http: None,
+        call: None,
         traceparent: None,
         outputs: BTreeMap::new(),
         priority: Priority::Low,
@@ -337,7 +351,7 @@ fn schemas_refuse_what_readers_refuse() {
                 let is_any = match (name, field.as_str()) {
                     ("submission" | "submission-message", "input") => false,
                     // An order is not refused for a malformed trace context.
-                    (_, "input" | "output") | ("submission-message", "traceparent") => true,
+                    (_, "input" | "output" | "answer") | ("submission-message", "traceparent") => true,
                     _ => false,
                 };
                 let is_good = problem(name, &other).is_none();

@@ -115,9 +115,9 @@ async fn independent_steps_run_side_by_side_and_dependent_ones_wait() {
         let running = |task: &Task, step: usize| task.steps[step].claim().is_some();
         assert!(running(&versions[1], RESERVE) && running(&versions[1], CHECK), "claimed in one write: {:?}", task.log);
         for version in &versions {
-            let is_open = version.steps[RESERVE].is_done() && version.steps[CHECK].is_done();
+            let is_open = version.steps[RESERVE].is_settled() && version.steps[CHECK].is_settled();
             assert!(is_open || version.steps[CHARGE].attempt == 0, "charged too early: {:?}", version.log);
-            assert!(version.steps[CHARGE].is_done() || version.steps[SHIP].attempt == 0, "{:?}", version.log);
+            assert!(version.steps[CHARGE].is_settled() || version.steps[SHIP].attempt == 0, "{:?}", version.log);
         }
     }
 }
@@ -149,7 +149,7 @@ async fn retry_after_of_a_throttling_service_is_honoured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_service_is_waited_for() {
     let (_, tasks) = healed(ServiceFaults { slow: 1.0, slow_ms: 100, ..none() }, &[Fault::Slow]).await;
-    assert!(tasks.iter().all(|task| task.steps[CHARGE].is_done()));
+    assert!(tasks.iter().all(|task| task.steps[CHARGE].is_settled()));
 }
 
 // A4, B4, D3, D4: only the supervisor notices silence; it counts one failure and makes the step Pending again.
@@ -239,7 +239,7 @@ async fn a_permanent_error_stops_the_order_and_alerts_where_that_is_the_policy()
     whole.fault(Service::Payment, ServiceFaults { permanent: 1.0, ..none() });
     let ids = whole.submit_many("trip", 2).await;
     let tasks = whole.all_end(&ids, ProcessState::Error).await;
-    assert!(tasks.iter().all(|t| t.alert.is_none() && t.steps[RESERVE].is_done() && t.steps[SHIP].attempt == 0));
+    assert!(tasks.iter().all(|t| t.alert.is_none() && t.steps[RESERVE].is_settled() && t.steps[SHIP].attempt == 0));
     // The alert is sent at least once: a sweep between the scheduler's save and its send sends it too.
     let events = whole.events();
     for id in &ids {
@@ -401,7 +401,7 @@ async fn a_cancelled_order_is_undone() {
     whole.system.pause_agent("shipping", true);
     let ids = whole.submit_many("trip", 2).await;
     for id in &ids {
-        whole.task_once(id, "charged", |t| t.steps[CHARGE].is_done()).await;
+        whole.task_once(id, "charged", |t| t.steps[CHARGE].is_settled()).await;
         let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "changed her mind"}).to_string();
         let send = whole.clients.sqs.send_message().queue_url(whole.config().queue_url("scheduler"));
         send.message_body(cancel).send().await.unwrap();

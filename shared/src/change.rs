@@ -4,14 +4,20 @@
 //! the transition; the code here defines what each one does to the record and what must be sent after it.
 
 use crate::decision::{Decision, Turn};
+use crate::expression::Mistake;
 use crate::history::{self, Entry, Kind};
-use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
+use crate::json;
+use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, MAX_OUTPUT, Notice, NoticeKind, Request, Wake};
+use crate::names::{self, names};
 use crate::pools;
 use crate::retry::{Late, Rung, Then};
-use crate::step::{Direction, State};
-use crate::task::{Alert, Phase, Priority, Task, grace, moved};
+use crate::step::{Direction, Failure, FailureKind, State, Step};
+use crate::task::{Alert, Phase, Priority, Task, Way, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::Workflow;
+use crate::workflow::http::Http;
+use serde_json::Value;
+use std::borrow::Cow;
 
 /// Why an attempt did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +92,11 @@ impl<'a> Change<'a> {
     pub(crate) fn advance(&mut self) {
         match self.task.phase {
             Phase::Forward => {
-                self.claim_ready(Direction::Do);
-                self.finish();
+                self.take_turns(Direction::Do);
+                // An expression may have turned it to undo, which is then not decided yet.
+                if self.task.phase == Phase::Forward {
+                    self.finish();
+                }
             }
             Phase::Undoing => {
                 // Once another instance has begun the undo, a clock that lags here must not hold it up: the reply to
@@ -99,9 +108,9 @@ impl<'a> Change<'a> {
                     return;
                 }
                 self.decide_undo();
-                self.claim_ready(Direction::Undo);
+                self.take_turns(Direction::Undo);
                 // If nothing was ever done, the undo ends before it begins.
-                if !self.task.steps.iter().any(crate::step::Step::owes_undo) {
+                if !self.task.steps.iter().any(Step::owes_undo) {
                     self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
                 }
             }
@@ -113,40 +122,127 @@ impl<'a> Change<'a> {
     pub(crate) fn finish(&mut self) {
         let steps = &self.task.steps;
         match self.task.phase {
-            Phase::Forward if steps.iter().all(crate::step::Step::is_done) => {
+            Phase::Forward if steps.iter().all(Step::is_settled) => {
                 self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
             }
-            Phase::Undoing if !steps.iter().any(crate::step::Step::owes_undo) => {
+            Phase::Undoing if !steps.iter().any(Step::owes_undo) => {
                 self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
             }
             Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
         }
     }
 
-    /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays.
+    /// Ends the task if nothing is left to do. No queue redelivers what a supervisor does, so the notice is owed.
+    pub(crate) fn finish_forward(&mut self) {
+        if self.task.phase == Phase::Forward {
+            self.finish();
+            self.owe_final_notice();
+        }
+    }
+
+    /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays. A step that
+    /// was refused did nothing: an undo that needs something of that step is left out.
     fn decide_undo(&mut self) {
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
             if step.is_undo_begun() || !step.may_have_run() {
                 continue;
             }
-            step.state = if spec.undo.is_some() { State::UndoPending { not_before: None } } else { State::Undone };
+            let has_undo = spec.undo.is_some() && !spec.leaves_nothing(step);
+            step.state = if has_undo { State::UndoPending { not_before: None } } else { State::Undone };
+            // A person set that input for the step itself.
+            if spec.undo.as_ref().is_some_and(|undo| undo.with.is_some()) {
+                step.input = None;
+            }
         }
     }
 
-    fn claim_ready(&mut self, direction: Direction) {
-        let now = self.turn.now;
-        let ready: Vec<usize> = self
-            .task
-            .waiting(self.turn.workflow)
-            .filter(|(i, from)| from.is_none_or(|t| t <= now) && !is_withheld(*i, direction, self.turn))
-            .map(|(i, _)| i)
-            .collect();
-        for index in ready {
-            self.claim(index, direction);
+    /// Lets every step go on whose turn has come, and then those that this lets go on. All are decided before one is
+    /// claimed: an order that fails on the way starts nothing new.
+    fn take_turns(&mut self, direction: Direction) {
+        let (now, phase) = (self.turn.now, self.task.phase);
+        let mut claims: Vec<(usize, Mapped)> = Vec::new();
+        // Each round settles or chooses the steps that it finds.
+        loop {
+            let waiting = self.task.waiting(self.turn.workflow);
+            let ready = waiting.filter(|(_, from)| from.is_none_or(|t| t <= now)).map(|(index, _)| index);
+            let is_new = |index: &usize| claims.iter().all(|(chosen, _)| chosen != index);
+            let ready: Vec<_> =
+                ready.filter(|index| is_new(index) && !is_withheld(&self.task, *index, direction, self.turn)).collect();
+            if ready.is_empty() {
+                break;
+            }
+            for index in ready {
+                if direction == Direction::Do && !self.is_to_be_claimed(index) {
+                    continue;
+                }
+                match call(&self.task, index, direction, self.turn) {
+                    Ok(call) => claims.push((index, call)),
+                    Err(mistake) => self.mistaken(index, direction, &mistake),
+                }
+            }
+            if self.task.phase != phase {
+                return;
+            }
+        }
+        for (index, call) in claims {
+            self.claim(index, direction, call);
         }
     }
 
-    fn claim(&mut self, index: usize, direction: Direction) {
+    /// The turn of step `index` has come: true if an agent is to do it. Otherwise it is passed over, computed or failed.
+    fn is_to_be_claimed(&mut self, index: usize) -> bool {
+        let spec = &self.turn.workflow.steps[index];
+        if let Way::PassOver(before) = self.task.way(index, self.turn.workflow) {
+            self.pass_over(index, format!("`{}` did not run", self.step_name(before)));
+            return false;
+        }
+        if spec.reads("now") && self.task.steps[index].turn.is_none() {
+            self.task.steps[index].turn = Some(self.turn.now);
+        }
+        let names = names(&self.task, index, self.turn);
+        let test = match &spec.when {
+            Some(when) if self.task.steps[index].attempt == 0 => when.test(&names).map(Some),
+            Some(_) | None => Ok(None),
+        };
+        let value = spec.value.as_ref().map(|value| value.evaluate(&names).and_then(|value| fits(value, "the value")));
+        let reason = spec.fail.as_ref().map(|reason| reason.text_of(&names));
+        drop(names);
+        match (test, value, reason) {
+            (Err(mistake), ..) => self.mistaken(index, Direction::Do, &mistake),
+            // The check of a `fail` step is made, and the order goes on.
+            (Ok(Some(test)), _, Some(_)) if !test.holds => self.computed(index, None, Some(test.why)),
+            (Ok(Some(test)), ..) if !test.holds => self.pass_over(index, test.why),
+            (Ok(_), Some(Ok(value)), _) => self.computed(index, Some(value), None),
+            (Ok(_), None, Some(Ok(reason))) => {
+                self.fail(index, Direction::Do, &reason, Failure::of(FailureKind::Refused));
+            }
+            (Ok(_), Some(Err(mistake)), _) | (Ok(_), None, Some(Err(mistake))) => {
+                self.mistaken(index, Direction::Do, &mistake);
+            }
+            (Ok(_), None, None) => return true,
+        }
+        false
+    }
+
+    fn pass_over(&mut self, index: usize, why: String) {
+        self.task.steps[index].state = State::PassedOver;
+        self.log(Kind::PassedOver, Some(index), Some(why));
+    }
+
+    /// A step that no agent does is done.
+    fn computed(&mut self, index: usize, output: Option<Value>, why: Option<String>) {
+        let step = &mut self.task.steps[index];
+        step.state = State::Processed;
+        step.output = output.filter(|value| !value.is_null());
+        self.log(Kind::Completed, Some(index), why);
+    }
+
+    /// An expression has no value for this order, so the step fails before anything is called.
+    fn mistaken(&mut self, index: usize, direction: Direction, mistake: &Mistake) {
+        self.fail(index, direction, &mistake.to_string(), Failure::of(FailureKind::Mistake));
+    }
+
+    fn claim(&mut self, index: usize, direction: Direction, call: Mapped) {
         let work = self.turn.workflow.steps[index].work(direction).expect("only a step with an undo is to be undone");
         let complete_by = plus(self.turn.now, work.timeout);
         let locked_by = self.turn.instance.to_owned();
@@ -167,13 +263,14 @@ impl<'a> Change<'a> {
                 self.log(Kind::UndoClaimed, Some(index), pool);
             }
         }
-        self.requests.extend(request(&self.task, index, self.turn.workflow));
+        self.requests.extend(request_of(&self.task, index, self.turn.workflow, call));
     }
 
-    pub(crate) fn complete(&mut self, index: usize, direction: Direction, output: serde_json::Value) {
+    pub(crate) fn complete(&mut self, index: usize, direction: Direction, output: Value) {
         let step = &mut self.task.steps[index];
         step.settled_at = self.task.version;
         step.error = None;
+        step.failure = None;
         match direction {
             Direction::Do => {
                 step.state = State::Processed;
@@ -188,20 +285,47 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The agent reports that it can never succeed.
-    pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str) {
+    /// What an agent returned, as the step keeps it.
+    ///
+    /// # Errors
+    /// Its `output` has no value for this answer.
+    pub(crate) fn kept(&self, index: usize, answer: Value) -> Result<Value, Mistake> {
+        match &self.turn.workflow.steps[index].output {
+            None => Ok(answer),
+            Some(output) => {
+                let names = names(&self.task, index, self.turn).with("answer", Cow::Owned(answer));
+                output.evaluate(&names).and_then(|value| fits(value, "the output"))
+            }
+        }
+    }
+
+    /// It can never succeed: the agent says so, or an expression has no value.
+    pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str, failure: Failure) {
         let version = self.task.version;
         let step = &mut self.task.steps[index];
         step.settled_at = version;
         step.error = Some(history::shorten(error, history::MAX_TEXT));
         match direction {
-            Direction::Do => {
-                step.state = State::Failed;
-                self.log(Kind::Failed, Some(index), Some(error.to_owned()));
-                if self.task.phase == Phase::Forward {
-                    self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
+            Direction::Do => match self.is_caught(index, failure, error) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.task.steps[index].state = State::Failed;
+                    self.log(Kind::Failed, Some(index), Some(error.to_owned()));
+                    if self.task.phase == Phase::Forward {
+                        self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
+                    }
                 }
-            }
+                // It failed as it failed; only what to do about it is not known.
+                Err(mistake) => {
+                    let error = format!("{error}; {mistake}");
+                    self.task.steps[index].state = State::Failed;
+                    self.task.steps[index].error = Some(history::shorten(&error, history::MAX_TEXT));
+                    self.log(Kind::Failed, Some(index), Some(error.clone()));
+                    if self.task.phase == Phase::Forward {
+                        self.give_up(index, self.turn.workflow.steps[index].on_failure, &error);
+                    }
+                }
+            },
             Direction::Undo => {
                 step.state = State::UndoFailed;
                 self.log(Kind::UndoFailed, Some(index), Some(error.to_owned()));
@@ -209,6 +333,28 @@ impl<'a> Change<'a> {
                 self.stop(Phase::UndoError, Some(index), &reason);
             }
         }
+    }
+
+    /// Whether the order goes on although step `index` failed so, as its `catch` decides.
+    fn is_caught(&mut self, index: usize, failure: Failure, error: &str) -> Result<bool, Mistake> {
+        let spec = &self.turn.workflow.steps[index];
+        let is_asked = spec.catch.is_some() || spec.undo_is_mapped();
+        self.task.steps[index].failure = is_asked.then(|| failure.clone());
+        let Some(catch) = spec.catch.as_ref().filter(|_| failure.kind != FailureKind::Mistake) else {
+            return Ok(false);
+        };
+        // Once the order is being undone, it does not go on.
+        if self.task.phase == Phase::Undoing {
+            return Ok(false);
+        }
+        let names = names(&self.task, index, self.turn).with("error", Cow::Owned(names::error(&failure, error)));
+        let test = catch.test(&names)?;
+        if test.holds {
+            self.task.steps[index].state = State::Caught;
+            self.log(Kind::Caught, Some(index), Some(error.to_owned()));
+            self.wake = true;
+        }
+        Ok(test.holds)
     }
 
     /// Gives the late attempt that holds step `index` more time. A Wake that names the previous version makes a
@@ -227,7 +373,7 @@ impl<'a> Change<'a> {
     }
 
     /// An attempt ended without success: the step goes back on the retry ladder, or its attempts are spent.
-    pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str) {
+    pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str, failure: Failure) {
         let now = self.turn.now;
         let version = self.task.version;
         let kind = match miss {
@@ -235,9 +381,13 @@ impl<'a> Change<'a> {
             Miss::Unavailable(_) => Kind::Unavailable,
             Miss::Deferred(_) => Kind::Deferred,
         };
-        let work = self.turn.workflow.steps[index].work(direction).expect("only what can be claimed is missed");
+        // Only what can be claimed is missed, but a record that was mended by hand may say anything.
+        let Some(work) = self.turn.workflow.steps[index].work(direction) else { return };
         let phase = self.task.phase;
+        let may_have_acted = direction == Direction::Do && !matches!(miss, Miss::Deferred(_));
+        let is_asked = self.turn.workflow.steps[index].undo_is_mapped();
         let step = &mut self.task.steps[index];
+        step.unsure |= may_have_acted && is_asked;
         step.error = Some(history::shorten(error, history::MAX_TEXT));
         if miss != Miss::Expired {
             step.settled_at = version;
@@ -280,7 +430,12 @@ impl<'a> Change<'a> {
                 step.state = State::Failed;
                 self.log(kind, Some(index), Some(error.to_owned()));
                 let attempts = self.task.steps[index].failures;
-                self.give_up(index, then, &format!("{error} ({attempts} failed attempts)"));
+                let whole = format!("{error} ({attempts} failed attempts)");
+                match self.is_caught(index, failure, error) {
+                    Ok(true) => {}
+                    Ok(false) => self.give_up(index, then, &whole),
+                    Err(mistake) => self.give_up(index, then, &format!("{whole}; {mistake}")),
+                }
             }
             (Direction::Undo, Rung::Retry(_)) => {
                 step.state = State::UndoPending { not_before };
@@ -406,12 +561,17 @@ impl<'a> Change<'a> {
     pub(crate) fn resubmit(&mut self, by: &str, reason: &str) {
         for step in &mut self.task.steps {
             match step.state {
-                State::Failed => step.state = State::Pending { not_before: None },
+                State::Failed => {
+                    step.state = State::Pending { not_before: None };
+                    step.failure = None;
+                }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
                 State::Pending { .. }
                 | State::Processing { .. }
                 | State::Processed
                 | State::Skipped
+                | State::PassedOver
+                | State::Caught
                 | State::UndoPending { .. }
                 | State::UndoProcessing { .. }
                 | State::Undone => {}
@@ -439,7 +599,7 @@ impl<'a> Change<'a> {
 
     /// After an operator settled a step: restarts a stopped task once no failed step is left.
     pub(crate) fn go_on_if_nothing_failed(&mut self) {
-        let failed = |s: &crate::step::Step| matches!(s.state, State::Failed | State::UndoFailed);
+        let failed = |s: &Step| matches!(s.state, State::Failed | State::UndoFailed);
         match self.task.phase {
             Phase::Error | Phase::UndoError if !self.task.steps.iter().any(failed) => self.go_on(),
             Phase::Error | Phase::UndoError => {}
@@ -464,6 +624,8 @@ impl<'a> Change<'a> {
             }
             // Allow for skew as after any expiry: only then is the agent sure to be silent.
             let not_before = Some(plus(by, self.turn.skew)).filter(|&t| t > self.turn.now);
+            self.task.steps[index].unsure |=
+                direction == Direction::Do && self.turn.workflow.steps[index].undo_is_mapped();
             self.task.steps[index].state = match direction {
                 Direction::Do => State::Pending { not_before },
                 Direction::Undo => State::UndoPending { not_before },
@@ -524,8 +686,46 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The request for step `index` as claimed now, without the order's input, which the engine adds. `None`: no claim.
-pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<Effect> {
+/// The call and the input of a step's next request, as its workflow file maps them: `None` where it does not.
+type Mapped = (Option<Http>, Option<Value>);
+
+/// What the request of step `index` in this direction contains, the same for every attempt.
+fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
+    let step = &task.steps[index];
+    let Some(work) = turn.workflow.steps[index].work(direction) else { return Ok((None, None)) };
+    // Most workflows map nothing.
+    if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
+        return Ok((work.http.cloned(), step.input.clone()));
+    }
+    let mut names = names(task, index, turn);
+    if direction == Direction::Undo
+        && let Some(output) = &step.output
+    {
+        names = names.with("output", Cow::Borrowed(output));
+    }
+    let http = work.http.map(|http| http.resolved(&names)).transpose()?;
+    let input = match (&step.input, work.with) {
+        // An input that an operator set replaces what the file maps.
+        (Some(input), _) => Some(input.clone()),
+        (None, Some(with)) => match with.evaluate(&names)? {
+            Value::Null => return Err(Mistake("`with` is null, so there is nothing to send".into())),
+            value => Some(value),
+        },
+        (None, None) => None,
+    };
+    Ok((http, input))
+}
+
+/// The request for step `index` as claimed now. The engine adds the order's input where the file maps none. `None`: no
+/// claim.
+pub(crate) fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Effect> {
+    let (direction, _) = task.steps[index].claim()?;
+    // It had a value when it was claimed, and nothing that it reads changes.
+    let call = call(task, index, direction, turn).ok()?;
+    request_of(task, index, turn.workflow, call)
+}
+
+fn request_of(task: &Task, index: usize, workflow: &Workflow, (http, input): Mapped) -> Option<Effect> {
     let (direction, complete_by) = task.steps[index].claim()?;
     let spec = &workflow.steps[index];
     let step = &task.steps[index];
@@ -535,24 +735,19 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         Direction::Do => (key("do"), None, None),
         Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
     };
-    let mut outputs = std::collections::BTreeMap::new();
-    let mut seen = vec![false; task.steps.len()];
-    let mut before = spec.after.clone();
-    while let Some(i) = before.pop() {
-        if std::mem::replace(&mut seen[i], true) {
-            continue;
-        }
-        if let Some(output) = &task.steps[i].output {
-            outputs.insert(workflow.steps[i].name.clone(), output.clone());
-        }
-        before.extend(&workflow.steps[i].after);
-    }
+    let before = workflow.before(index).into_iter();
+    let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), task.steps[i].output.clone()?)));
+    let (http, call) = match http {
+        Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http)),
+        http => (http, None),
+    };
     Some(Effect::Request(Box::new(Request {
         task_id: task.id.clone(),
         step: spec.name.clone(),
         agent: work.agent.to_owned(),
         pool: step.pool.clone(),
-        http: work.http.cloned(),
+        http,
+        call,
         direction,
         attempt: step.attempt,
         idempotency_key,
@@ -560,17 +755,35 @@ pub(crate) fn request(task: &Task, index: usize, workflow: &Workflow) -> Option<
         calls: work.calls,
         tenant: task.tenant.clone(),
         priority: urgency(task.priority, direction),
-        input: step.input.clone().unwrap_or_default(),
-        outputs,
+        input: input.unwrap_or_default(),
+        outputs: outputs.collect(),
         output,
         undoes,
         traceparent: task.traceparent.clone(),
     })))
 }
 
-/// Whether the agent of step `index` in this direction is paused.
-fn is_withheld(index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
-    turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent))
+/// The value, if a record can keep it.
+fn fits(value: Value, what: &str) -> Result<Value, Mistake> {
+    check_output(&value, what).map(|()| value).map_err(Mistake)
+}
+
+/// Whether a step can keep `output`, `what` in words.
+pub(crate) fn check_output(output: &Value, what: &str) -> Result<(), String> {
+    let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
+    if json::is_deep(output) {
+        return Err(format!("{what} {}", json::Fault::Deep));
+    }
+    if bytes <= MAX_OUTPUT {
+        return Ok(());
+    }
+    Err(format!("{what} has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
+}
+
+/// Whether step `index` waits because its agent in this direction is paused. A step that is passed over needs no agent.
+fn is_withheld(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
+    let is_paused = turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent));
+    is_paused && (direction == Direction::Undo || task.way(index, turn.workflow) == Way::Go)
 }
 
 /// An undo never has low priority: in a class that others overtake, its attempts would expire until it failed.
@@ -587,7 +800,7 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
         return task.next_claim(turn.workflow, turn.now, turn.skew);
     }
     let direction = if task.phase == Phase::Undoing { Direction::Undo } else { Direction::Do };
-    let open = task.waiting(turn.workflow).filter(|(i, _)| !is_withheld(*i, direction, turn));
+    let open = task.waiting(turn.workflow).filter(|(i, _)| !is_withheld(task, *i, direction, turn));
     open.map(|(_, from)| from.unwrap_or(turn.now)).min()
 }
 
@@ -715,6 +928,8 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::Deferred => "step_deferred",
         Kind::Expired => "step_expired",
         Kind::Extended => "step_extended",
+        Kind::PassedOver => "step_passed_over",
+        Kind::Caught => "failure_caught",
         Kind::UndoClaimed => "undo_started",
         Kind::Undone => "step_undone",
         Kind::UndoFailed => "undo_failed",

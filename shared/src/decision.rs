@@ -14,6 +14,8 @@ use serde_json::Value;
 pub struct Turn<'a> {
     /// The definition that the task is pinned to.
     pub workflow: &'a Workflow,
+    /// The order's input, if [`Workflow::reads_input`]; else null.
+    pub input: &'a Value,
     /// Now (UTC, milliseconds).
     pub now: Timestamp,
     /// The deciding instance; becomes LockedBy of what it claims.

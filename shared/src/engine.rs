@@ -141,7 +141,7 @@ pub struct Engine<S, M> {
     core: Core,
     saves: AtomicU64,
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
-    inputs: Mutex<LruCache<Id, Value>>,
+    inputs: Mutex<LruCache<Id, Arc<Value>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
@@ -195,6 +195,15 @@ enum Known {
     Remembered(Arc<Task>),
     /// As the store has it, or the error of the read.
     Read(Result<Option<Arc<Task>>, Error>),
+}
+
+impl Known {
+    fn task(&self) -> Option<&Task> {
+        match self {
+            Self::Remembered(task) => Some(task),
+            Self::Read(read) => read.as_ref().ok()?.as_deref(),
+        }
+    }
 }
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
@@ -258,7 +267,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let created = self.store.create(order, &task).await?;
         if created == Created::New {
             self.saved(&Arc::new(task), None);
-            self.remember_input(&order.id, &order.input);
+            self.remember_input(&order.id, &Arc::new(order.input.clone()));
         }
         Ok(created)
     }
@@ -284,7 +293,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
-        let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &agents));
+        let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &Value::Null, &agents));
         Ok(outcome(match decision {
             Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
             Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
@@ -300,7 +309,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         reason: &str,
     ) -> Result<Result<(Box<Task>, Vec<Effect>), Unfit>, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
-        let mended = mend::mend(task, tenant, by, reason, &self.turn(&workflow, &agents));
+        let mended = mend::mend(task, tenant, by, reason, &self.turn(&workflow, &Value::Null, &agents));
         Ok(mended.map(|(mut task, effects)| {
             task.stamp = self.stamp();
             (task, effects)
@@ -316,6 +325,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         // Read once for all: a page of tasks would otherwise read the same record a hundred times.
         let agents = self.agents().await;
         let read = self.read(ids).await;
+        self.know_inputs(read.iter().flatten().flatten()).await;
         let judge = |(id, read)| Box::pin(self.judge(id, read, token, &agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
@@ -376,6 +386,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             groups[group].1.push(n);
         }
         let known = self.know(&groups.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
+        let takes_turns = groups.iter().map(|(_, own)| own.iter().any(|n| takes_turns(&events[*n].1)));
+        self.know_inputs(known.iter().zip(takes_turns).filter(|(_, takes)| *takes).filter_map(|(one, _)| one.task()))
+            .await;
         let of_each: Vec<Vec<&Event>> =
             groups.iter().map(|(_, own)| own.iter().map(|n| &events[*n].1).collect()).collect();
         let each = groups.iter().zip(&of_each).zip(known);
@@ -446,7 +459,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let Some(mut fold) = self.fold(&task, events, &workflow, &agents, full) else { return Ok(Vec::new()) };
+            let input = match events.iter().any(|event| takes_turns(event)) {
+                true => self.input(&task, &workflow).await?,
+                false => Arc::default(),
+            };
+            let turn = self.turn(&workflow, &input, &agents);
+            let Some(mut fold) = self.fold(&task, events, &turn, full) else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
                 // Never decide to do nothing on a task from memory: only the store knows.
                 if !is_fresh {
@@ -482,20 +500,13 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// The core's decisions on `events`, each on the result of the previous one. One save of several changes equals
     /// saving each of them without other writers in between: every change has its own version, so the re-send rules and
     /// the numbers of notices hold for each. `None` if one is refused because the record is `full`.
-    fn fold(
-        &self,
-        task: &Task,
-        events: &[&Event],
-        workflow: &Workflow,
-        agents: &Agents,
-        full: Option<&str>,
-    ) -> Option<Fold> {
+    fn fold(&self, task: &Task, events: &[&Event], turn: &Turn<'_>, full: Option<&str>) -> Option<Fold> {
         let mut fold = Fold::default();
         for (n, event) in events.iter().enumerate() {
             let seen = fold.changes.last().map_or(task, |(_, task)| task);
             let decision = match full {
-                None => self.schedule(seen, event, workflow, agents),
-                Some(why) => schedule_full(seen, event, &self.turn(workflow, agents), why)?,
+                None => self.schedule(seen, event, turn),
+                Some(why) => schedule_full(seen, event, turn, why)?,
             };
             match decision {
                 Decision::Save { task: next, effects } => {
@@ -509,16 +520,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// The core's decision, with this instance's knowledge of the pools.
-    fn schedule(&self, task: &Task, event: &Event, workflow: &Workflow, agents: &Agents) -> Decision {
+    fn schedule(&self, task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
         let Some(pools) = &self.pools else {
-            return (self.core.schedule)(task, event, &self.turn(workflow, agents));
+            return (self.core.schedule)(task, event, turn);
         };
         let mut pools = lock(pools);
-        let turn = Turn { pools: &pools, ..self.turn(workflow, agents) };
-        let decision = (self.core.schedule)(task, event, &turn);
+        let decision = (self.core.schedule)(task, event, &Turn { pools: &pools, ..*turn });
         if let Decision::Save { task: next, .. } = &decision {
-            let now = turn.now;
-            pools.sent(task, next, workflow, now);
+            pools.sent(task, next, turn.workflow, turn.now);
         }
         decision
     }
@@ -539,7 +548,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let turn = self.turn(&workflow, agents);
+            let input = self.input(&task, &workflow).await?;
+            let turn = self.turn(&workflow, &input, agents);
             let held_by = holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
             let verdict = match &full {
@@ -611,13 +621,21 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    fn turn<'a>(&'a self, workflow: &'a Workflow, agents: &'a Agents) -> Turn<'a> {
+    fn turn<'a>(&'a self, workflow: &'a Workflow, input: &'a Value, agents: &'a Agents) -> Turn<'a> {
         let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
-        Turn { workflow, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
+        Turn { workflow, input, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
     }
 
     fn stamp(&self) -> String {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
+fn takes_turns(event: &Event) -> bool {
+    match event {
+        Event::Wake { .. } | Event::Reply(_) => true,
+        Event::Cancel { .. } | Event::Act(_) | Event::AlertSent { .. } | Event::NoticeSent { .. } => false,
     }
 }
 

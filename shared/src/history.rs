@@ -37,6 +37,12 @@ pub enum Kind {
     /// A late attempt was given more time.
     #[serde(rename = "l")]
     Extended,
+    /// A step was passed over.
+    #[serde(rename = "o")]
+    PassedOver,
+    /// A step failed, and the order goes on.
+    #[serde(rename = "k")]
+    Caught,
     /// A scheduler claimed the undo of a step.
     #[serde(rename = "cu")]
     UndoClaimed,
@@ -107,6 +113,8 @@ impl Kind {
             | Self::Deferred
             | Self::Expired
             | Self::Extended
+            | Self::PassedOver
+            | Self::Caught
             | Self::UndoClaimed
             | Self::Undone
             | Self::UndoFailed

@@ -7,7 +7,7 @@ use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
 use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
 use crate::json;
-use crate::message::{Effect, MAX_OUTPUT};
+use crate::message::{Effect, MAX_ANSWER, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
 use crate::step::{State, Step};
 use crate::task::{Phase, Task};
@@ -146,7 +146,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         }
     }
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
-        let wrong = unfit(step, task, spec.undo.is_some(), plus(task.updated_at, longest_attempt(workflow)));
+        let wrong = unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow)));
         if let Some((at, why)) = wrong {
             return Err(Unfit { at: format!("st[{index}].{at}"), why });
         }
@@ -157,7 +157,8 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
 const LATER: &str = "is a version later than that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
 
-fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<(&'static str, &'static str)> {
+fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'static str, &'static str)> {
+    let has_undo = spec.undo.is_some();
     let is_forward = matches!(task.phase, Phase::Forward | Phase::Error | Phase::Processed);
     let owes_undo = step.owes_undo();
     let is_left_out = task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
@@ -179,11 +180,32 @@ fn unfit(step: &Step, task: &Task, has_undo: bool, latest: Timestamp) -> Option<
             "state",
             "is UndoFailed, so nothing would continue: set `ph` to UndoError, or the step to UndoPending",
         ),
-        (!step.is_done() && task.phase == Phase::Processed, "state", "is not done, but `ph` says that all steps are"),
+        (
+            !step.is_settled() && task.phase == Phase::Processed,
+            "state",
+            "is not done, but `ph` says that all steps are",
+        ),
         (
             task.phase == Phase::Undone && step.may_have_run() && step.state != State::Undone,
             "state",
             "is not undone, but `ph` says that everything that was done is undone",
+        ),
+        (
+            matches!(step.state, State::Processing { .. }) && spec.agent.is_empty(),
+            "state",
+            "is Processing, but the step calls nothing: set it to Pending",
+        ),
+        (
+            step.state == State::PassedOver && step.attempt > 0,
+            "state",
+            "is PassedOver, but the step was attempted: set it to Skipped",
+        ),
+        (
+            step.failure
+                .as_ref()
+                .is_some_and(|failure| length(&failure.answer) > MAX_ANSWER || json::is_deep(&failure.answer)),
+            "fl.a",
+            "is longer than 1024 bytes, or nested more than 50 levels deep; leave it out",
         ),
         (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, but the step is with an agent"),
         (u64::from(step.attempt) > task.version, "a", "counts more attempts than the record has versions"),

@@ -4,7 +4,7 @@
 use crate::history::{MAX_TEXT, shorten};
 use crate::order::Id;
 use crate::retry::Calls;
-use crate::step::Direction;
+use crate::step::{Direction, FailureKind};
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::http::Http;
@@ -21,6 +21,8 @@ pub const MAX_HOPS: u32 = 100;
 /// Longest output of a step, in bytes of JSON: all outputs live in the task's record. Keep large results elsewhere, and
 /// return a reference to them.
 pub const MAX_OUTPUT: usize = 4096;
+/// Longest body of a refusal that `catch` and later steps see, in bytes of JSON. The task's record keeps it.
+pub const MAX_ANSWER: usize = 1024;
 
 /// A message on one of the scheduler's queues; replies have their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,6 +110,10 @@ pub struct Request {
     /// The call to make, for the agent called `http`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// The same in place of `http` if the call maps a body or an output: an earlier version of the agent would send
+    /// another body under the same key, and so gives such a request back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Http>,
     /// The step itself or its undo.
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
@@ -140,6 +146,14 @@ pub struct Request {
     pub traceparent: Option<String>,
 }
 
+impl Request {
+    /// The call over HTTP to make, if it is one.
+    #[must_use]
+    pub fn over_http(&self) -> Option<&Http> {
+        self.call.as_ref().or(self.http.as_ref())
+    }
+}
+
 /// An agent's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
@@ -158,23 +172,40 @@ pub struct Reply {
     /// The trace context, as in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// Of an attempt that failed: the status of the service's answer, such as 409, for the step's `catch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Of an attempt that failed: the body of the service's answer, if it was JSON of at most [`MAX_ANSWER`] bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Value>,
+    /// Of an attempt that failed although the service did its work: `mistake`, because the answer could not be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FailureKind>,
+    /// Of a refusal: an earlier call of the attempt had no answer that says what the service did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
 impl Reply {
+    /// An answer of an attempt, with nothing but its outcome.
+    #[must_use]
+    pub fn new(task_id: Id, step: &str, attempt: u32, outcome: Outcome) -> Self {
+        let (tenant, queued_ms, traceparent) = Default::default();
+        let (status, answer, kind, unsure) = Default::default();
+        let step = step.into();
+        Self { task_id, step, attempt, tenant, queued_ms, traceparent, status, answer, kind, unsure, outcome }
+    }
+
     /// The answer to `request`.
     #[must_use]
     pub fn to(request: &Request, outcome: Outcome) -> Self {
         Self {
-            task_id: request.task_id.clone(),
-            step: request.step.clone(),
-            attempt: request.attempt,
             tenant: request.tenant.clone(),
-            queued_ms: None,
             traceparent: request.traceparent.clone(),
-            outcome,
+            ..Self::new(request.task_id.clone(), &request.step, request.attempt, outcome)
         }
     }
 }

@@ -189,6 +189,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
             step.state = State::Processed;
             step.output = Some(output.clone()).filter(|o| !o.is_null());
             step.error = None;
+            step.failure = None;
         }
         (Direction::Undo, None | Some(_)) => step.state = State::Undone,
     }
@@ -249,6 +250,8 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::UndoProcessing { .. }
             | State::Undone
             | State::UndoFailed => unreachable!("it waits"),

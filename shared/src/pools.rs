@@ -244,6 +244,8 @@ fn ran_out(step: &Step) -> bool {
         | State::Processed
         | State::Failed
         | State::Skipped
+        | State::PassedOver
+        | State::Caught
         | State::UndoProcessing { .. }
         | State::Undone
         | State::UndoFailed => 0,

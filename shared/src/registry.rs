@@ -6,6 +6,7 @@
 
 use crate::history::shorten;
 use crate::time::{SignedDuration, Timestamp};
+use crate::workflow::edge::After;
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
@@ -179,7 +180,8 @@ pub fn differences(old: &Workflow, new: &Workflow) -> Vec<String> {
     }
     for (name, new) in &new_steps {
         let Some(old) = old_steps.get(name) else {
-            all.push(format!("step `{name}` is added, by agent `{}`", new["agent"].as_str().unwrap_or_default()));
+            let agent = new["agent"].as_str().map(|agent| format!(", by agent `{agent}`"));
+            all.push(format!("step `{name}` is added{}", agent.unwrap_or_default()));
             continue;
         };
         let first = all.len();
@@ -201,7 +203,8 @@ fn fields(workflow: &Workflow) -> (Value, BTreeMap<&str, Value>) {
     own.as_object_mut().expect("an object").remove("steps");
     let step = |step: &'_ crate::workflow::Step| {
         let mut all = json(serde_json::to_value(step));
-        let after: BTreeSet<&str> = step.after.iter().map(|n| workflow.steps[*n].name.as_str()).collect();
+        let name = |after: &After| format!("{}{}", workflow.steps[after.step].name, after.edge);
+        let after: BTreeSet<String> = step.after.iter().map(name).collect();
         all["after"] = after.into_iter().collect();
         all
     };
@@ -392,7 +395,7 @@ mod tests {
         }
         let mut turned = old.clone();
         turned.steps.swap(0, 2);
-        turned.steps[1].after = vec![2];
+        turned.steps[1].after[0].step = 2;
         assert_eq!(differences(&old, &turned), ["the steps are in another order"]);
     }
 }

@@ -5,13 +5,14 @@
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
-use crate::change::{self, Change, Miss};
+use crate::change::{self, Change, Miss, check_output};
 use crate::decision::{Decision, Event, Kept, Turn};
+use crate::expression::Mistake;
 use crate::json;
-use crate::message::{Effect, MAX_HOPS, MAX_OUTPUT, Outcome, Reply, Wake};
+use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, Outcome, Reply, Wake};
 use crate::operator;
 use crate::retry::asked_wait;
-use crate::step::{Direction, State};
+use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{Phase, Task};
 use crate::time::SignedDuration;
 use serde_json::Value;
@@ -120,22 +121,33 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return keep(Kept::Late);
     }
     let mut change = Change::begin(task, turn);
+    change.task.steps[index].unsure |=
+        reply.unsure && direction == Direction::Do && turn.workflow.steps[index].undo_is_mapped();
     match &reply.outcome {
-        Outcome::Done { output } => match (direction, check_output(output)) {
-            // An undo's output is not kept, so its form does not matter.
-            (Direction::Undo, _) | (Direction::Do, Ok(())) => change.complete(index, direction, output.clone()),
-            (Direction::Do, Err(error)) => change.fail(index, direction, &error),
-        },
-        Outcome::Garbled { error } => match direction {
-            Direction::Undo => change.complete(index, direction, Value::Null),
-            Direction::Do => change.fail(index, direction, &format!("the agent's output cannot be stored: {error}")),
-        },
-        Outcome::Failed { error } => change.fail(index, direction, error),
+        // An undo's output is not kept, so its form does not matter.
+        Outcome::Done { .. } | Outcome::Garbled { .. } if direction == Direction::Undo => {
+            change.complete(index, direction, Value::Null);
+        }
+        // The service did its work, so this failure is none that a `catch` may pass over.
+        Outcome::Done { output } => {
+            let kept = check_output(output, "the agent's output").map_err(Mistake);
+            match kept.and_then(|()| change.kept(index, output.clone())) {
+                Ok(output) => change.complete(index, direction, output),
+                Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
+            }
+        }
+        Outcome::Garbled { error } => {
+            let error = format!("the agent's output cannot be stored: {error}");
+            change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
+        }
+        Outcome::Failed { error } => change.fail(index, direction, error, failure(reply, FailureKind::Refused)),
         Outcome::Unavailable { error, retry_after_ms } => {
-            change.miss(index, direction, Miss::Unavailable(retry_after_ms.map(asked_wait)), error);
+            let miss = Miss::Unavailable(retry_after_ms.map(asked_wait));
+            change.miss(index, direction, miss, error, failure(reply, FailureKind::Spent));
         }
         Outcome::Deferred { error, retry_after_ms } => {
-            change.miss(index, direction, Miss::Deferred(asked_wait(*retry_after_ms).max(MIN_DEFERRAL)), error);
+            let miss = Miss::Deferred(asked_wait(*retry_after_ms).max(MIN_DEFERRAL));
+            change.miss(index, direction, miss, error, Failure::of(FailureKind::Spent));
         }
     }
     let in_its_direction = match (direction, change.task.phase) {
@@ -157,15 +169,16 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
 /// The shortest wait after a deferred attempt. It counts no failure, so nothing else would end a loop of request and
 /// reply. A delayed message cannot arrive sooner.
 const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
-fn check_output(output: &Value) -> Result<(), String> {
-    let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
-    if json::is_deep(output) {
-        return Err(format!("the agent's output {}", json::Fault::Deep));
+
+/// How the attempt failed, as far as the service answered.
+fn failure(reply: &Reply, kind: FailureKind) -> Failure {
+    let bytes = |answer: &Value| serde_json::to_string(answer).map_or(usize::MAX, |json| json.len());
+    let answer = reply.answer.as_ref().filter(|answer| bytes(answer) <= MAX_ANSWER && !json::is_deep(answer));
+    Failure {
+        kind: reply.kind.filter(|kind| *kind == FailureKind::Mistake).unwrap_or(kind),
+        status: reply.status.unwrap_or_default(),
+        answer: answer.cloned().unwrap_or_default(),
     }
-    if bytes <= MAX_OUTPUT {
-        return Ok(());
-    }
-    Err(format!("the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
 }
 
 /// The save that settled this attempt succeeded, but its effects may not have gone out.
@@ -204,7 +217,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
 /// Re-sends the requests, as they were claimed, of steps that are still with an agent and that `may_be_lost` selects.
 fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Step) -> bool) -> Vec<Effect> {
     let running = task.steps.iter().enumerate().filter(|(_, s)| s.claim().is_some_and(|(_, by)| turn.now < by));
-    running.filter(|(_, s)| may_be_lost(s)).filter_map(|(i, _)| change::request(task, i, turn.workflow)).collect()
+    running.filter(|(_, s)| may_be_lost(s)).filter_map(|(i, _)| change::request(task, i, turn)).collect()
 }
 
 fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {

@@ -41,6 +41,10 @@ pub enum State {
     /// Skipped by an operator; counts as done for the steps after it. If it was tried, its outcome is unknown, and an
     /// undo of the task covers it.
     Skipped,
+    /// Not done, because its `when` was false or a step before it did not run. It has nothing to undo.
+    PassedOver,
+    /// Failed, and the order goes on, because its `catch` was true.
+    Caught,
     /// To be undone.
     UndoPending {
         /// Not claimed before this time (UTC, milliseconds).
@@ -99,6 +103,67 @@ pub struct Step {
     /// Input that an operator set for this step to replace the order's.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+    /// How it failed, where the workflow asks: it has a `catch`, or an undo that needs its output.
+    #[serde(rename = "fl", default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// An attempt may have done its work without an answer, where the undo needs data. Then a later refusal does not say
+    /// that nothing was done.
+    #[serde(rename = "un", default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
+    /// When its turn came, where the workflow asks for the time: every attempt sends the same (UTC, milliseconds).
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub turn: Option<Timestamp>,
+}
+
+/// How a step failed, as `catch` and later steps see it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// What kind of failure it was.
+    #[serde(rename = "k")]
+    pub kind: FailureKind,
+    /// The status of the answer, 0 if there was none.
+    #[serde(rename = "s", default, skip_serializing_if = "is_no_status")]
+    pub status: u16,
+    /// The body of the answer, if it was JSON of at most [`crate::message::MAX_ANSWER`] bytes.
+    #[serde(rename = "a", default, skip_serializing_if = "Value::is_null")]
+    pub answer: Value,
+}
+
+impl Failure {
+    /// A failure without an answer.
+    #[must_use]
+    pub fn of(kind: FailureKind) -> Self {
+        Self { kind, status: 0, answer: Value::Null }
+    }
+}
+
+/// The kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureKind {
+    /// A permanent answer: the service did nothing.
+    Refused,
+    /// The retry ladder ended: whether the service did anything is unknown.
+    Spent,
+    /// An expression has no value. It is never caught.
+    Mistake,
+}
+
+impl FailureKind {
+    /// The name used in expressions.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Spent => "spent",
+            Self::Mistake => "mistake",
+        }
+    }
+}
+
+fn is_no_status(status: &u16) -> bool {
+    *status == 0
 }
 
 /// A step as it is read. An unknown field is refused, because the next save would drop it; `flatten` cannot refuse.
@@ -132,6 +197,12 @@ struct Recorded {
     error: Option<String>,
     #[serde(rename = "i")]
     input: Option<Value>,
+    #[serde(rename = "fl")]
+    failure: Option<Failure>,
+    #[serde(rename = "un", default)]
+    unsure: bool,
+    #[serde(rename = "t", default, with = "millisecond::optional")]
+    turn: Option<Timestamp>,
 }
 
 /// The names of [`State`].
@@ -142,6 +213,8 @@ enum Name {
     Processed,
     Failed,
     Skipped,
+    PassedOver,
+    Caught,
     UndoPending,
     UndoProcessing,
     Undone,
@@ -164,6 +237,8 @@ impl TryFrom<Recorded> for Step {
             (Name::Processed, None, None, None) => State::Processed,
             (Name::Failed, None, None, None) => State::Failed,
             (Name::Skipped, None, None, None) => State::Skipped,
+            (Name::PassedOver, None, None, None) => State::PassedOver,
+            (Name::Caught, None, None, None) => State::Caught,
             (Name::Undone, None, None, None) => State::Undone,
             (Name::UndoFailed, None, None, None) => State::UndoFailed,
             (
@@ -172,6 +247,8 @@ impl TryFrom<Recorded> for Step {
                 | Name::Processed
                 | Name::Failed
                 | Name::Skipped
+                | Name::PassedOver
+                | Name::Caught
                 | Name::UndoPending
                 | Name::UndoProcessing
                 | Name::Undone
@@ -191,6 +268,9 @@ impl TryFrom<Recorded> for Step {
             output: read.output,
             error: read.error,
             input: read.input,
+            failure: read.failure,
+            unsure: read.unsure,
+            turn: read.turn,
         })
     }
 }
@@ -219,13 +299,16 @@ impl Step {
             output: None,
             error: None,
             input: None,
+            failure: None,
+            unsure: false,
+            turn: None,
         }
     }
 
-    /// Whether the step counts as done for the steps after it.
+    /// Whether nothing more happens to it on the way forward. What it means for a step after it depends on the edge.
     #[must_use]
-    pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Processed | State::Skipped)
+    pub fn is_settled(&self) -> bool {
+        matches!(self.state, State::Processed | State::Skipped | State::PassedOver | State::Caught)
     }
 
     /// Direction and deadline of the claim that holds this step, if any.
@@ -238,6 +321,8 @@ impl Step {
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::UndoPending { .. }
             | State::Undone
             | State::UndoFailed => None,
@@ -253,6 +338,8 @@ impl Step {
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::UndoPending { .. }
             | State::Undone
             | State::UndoFailed => None,
@@ -264,9 +351,13 @@ impl Step {
     pub fn is_undo_begun(&self) -> bool {
         match self.state {
             State::UndoPending { .. } | State::UndoProcessing { .. } | State::Undone | State::UndoFailed => true,
-            State::Pending { .. } | State::Processing { .. } | State::Processed | State::Failed | State::Skipped => {
-                false
-            }
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught => false,
         }
     }
 
@@ -280,6 +371,8 @@ impl Step {
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::Undone => false,
         }
     }
@@ -288,10 +381,12 @@ impl Step {
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self.state {
-            State::Pending { .. } | State::Skipped => self.attempt > 0,
+            // A step that only computes has no attempts, and an expression may fail before the first.
+            State::Pending { .. } | State::Skipped | State::Failed => self.attempt > 0,
+            State::PassedOver => false,
             State::Processing { .. }
             | State::Processed
-            | State::Failed
+            | State::Caught
             | State::UndoPending { .. }
             | State::UndoProcessing { .. }
             | State::Undone

@@ -8,7 +8,7 @@ use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
 use crate::retry::Late;
-use crate::step::{Direction, State};
+use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
@@ -61,10 +61,13 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
             Some(late) => change.extend(index, late),
             None => {
                 missed += 1;
-                change.miss(index, direction, Miss::Expired, "no answer in time");
+                let failure = Failure::of(FailureKind::Spent);
+                change.miss(index, direction, Miss::Expired, "no answer in time", failure);
             }
         }
     }
+    // The last step may have failed and been caught. Everything else that it lets go on is left to a scheduler.
+    change.finish_forward();
     match change::tell_before_undo(task, change.save(), turn) {
         Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: missed },
         Decision::Keep { why, .. } => Verdict::Leave(why),
@@ -188,6 +191,8 @@ pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::Undone
             | State::UndoFailed => None,
         };

@@ -4,6 +4,7 @@ use crate::history;
 use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::edge::{After, Edge};
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
 use schemars::JsonSchema;
@@ -97,6 +98,17 @@ pub struct Alert {
     /// What failed and why, in words.
     #[serde(rename = "r")]
     pub reason: String,
+}
+
+/// What the steps before a step mean for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// One of them is not settled.
+    Wait,
+    /// It is passed over, because this step did not run.
+    PassOver(usize),
+    /// Its turn has come.
+    Go,
 }
 
 /// The record of one task. Its JSON is the `task` attribute of the item; the fields it skips are columns of their own.
@@ -380,7 +392,9 @@ impl Task {
         let is_settled = |step: &Step| step.state == State::Processed || !step.may_have_run();
         let mut steps = self.steps.iter().zip(&workflow.steps);
         let is_guarded = workflow.tombstones
-            && steps.all(|(step, spec)| spec.undo.is_some() || step.claim().is_some() || is_settled(step));
+            && steps.all(|(step, spec)| {
+                spec.undo.is_some() && !spec.leaves_nothing(step) || step.claim().is_some() || is_settled(step)
+            });
         let under_way = self.steps.iter().filter_map(Step::claim).filter(|(direction, _)| *direction == Direction::Do);
         let by = if is_guarded { under_way.map(|(_, by)| by).max() } else { self.forward_by };
         by.map(|by| plus(by, skew))
@@ -399,10 +413,18 @@ impl Task {
         self.steps.iter().any(Step::is_undo_begun)
     }
 
-    /// Whether all steps that must be done before step `index` are done.
+    /// What the steps before step `index` mean for it.
     #[must_use]
-    pub fn is_open(&self, index: usize, workflow: &Workflow) -> bool {
-        workflow.steps[index].after.iter().all(|&a| self.steps[a].is_done())
+    pub fn way(&self, index: usize, workflow: &Workflow) -> Way {
+        let after = &workflow.steps[index].after;
+        if !after.iter().all(|after| self.steps[after.step].is_settled()) {
+            return Way::Wait;
+        }
+        let goes = |after: &After| match (&self.steps[after.step].state, after.edge) {
+            (State::Processed | State::Skipped, _) | (_, Edge::Always) => true,
+            (_, Edge::Plain | Edge::IfRan) => false,
+        };
+        after.iter().find(|after| !goes(after)).map_or(Way::Go, |after| Way::PassOver(after.step))
     }
 
     /// Whether no step that depends on step `index`, directly or indirectly, still has an undo ahead of it.
@@ -427,7 +449,9 @@ impl Task {
         let runs = self.paused_at.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
             match (self.phase, &step.state) {
-                (Phase::Forward, State::Pending { not_before }) if self.is_open(i, workflow) => Some((i, *not_before)),
+                (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
+                    Some((i, *not_before))
+                }
                 (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
                     Some((i, *not_before))
                 }

@@ -1,12 +1,14 @@
 //! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
 use crate::change;
+use crate::history::Kind;
 use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
+use crate::workflow::edge::Edge;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,10 +67,19 @@ pub struct Status {
 pub struct StepStatus {
     /// Its name.
     pub name: String,
-    /// Its agent's name.
+    /// Its agent's name; empty for a step that only computes.
     pub agent: String,
     /// Names of the steps it waits for.
     pub after: Vec<String>,
+    /// The same with the marks of the edges, if one has a mark: `!` only if that step ran, `?` in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edges: Vec<String>,
+    /// The condition under which it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// The failures that the order survives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catch: Option<String>,
     /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
     pub state: Cow<'static, str>,
@@ -86,6 +97,9 @@ pub struct StepStatus {
     pub next_attempt_at: Option<Timestamp>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// Of a step that was passed over: why, with the values that its condition read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed_over: Option<String>,
     /// An open circuit breaker deferred the last attempt. This is not a failure; `last_error` says what opened the breaker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
@@ -124,10 +138,17 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
 
 fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let (step, spec) = (&task.steps[index], &workflow.steps[index]);
+    let edges = spec.after.iter();
     StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
-        after: spec.after.iter().map(|&i| workflow.steps[i].name.clone()).collect(),
+        after: spec.after.iter().map(|after| workflow.steps[after.step].name.clone()).collect(),
+        edges: match spec.after.iter().any(|after| after.edge != Edge::Plain) {
+            true => edges.map(|after| format!("{}{}", workflow.steps[after.step].name, after.edge)).collect(),
+            false => Vec::new(),
+        },
+        when: spec.when.as_ref().map(|when| when.text().to_owned()),
+        catch: spec.catch.as_ref().map(|catch| catch.text().to_owned()),
         state: state_name(&step.state).into(),
         attempts: step.attempt,
         failures: step.failures,
@@ -140,11 +161,17 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::Processed
             | State::Failed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::UndoProcessing { .. }
             | State::Undone
             | State::UndoFailed => None,
         },
         last_error: step.error.clone(),
+        passed_over: task
+            .last_entry(index)
+            .filter(|entry| entry.1 == Kind::PassedOver)
+            .and_then(|entry| entry.4.clone()),
         held_back: task.is_held_back(index),
         changed_at: task.last_entry(index).map(|entry| entry.at(task.created_at)),
         output: step.output.clone(),
@@ -152,12 +179,14 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
 }
 
 /// The names of all states of a step.
-pub const STATE_NAMES: [&str; 9] = [
+pub const STATE_NAMES: [&str; 11] = [
     "Pending",
     "Processing",
     "Processed",
     "Failed",
     "Skipped",
+    "PassedOver",
+    "Caught",
     "UndoPending",
     "UndoProcessing",
     "Undone",
@@ -173,6 +202,8 @@ pub fn state_name(state: &State) -> &'static str {
         State::Processed => "Processed",
         State::Failed => "Failed",
         State::Skipped => "Skipped",
+        State::PassedOver => "PassedOver",
+        State::Caught => "Caught",
         State::UndoPending { .. } => "UndoPending",
         State::UndoProcessing { .. } => "UndoProcessing",
         State::Undone => "Undone",

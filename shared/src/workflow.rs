@@ -3,16 +3,20 @@
 //! A workflow is data. A task names the definition it was submitted under by the hash of its content, so that a new
 //! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
 
+pub mod edge;
 pub mod file;
 pub mod http;
 
+use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::json::{DAMAGED, NEWER, why_unread};
 use crate::retry::{Calls, Ladder, Late, Then};
-use crate::step::Direction;
+use crate::step::{Direction, FailureKind, State};
+use crate::task::MAX_GRACE;
 use crate::time::SignedDuration;
+use edge::After;
 use http::Http;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -41,6 +45,14 @@ pub struct TooShort {
 #[serde(transparent)]
 pub struct Hash(pub String);
 
+impl Hash {
+    /// The identity of the definition with this canonical JSON.
+    #[must_use]
+    pub fn of(json: &[u8]) -> Self {
+        Self(Sha256::digest(json).iter().take(12).map(|b| format!("{b:02x}")).collect())
+    }
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -64,6 +76,9 @@ pub struct Workflow {
     /// does nothing. The undo then waits only for attempts in progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tombstones: bool,
+    /// Values that expressions read as `config`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub config: Map<String, Value>,
     /// At least one, in the order of the file; `after` holds positions in this list.
     pub steps: Vec<Step>,
 }
@@ -73,13 +88,32 @@ pub struct Workflow {
 pub struct Step {
     /// Unique in its workflow.
     pub name: String,
-    /// The agent that does it.
+    /// The agent that does it; empty for a step that only computes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub agent: String,
     /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
-    /// Positions of the steps that must be done first.
-    pub after: Vec<usize>,
+    /// The steps that must be settled first, and what they mean for this one.
+    pub after: Vec<After>,
+    /// Whether the step is done at all, asked once when its turn comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
+    /// What the agent gets instead of the order's input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<Mapping>,
+    /// What is kept of the answer; of a URL's answer, [`Http::keep`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Mapping>,
+    /// Failures after which the order goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catch: Option<Expression>,
+    /// The output of a step that only computes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Mapping>,
+    /// The reason for which the order fails once it is this step's turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail: Option<Template>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
@@ -107,6 +141,9 @@ pub struct Undo {
     /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// What the agent gets instead of the order's input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<Mapping>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy; at its end the task stops in Error, whatever `then` says.
@@ -141,7 +178,11 @@ impl Workflow {
     /// Not the JSON of a definition, or it contains something that this version does not know or that was not there
     /// when it was stored: a task must not run under less than it was submitted with.
     pub fn recorded(json: &str, hash: &Hash) -> Result<Self, String> {
-        let workflow: Self = serde_json::from_str(json).map_err(|e| why_unread(&e, "the definition"))?;
+        let workflow: Self = serde_json::from_str(json).map_err(|e| match Hash::of(json.as_bytes()) == *hash {
+            // It is as it was stored, so a later version wrote it: perhaps an expression with a function of its own.
+            true => format!("{NEWER}: the definition: {e}"),
+            false => why_unread(&e, "the definition"),
+        })?;
         // Reading ignores unknown fields, so the hash of what was read does not show them; comparing the text does.
         if workflow.hash() == *hash && serde_json::to_string(&workflow).is_ok_and(|text| text == json) {
             return Ok(workflow);
@@ -156,16 +197,14 @@ impl Workflow {
     /// The identity of this definition.
     #[must_use]
     pub fn hash(&self) -> Hash {
-        let json = serde_json::to_vec(self).expect("a workflow has only string keys");
-        let digest = Sha256::digest(&json);
-        Hash(digest.iter().take(12).map(|b| format!("{b:02x}")).collect())
+        Hash::of(&serde_json::to_vec(self).expect("a workflow has only string keys"))
     }
 
     /// The shortest timeout of any step, forward or undo: no deadline lies nearer than this after a claim.
     #[must_use]
     pub fn shortest_timeout(&self) -> SignedDuration {
-        let undo = self.steps.iter().filter_map(|s| s.undo.as_ref().map(|u| u.timeout));
-        self.steps.iter().map(|s| s.timeout).chain(undo).min().unwrap_or(SignedDuration::ZERO)
+        let of = |direction| self.steps.iter().filter_map(move |step| step.work(direction)).map(|work| work.timeout);
+        of(Direction::Do).chain(of(Direction::Undo)).min().unwrap_or(MAX_GRACE)
     }
 
     /// Checks that every step can start if clocks are at most `skew` apart. An agent starts nothing within `skew` of
@@ -175,8 +214,12 @@ impl Workflow {
     /// The first step, or undo, whose timeout is too short.
     pub fn can_start(&self, skew: SignedDuration) -> Result<(), TooShort> {
         let mut all = self.steps.iter().flat_map(|step| {
-            let undo = step.undo.iter().map(|undo| (format!("the undo of step `{}`", step.name), undo.timeout));
-            std::iter::once((format!("step `{}`", step.name), step.timeout)).chain(undo)
+            let what = |direction| match direction {
+                Direction::Do => format!("step `{}`", step.name),
+                Direction::Undo => format!("the undo of step `{}`", step.name),
+            };
+            let work = [Direction::Do, Direction::Undo].map(|of| step.work(of).map(|work| (what(of), work.timeout)));
+            work.into_iter().flatten()
         });
         match all.find(|&(_, timeout)| timeout <= skew + skew) {
             Some((what, timeout)) => Err(TooShort { workflow: self.name.clone(), what, timeout, skew }),
@@ -200,7 +243,26 @@ impl Workflow {
 
     /// Positions of all steps that directly wait for step `index`.
     pub fn dependents(&self, index: usize) -> impl Iterator<Item = usize> {
-        self.steps.iter().enumerate().filter(move |(_, s)| s.after.contains(&index)).map(|(i, _)| i)
+        self.steps.iter().enumerate().filter(move |(_, s)| s.after.iter().any(|a| a.step == index)).map(|(i, _)| i)
+    }
+
+    /// Positions of all steps that step `index` depends on, directly or indirectly, in the workflow's order.
+    #[must_use]
+    pub fn before(&self, index: usize) -> Vec<usize> {
+        let mut seen = vec![false; self.steps.len()];
+        let mut ahead: Vec<usize> = self.steps[index].after.iter().map(|after| after.step).collect();
+        while let Some(step) = ahead.pop() {
+            if !std::mem::replace(&mut seen[step], true) {
+                ahead.extend(self.steps[step].after.iter().map(|after| after.step));
+            }
+        }
+        (0..seen.len()).filter(|&i| seen[i]).collect()
+    }
+
+    /// Whether a decision about an order needs its input.
+    #[must_use]
+    pub fn reads_input(&self) -> bool {
+        self.steps.iter().any(|step| step.reads("input"))
     }
 
     /// All agents named, each once, in order of first use.
@@ -208,9 +270,9 @@ impl Workflow {
     pub fn agents(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for step in &self.steps {
-            for agent in std::iter::once(&step.agent).chain(step.undo.as_ref().map(|u| &u.agent)) {
-                if !names.contains(&agent.as_str()) {
-                    names.push(agent);
+            for work in [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction)) {
+                if !names.contains(&work.agent) {
+                    names.push(work.agent);
                 }
             }
         }
@@ -219,13 +281,16 @@ impl Workflow {
 }
 
 impl Step {
-    /// Agent, timeout, ladder and call policy in one direction; `None` for the undo of a step that has none.
+    /// Agent, timeout, ladder and call policy in one direction; `None` for a step that only computes, and for the undo
+    /// of a step that has none.
     #[must_use]
     pub fn work(&self, direction: Direction) -> Option<Work<'_>> {
         match direction {
+            Direction::Do if self.agent.is_empty() => None,
             Direction::Do => Some(Work {
                 agent: &self.agent,
                 http: self.http.as_ref(),
+                with: self.with.as_ref(),
                 timeout: self.timeout,
                 retry: &self.retry,
                 calls: self.calls,
@@ -233,12 +298,45 @@ impl Step {
             Direction::Undo => self.undo.as_ref().map(|u| Work {
                 agent: &u.agent,
                 http: u.http.as_ref(),
+                with: u.with.as_ref(),
                 timeout: u.timeout,
                 retry: &u.retry,
                 calls: u.calls,
             }),
         }
     }
+
+    /// Whether a decision about this step reads the name `root`. What is kept of an answer needs no order.
+    #[must_use]
+    pub fn reads(&self, root: &str) -> bool {
+        let of = |work: Work<'_>| work.reads(root);
+        let own = [&self.when, &self.catch].into_iter().flatten().any(|e| reads(e.references(), root))
+            || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
+            || self.fail.as_ref().is_some_and(|text| reads(text.references(), root));
+        own || self.work(Direction::Do).is_some_and(of) || self.work(Direction::Undo).is_some_and(of)
+    }
+
+    /// Whether the undo needs an order's data, so that an answer that refused the step leaves nothing to undo. Its
+    /// headers do not count: they may be those of the step.
+    #[must_use]
+    pub fn undo_is_mapped(&self) -> bool {
+        let maps = |http: &Http| !http.url.is_constant() || !http.query.values().all(Template::is_constant);
+        self.undo.as_ref().is_some_and(|undo| {
+            undo.http.as_ref().is_some_and(maps) || !undo.with.as_ref().is_none_or(Mapping::is_constant)
+        })
+    }
+
+    /// Whether `step`, the record of this one, has nothing to undo: every attempt was refused, and the undo needs data.
+    #[must_use]
+    pub fn leaves_nothing(&self, step: &crate::step::Step) -> bool {
+        let is_refused = matches!(step.state, State::Failed | State::Caught | State::Skipped)
+            && step.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Refused);
+        is_refused && !step.unsure && self.undo_is_mapped()
+    }
+}
+
+fn reads<'a>(references: impl IntoIterator<Item = &'a Reference>, root: &str) -> bool {
+    references.into_iter().any(|reference| reference.path[0] == root)
 }
 
 /// The work of a step in one direction.
@@ -248,10 +346,26 @@ pub struct Work<'a> {
     pub agent: &'a str,
     /// The call, if that agent is [`http::AGENT`].
     pub http: Option<&'a Http>,
+    /// What it gets instead of the order's input.
+    pub with: Option<&'a Mapping>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
     pub retry: &'a Ladder,
     /// The agent's policy within one attempt.
     pub calls: Calls,
+}
+
+impl Work<'_> {
+    fn reads(&self, root: &str) -> bool {
+        let call = self.http.is_some_and(|http| http.templates().any(|text| reads(text.references(), root)));
+        call || self.with.is_some_and(|with| reads(with.references(), root))
+    }
+
+    /// Whether each attempt at it sends the same for every order.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.with.is_none_or(Mapping::is_constant)
+            && self.http.is_none_or(|http| http.templates().all(Template::is_constant))
+    }
 }

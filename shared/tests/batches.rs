@@ -208,15 +208,7 @@ async fn an_older_read_does_not_hide_a_newer_save() {
     while world.store.asked.lock().unwrap().is_empty() {
         assert!(futures::poll!(&mut repeated).is_pending());
     }
-    let reply = Reply {
-        task_id: id(1),
-        step: "a".into(),
-        attempt: 1,
-        tenant: String::new(),
-        queued_ms: None,
-        traceparent: None,
-        outcome: done(json!({})),
-    };
+    let reply = Reply::new(id(1), "a", 1, done(json!({})));
     assert_eq!(words(&engine.handle(vec![(id(1), Event::Reply(reply))]).await), ["applied"]);
     assert_eq!(words(&repeated.await), ["kept"]);
     let cancel = Event::Cancel { by: "shop".into(), reason: String::new() };

@@ -107,8 +107,7 @@ impl World {
 
     fn reply(&self, step: usize, outcome: Outcome) -> Event {
         let (step, attempt) = (self.workflow.steps[step].name.clone(), self.task().steps[step].attempt);
-        let (task_id, tenant) = (id(), String::new());
-        Event::Reply(Reply { task_id, step, attempt, tenant, queued_ms: None, traceparent: None, outcome })
+        Event::Reply(Reply::new(id(), &step, attempt, outcome))
     }
 }
 

@@ -196,10 +196,7 @@ fn wake(task: &str) -> (Id, Event) {
 }
 
 fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
-    let (tenant, outcome) = (String::new(), done(json!({"of": step})));
-    let reply =
-        Reply { task_id: id(task), step: step.into(), attempt, tenant, queued_ms: None, traceparent: None, outcome };
-    (id(task), Event::Reply(reply))
+    (id(task), Event::Reply(Reply::new(id(task), step, attempt, done(json!({"of": step})))))
 }
 
 async fn one(engine: &Instance, event: (Id, Event)) -> Result<Handled, Error> {

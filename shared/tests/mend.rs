@@ -14,6 +14,7 @@ fn mended(bench: &mut Bench, change: impl FnOnce(&mut Task)) -> Result<(), Unfit
     change(&mut bench.task);
     let turn = Turn {
         workflow: &bench.workflow,
+        input: &bench.input,
         now: at(bench.now),
         instance: "operator",
         skew: SKEW,

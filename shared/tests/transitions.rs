@@ -410,6 +410,7 @@ fn the_back_off_of_an_undo_is_stretched() {
 fn holders(bench: &Bench) -> Vec<&str> {
     let turn = Turn {
         workflow: &bench.workflow,
+        input: &bench.input,
         now: at(bench.now),
         instance: "v1",
         skew: SKEW,

@@ -59,7 +59,7 @@ fn everything_can_be_said() {
     let (http, undo) = (step.http.as_ref().unwrap(), step.undo.as_ref().unwrap().http.as_ref().unwrap());
     assert_eq!(workflow.calls_over_http().collect::<Vec<_>>(), [("notify", http), ("notify", undo)]);
     assert_eq!(http.url_for("ord_1", "notify"), "https://crm.example/orders/ord_1?step=notify");
-    assert_eq!(http.headers["authorization"], "Bearer {secret:crm-token}");
+    assert_eq!(http.headers["authorization"].text(), "Bearer {secret:crm-token}");
     assert_eq!(http.secrets().collect::<Vec<_>>(), ["crm-token"]);
     assert_eq!(
         (http.meaning(409), http.meaning(429), http.meaning(404)),

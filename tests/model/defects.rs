@@ -74,10 +74,20 @@ pub enum Defect {
     EverySaveIsAsSeen,
     /// Clearing an alert counts as a change of the order.
     BookkeepingIsAChange,
+    /// A step before that did not run counts as done, and no condition is asked.
+    ConditionsAreForgotten,
+    /// A caught failure leaves nothing to undo, although its outcome is unknown.
+    CaughtIsNotUndone,
+    /// A caught failure is resubmitted with what failed for good.
+    CaughtIsTriedAgain,
+    /// A supervisor settles the last step and leaves the end to a scheduler, which has nothing to claim.
+    SupervisorLeavesTheEnd,
+    /// An order that an expression turns to undo ends in the same save, because no undo is decided yet.
+    FailingEndsWithoutUndo,
 }
 
 impl Defect {
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 44] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -117,6 +127,11 @@ impl Defect {
         Self::ClearsAfterAFailure,
         Self::EverySaveIsAsSeen,
         Self::BookkeepingIsAChange,
+        Self::ConditionsAreForgotten,
+        Self::CaughtIsNotUndone,
+        Self::CaughtIsTriedAgain,
+        Self::SupervisorLeavesTheEnd,
+        Self::FailingEndsWithoutUndo,
     ];
 }
 
@@ -153,8 +168,22 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::UndoWaitsForDirectDependents, _) if task.phase == Phase::Undoing => {
             // Dependencies on a step without an undo are ignored.
             let has_undo: Vec<bool> = bent.steps.iter().map(|step| step.undo.is_some()).collect();
-            bent.steps.iter_mut().for_each(|step| step.after.retain(|&before| has_undo[before]));
+            bent.steps.iter_mut().for_each(|step| step.after.retain(|after| has_undo[after.step]));
             turn.workflow = &bent;
+        }
+        (Defect::ConditionsAreForgotten, _) => {
+            bent.steps.iter_mut().for_each(|step| step.when = None);
+            turn.workflow = &bent;
+        }
+        (Defect::CaughtIsNotUndone, _) if waits_to_undo(&task) => {
+            for step in task.steps.iter_mut().filter(|step| step.state == State::Caught) {
+                step.state = State::Undone;
+            }
+        }
+        (Defect::CaughtIsTriedAgain, _) if task.phase == Phase::Forward => {
+            for step in task.steps.iter_mut().filter(|step| step.state == State::Caught) {
+                step.state = State::Pending { not_before: None };
+            }
         }
         (Defect::LateReplyCounts, Event::Reply(reply)) => {
             let by = workflow.position(&reply.step).and_then(|i| task.holds(i, reply.attempt));
@@ -202,9 +231,15 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             }
         }
         (Decision::Save { task, .. }, Defect::AdvanceLooksOnlyAtTheStep, Event::Reply(_))
-            if task.phase == Phase::Undoing && task.steps.iter().all(shared::step::Step::is_done) =>
+            if task.phase == Phase::Undoing && task.steps.iter().all(shared::step::Step::is_settled) =>
         {
             task.phase = Phase::Processed;
+            task.due = None;
+        }
+        (Decision::Save { task, .. }, Defect::FailingEndsWithoutUndo, _)
+            if before.phase == Phase::Forward && waits_to_undo(task) =>
+        {
+            task.phase = Phase::Undone;
             task.due = None;
         }
         (Decision::Save { effects, .. }, Defect::LastNoticeHasAnOldNumber, Event::Reply(_)) => {
@@ -290,6 +325,9 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
                     is.failures = if defect == Defect::ExpiryCountsTwice { is.failures + 1 } else { was.failures };
                 }
             }
+        }
+        (Verdict::Recover { task: next, .. }, Defect::SupervisorLeavesTheEnd) if next.phase == Phase::Processed => {
+            (next.phase, next.due) = (Phase::Forward, None);
         }
         (Verdict::Recover { effects, .. }, Defect::ExpirySendsNoNotice) if waits_to_undo(task) => {
             effects.retain(|effect| !matches!(effect, Effect::Notice(_)));

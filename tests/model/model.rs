@@ -11,7 +11,7 @@ use defects::Defect;
 use pair::Pair;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::time::Instant;
-use world::{Bounds, World};
+use world::{Bounds, Flow, World};
 
 const QUICK: Bounds = Bounds {
     crashes: 1,
@@ -31,6 +31,7 @@ const QUICK: Bounds = Bounds {
     alone: false,
     tombstones: false,
     chain: false,
+    flow: Flow::Plain,
     late: false,
     pauses: 0,
     acts: 0,
@@ -94,6 +95,9 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("two messages in one save", Bounds { folds: true, ..QUICK }, 98_172),
         ("undo without a wait", TOMBSTONES, 32_091),
         ("undo without a wait, cancel and crash", UNTOLD_TURN, 34_213),
+        ("a branch", BRANCH, 128_375),
+        ("a branch, cancel and crash", Bounds { failed: 1, cancels: 1, with_c: false, crashes: 1, ..BRANCH }, 156_595),
+        ("a gate and a crash", GATE, 31_060),
     ]
 }
 
@@ -105,6 +109,9 @@ const DEFERRED: Bounds = Bounds { deferred: 1, failed: 0, b_has_undo: false, ..T
 const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo: false, ..TWO };
 /// The undo begins while requests to services with tombstones may still be redelivered.
 const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
+/// What happens depends on whether a ran; its outcome may stay unknown.
+const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
+const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
 /// An attempt expires, or its reply arrives, between the cancel and its Wake.
 const UNTOLD_TURN: Bounds = Bounds { tombstones: true, ..CANCEL_AND_CRASH };
 /// The first claims outlive a later one.
@@ -199,6 +206,9 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::RearmBySameFormula | Defect::DueIsFirstCompleteBy => SLOW,
         Defect::OlderLeaderWrites => UNDO_RETRY,
         Defect::ServicesForget => TOMBSTONES,
+        Defect::ConditionsAreForgotten | Defect::CaughtIsNotUndone | Defect::CaughtIsTriedAgain => BRANCH,
+        Defect::SupervisorLeavesTheEnd => Bounds { with_c: false, alone: true, ..BRANCH },
+        Defect::FailingEndsWithoutUndo => GATE,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::ForwardByIsTheLast => SLOWEST,

@@ -14,8 +14,9 @@ use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::step::{self, Direction};
 use shared::supervisor::Verdict;
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Priority, Submission, Task, Way};
 use shared::workflow::Workflow;
+use shared::workflow::edge::{After, Edge};
 use shared::workflow::file::{Known, parse};
 use stateright::{Model, Property};
 use std::collections::hash_map::DefaultHasher;
@@ -112,6 +113,17 @@ pub enum Hand {
     Undo,
 }
 
+/// The edges and conditions of the workflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// None.
+    Plain,
+    /// A failure of a is caught, b runs only then, and c in any case.
+    Branch,
+    /// A failure of a is caught. If a ran, the order fails at b, which only computes; if not, c runs.
+    Gate,
+}
+
 /// How often each event may happen, and the policy.
 #[derive(Clone, Debug)]
 pub struct Bounds {
@@ -139,6 +151,7 @@ pub struct Bounds {
     pub tombstones: bool,
     /// Steps in a chain, instead of a and b concurrently.
     pub chain: bool,
+    pub flow: Flow,
     /// A late attempt gets two seconds more, once.
     pub late: bool,
     pub pauses: u8,
@@ -212,12 +225,22 @@ impl World {
         if bounds.late {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
-        text += &step("a", ab, "", true);
-        if !bounds.alone {
+        let caught = "after = []\ncatch = \"error.kind != ''\"\n";
+        text += &step("a", ab, if bounds.flow == Flow::Plain { "" } else { caught }, true);
+        if bounds.flow == Flow::Gate {
+            text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
+        } else if bounds.flow == Flow::Branch && !bounds.alone {
+            text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
+        } else if !bounds.alone {
             text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { "" }, bounds.b_has_undo);
         }
         if bounds.with_c {
-            let after = if bounds.chain { "after = [\"b\"]\n" } else { "after = [\"a\", \"b\"]\n" };
+            let after = match bounds.flow {
+                Flow::Branch => "after = [\"a?\", \"b?\"]\n",
+                Flow::Gate => "after = [\"b\"]\n",
+                Flow::Plain if bounds.chain => "after = [\"b\"]\n",
+                Flow::Plain => "after = [\"a\", \"b\"]\n",
+            };
             text += &step("c", c, after, true);
         }
         let workflow = parse("model", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own workflow");
@@ -226,7 +249,15 @@ impl World {
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
         let (agents, pools) = (&shared::control::ALL_RUN, &shared::pools::ONE_EACH);
-        Turn { workflow: &self.workflow, now, instance: "s", skew: SKEW, agents, pools }
+        Turn {
+            workflow: &self.workflow,
+            input: &serde_json::Value::Null,
+            now,
+            instance: "s",
+            skew: SKEW,
+            agents,
+            pools,
+        }
     }
 
     fn event(&self, task: &Task, msg: Msg) -> Option<Event> {
@@ -235,20 +266,15 @@ impl World {
             Msg::Cancel => Event::Cancel { by: "p".into(), reason: "r".into() },
             Msg::AlertSent { version } => Event::AlertSent { version },
             Msg::NoticeSent { version } => Event::NoticeSent { version },
-            Msg::Reply { step, attempt, answer } => Event::Reply(Reply {
-                task_id: task.id.clone(),
-                step: self.workflow.steps[step].name.clone(),
-                attempt,
-                tenant: String::new(),
-                queued_ms: None,
-                traceparent: None,
-                outcome: match answer {
+            Msg::Reply { step, attempt, answer } => {
+                let outcome = match answer {
                     Answer::Done => Outcome::Done { output: json!(null) },
                     Answer::Failed => Outcome::Failed { error: "e".into() },
                     Answer::Unavailable => Outcome::Unavailable { error: "e".into(), retry_after_ms: None },
                     Answer::Deferred => Outcome::Deferred { error: "e".into(), retry_after_ms: 0 },
-                },
-            }),
+                };
+                Event::Reply(Reply::new(task.id.clone(), &self.workflow.steps[step].name, attempt, outcome))
+            }
             Msg::Request { .. } => return None,
         })
     }
@@ -395,8 +421,19 @@ impl World {
             if (claimed || extended) != (is.claim().is_some() && is.claimed_at == new.version) {
                 return Some("I1: every claim is a new attempt");
             }
-            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && !new.is_open(i, &self.workflow) {
+            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && new.way(i, &self.workflow) != Way::Go {
                 return Some("a step starts only when all it depends on are done");
+            }
+            if is.state == step::State::PassedOver && is.attempt > 0 {
+                return Some("what was tried is not passed over");
+            }
+            let is_final = matches!(was.state, step::State::PassedOver | step::State::Caught);
+            if is_final && is.state != was.state && !is.is_undo_begun() {
+                return Some("a step that is settled is never decided again");
+            }
+            let ran = self.bounds.flow == Flow::Branch && new.steps[0].state == step::State::Processed;
+            if claimed && i == 1 && ran && old.phase == Phase::Forward {
+                return Some("a step whose condition is false starts nothing");
             }
             if was.is_undo_begun() && !is.is_undo_begun() {
                 return Some("I5: what is to be undone is never done again");
@@ -426,7 +463,7 @@ impl World {
     fn dependents(&self, index: usize) -> Vec<usize> {
         let mut found = vec![index];
         for (n, step) in self.workflow.steps.iter().enumerate() {
-            if step.after.iter().any(|before| found.contains(before)) {
+            if step.after.iter().any(|after| found.contains(&after.step)) {
                 found.push(n);
             }
         }
@@ -629,7 +666,9 @@ impl World {
         } else if next.undone.get(step) != Some(&true) {
             next.applied[step] = true;
             let is_skipped = |j: usize| next.task.steps[j].state == step::State::Skipped;
-            if self.workflow.steps[step].after.iter().any(|&j| !next.applied[j] && !is_skipped(j)) {
+            let needs = |a: &&After| a.edge != Edge::Always && !self.workflow.steps[a.step].agent.is_empty();
+            let mut needed = self.workflow.steps[step].after.iter().filter(needs);
+            if needed.any(|a| !next.applied[a.step] && !is_skipped(a.step)) {
                 next.broken = Some("a step is done only on top of what it depends on");
             }
         }
@@ -793,7 +832,11 @@ impl World {
     fn is_consistent(&self, task: &Task, applied: &[bool], left: u8, serves: bool) -> bool {
         let mut steps = applied.iter().zip(&task.steps).zip(&self.workflow.steps).enumerate();
         match task.phase {
-            Phase::Processed => steps.all(|(_, ((&a, step), _))| a || step.state == step::State::Skipped),
+            Phase::Processed => steps.all(|(_, ((&a, step), spec))| match step.state {
+                step::State::Skipped | step::State::Caught => true,
+                step::State::PassedOver => !a,
+                _ => a || spec.agent.is_empty(),
+            }),
             Phase::Undone => steps.all(|(n, ((&a, _), spec))| !a || spec.undo.is_none() || left & (1 << n) != 0),
             Phase::Error | Phase::UndoError => true,
             Phase::Forward | Phase::Undoing => !serves,
@@ -878,6 +921,8 @@ fn normalise(task: &mut Task, by: SignedDuration) {
             step::State::Processed
             | step::State::Failed
             | step::State::Skipped
+            | step::State::PassedOver
+            | step::State::Caught
             | step::State::Undone
             | step::State::UndoFailed => {}
         }

@@ -43,12 +43,30 @@ pub enum AgentError {
         error: String,
         /// What the remote service said, for this order only.
         said: Option<String>,
+        /// The status of its answer; `None` if there was none.
+        status: Option<u16>,
         /// The wait that the remote service asked for (`Retry-After`).
         retry_after: Option<SignedDuration>,
     },
     /// It never will.
     #[error("{error}")]
     Permanent {
+        /// What happened, in words.
+        error: String,
+    },
+    /// The remote service refused, and said so by a status.
+    #[error("{error}")]
+    Refused {
+        /// What happened, in words.
+        error: String,
+        /// The status of its answer.
+        status: u16,
+        /// The body of its answer, if it was JSON.
+        answer: Option<Value>,
+    },
+    /// The remote service did its work, and its answer cannot be used.
+    #[error("{error}")]
+    Unusable {
         /// What happened, in words.
         error: String,
     },

@@ -107,7 +107,7 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
         if body.len() + chunk.len() > MAX_ANSWER {
             if meaning == Meaning::Done {
-                return Err(AgentError::Permanent { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
+                return Err(AgentError::Unusable { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
             }
             // The status says enough, and a cut body might end within a secret.
             body.clear();
@@ -118,10 +118,15 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
     let error = status.to_string();
     match meaning {
         Meaning::Done => Ok(body),
-        Meaning::Transient => Err(AgentError::Transient { error, said: said(&body, mask), retry_after }),
+        Meaning::Transient => {
+            let status = Some(status.as_u16());
+            Err(AgentError::Transient { error, said: said(&body, mask), status, retry_after })
+        }
         Meaning::Permanent => {
             let error = said(&body, mask).map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
-            Err(AgentError::Permanent { error })
+            let answer = Some(&body).filter(|body| body.len() <= shared::message::MAX_ANSWER);
+            let answer = answer.and_then(|body| json::read_value(body).ok()).map(|answer| mask.value(answer));
+            Err(AgentError::Refused { error, status: status.as_u16(), answer })
         }
     }
 }
@@ -134,7 +139,7 @@ pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Ma
     }
     let part = match pointer {
         "" => Some(body),
-        _ => part::at(body, pointer).map_err(|fault| AgentError::Permanent { error: mask.text(&fault.to_string()) })?,
+        _ => part::at(body, pointer).map_err(|fault| AgentError::Unusable { error: mask.text(&fault.to_string()) })?,
     };
     match part {
         None => Ok(Value::Null),
@@ -146,7 +151,7 @@ pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Ma
                     mask.text(&format!("the answer cannot be stored: {refused}"))
                 }
             };
-            AgentError::Permanent { error }
+            AgentError::Unusable { error }
         }),
     }
 }
@@ -170,7 +175,7 @@ fn said(body: &[u8], mask: &Mask) -> Option<String> {
 }
 
 pub(crate) fn transient(error: String) -> AgentError {
-    AgentError::Transient { error, said: None, retry_after: None }
+    AgentError::Transient { error, said: None, status: None, retry_after: None }
 }
 
 pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use shared::engine::Clock;
 use shared::json;
 use shared::message::{Outcome, Reply, Request};
-use shared::step::Direction;
+use shared::step::{Direction, FailureKind};
 use shared::time::{SignedDuration, Timestamp, millis, until};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -102,10 +102,10 @@ impl Runtime {
 
     /// One attempt. `None` is silence: the time ran out, and now only the supervisor acts.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
-        let outcome = self.attempt(&guarded, request).await;
+        let reply = self.attempt(&guarded, request).await;
         // Not even an error after the deadline: another agent may have the step by now.
-        let outcome = outcome.filter(|_| self.now() < request.complete_by);
-        match &outcome {
+        let reply = reply.filter(|_| self.now() < request.complete_by);
+        match reply.as_ref().map(|reply| &reply.outcome) {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
             // The reason is in the order's history: the words of a remote service may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
@@ -118,11 +118,12 @@ impl Runtime {
                 tracing::warn!(agent = request.agent, "past CompleteBy; no reply sent");
             }
         }
-        outcome.map(|outcome| Reply::to(request, outcome))
+        reply
     }
 
-    async fn attempt(&self, Guarded { agent, breaker, remote }: &Guarded<'_>, request: &Request) -> Option<Outcome> {
-        let mut calls = 0;
+    async fn attempt(&self, Guarded { agent, breaker, remote }: &Guarded<'_>, request: &Request) -> Option<Reply> {
+        let reply = |outcome| Reply::to(request, outcome);
+        let (mut calls, mut unsure) = (0, false);
         loop {
             let left = self.time_left(request)?;
             if let Err(Held { wait, why }) = breaker.enter(self.now()) {
@@ -130,7 +131,7 @@ impl Runtime {
                 let error = format!("the circuit breaker of `{name}` is open: {why}");
                 // Spread out, so that requests held back do not all return at once.
                 let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
-                return Some(Outcome::Deferred { error, retry_after_ms });
+                return Some(reply(Outcome::Deferred { error, retry_after_ms }));
             }
             calls += 1;
             let call = Call { request, time_left: left };
@@ -138,46 +139,59 @@ impl Runtime {
             let answer = tokio::time::timeout(left, span.around(agent.act(call))).await;
             match &answer {
                 Ok(Ok(_)) => {}
-                Ok(Err(AgentError::Permanent { .. })) => span.fail("permanent"),
+                Ok(Err(AgentError::Permanent { .. } | AgentError::Refused { .. })) => span.fail("permanent"),
+                Ok(Err(AgentError::Unusable { .. })) => span.fail("unusable"),
                 Ok(Err(AgentError::NotCalled { .. })) => span.fail("not_called"),
                 Ok(Err(AgentError::Transient { .. })) => span.fail("transient"),
                 Err(_) => span.fail("timeout"),
             }
             drop(span);
-            let (error, said, retry_after) = match answer {
+            let unusable = |error| Reply { kind: Some(FailureKind::Mistake), ..reply(Outcome::Failed { error }) };
+            let (error, said, status, retry_after) = match answer {
                 Ok(Ok(output)) => {
                     breaker.succeeded();
                     return Some(match request.direction {
                         // An undo's output is not kept.
-                        Direction::Undo => Outcome::Done { output: Value::Null },
+                        Direction::Undo => reply(Outcome::Done { output: Value::Null }),
                         // The scheduler could not read a reply that is nested this deep.
                         Direction::Do if json::is_deep(&output) => {
-                            Outcome::Failed { error: format!("the agent's output {}", json::Fault::Deep) }
+                            unusable(format!("the agent's output {}", json::Fault::Deep))
                         }
-                        Direction::Do => Outcome::Done { output },
+                        Direction::Do => reply(Outcome::Done { output }),
                     });
                 }
                 // It answered, so it is healthy: the breaker guards only against silence and overload.
                 Ok(Err(AgentError::Permanent { error })) => {
                     breaker.succeeded();
-                    return Some(Outcome::Failed { error });
+                    return Some(reply(Outcome::Failed { error }));
+                }
+                Ok(Err(AgentError::Refused { error, status, answer })) => {
+                    breaker.succeeded();
+                    return Some(Reply { status: Some(status), answer, unsure, ..reply(Outcome::Failed { error }) });
+                }
+                Ok(Err(AgentError::Unusable { error })) => {
+                    breaker.succeeded();
+                    return Some(unusable(error));
                 }
                 // Another call in this attempt would lack the same.
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     breaker.withdrawn(self.now());
-                    return Some(if is_permanent {
+                    return Some(reply(if is_permanent {
                         Outcome::Failed { error }
                     } else {
                         Outcome::Unavailable { error, retry_after_ms: None }
-                    });
+                    }));
                 }
-                Ok(Err(AgentError::Transient { error, said, retry_after })) => (error, said, retry_after),
+                Ok(Err(AgentError::Transient { error, said, status, retry_after })) => {
+                    (error, said, status, retry_after)
+                }
                 Err(_) => {
                     breaker.failed(self.now(), "no answer in time");
                     return None;
                 }
             };
             breaker.failed(self.now(), &error);
+            unsure = true;
             let error = said.map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
             let jitter = request.calls.wait(calls, fastrand::f64());
             let wait = jitter.max(retry_after.unwrap_or_default());
@@ -186,7 +200,8 @@ impl Runtime {
             {
                 let retry_after_ms = retry_after.and_then(|d| u64::try_from(d.as_millis()).ok());
                 let calls = if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") };
-                return Some(Outcome::Unavailable { error: format!("{error} ({calls})"), retry_after_ms });
+                let error = format!("{error} ({calls})");
+                return Some(Reply { status, ..reply(Outcome::Unavailable { error, retry_after_ms }) });
             }
             tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
         }

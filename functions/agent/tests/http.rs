@@ -115,6 +115,14 @@ fn not_called(result: Result<Value, AgentError>) -> (String, bool) {
     }
 }
 
+/// The error of a call that no attempt makes good.
+fn permanent(result: Result<Value, AgentError>) -> String {
+    match result {
+        Err(AgentError::Refused { error, .. } | AgentError::Unusable { error }) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn is_transient(result: &Result<Value, AgentError>) -> bool {
     matches!(result, Err(AgentError::Transient { .. }))
 }
@@ -177,7 +185,10 @@ async fn answers_are_distinguished() {
         ("/page/100", json!({"permanent": [200]}), "200 OK: x"),
     ] {
         let result = ask(path, more).await;
-        let Err(AgentError::Permanent { error }) = &result else { panic!("{path}: {result:?}") };
+        // Where the service did its work, it refused nothing.
+        let is_done = path.starts_with("/broken") || path.starts_with("/long");
+        assert_eq!(matches!(result, Err(AgentError::Unusable { .. })), is_done, "{path}: {result:?}");
+        let error = permanent(result);
         assert!(error.contains(word), "{path}: {error}");
     }
     for (path, more) in [
@@ -196,12 +207,62 @@ async fn answers_are_distinguished() {
     );
 }
 
+// The body is what the file maps: a form as payment providers read it, JSON, or a text.
+#[tokio::test]
+async fn a_mapped_body_is_sent_as_it_is() {
+    let server = Server::start().await;
+    let input = json!({"amount": 5, "card": {"number": "4 2&", "tags": ["a", true]}, "note": null});
+    let ask = async |more: Value, input: Value| {
+        let mut request = server.request("/json/1", more);
+        request.input = input;
+        act(&request).await.unwrap();
+        let (_, _, headers, body) = server.heard().pop().unwrap();
+        (headers["content-type"].to_str().unwrap().to_owned(), body)
+    };
+    let (kind, body) = ask(json!({"body": "form"}), input.clone()).await;
+    assert_eq!(kind, "application/x-www-form-urlencoded");
+    assert_eq!(body, "amount=5&card%5Bnumber%5D=4+2%26&card%5Btags%5D%5B0%5D=a&card%5Btags%5D%5B1%5D=true");
+    let (kind, body) = ask(json!({"body": "json"}), input.clone()).await;
+    assert_eq!((kind.as_str(), serde_json::from_str::<Value>(&body).unwrap()), ("application/json", input));
+    let (kind, body) = ask(json!({"body": "json"}), json!("a\nb")).await;
+    assert_eq!((kind.as_str(), body.as_str()), ("text/plain; charset=utf-8", "a\nb"));
+    let (kind, _) = ask(json!({"body": "json", "headers": {"content-type": "text/csv"}}), json!("a,b")).await;
+    assert_eq!(kind, "text/csv");
+}
+
+#[tokio::test]
+async fn an_output_is_mapped_from_answer_status_and_headers() {
+    let server = Server::start().await;
+    let ask = async |path: &str, keep: Value| act(&server.request(path, json!({"keep": keep}))).await;
+    let keep = json!({"id": "${answer.data.id}", "status": "${status}", "kind": "${header['content-type']}"});
+    let kept = json!({"id": 7, "status": 200, "kind": "application/json; charset=utf-8"});
+    assert_eq!(ask("/json/1", keep).await, Ok(kept));
+    assert_eq!(ask("/status/204", json!({"status": "${status}"})).await, Ok(json!({"status": 204})));
+    let missing = ask("/json/1", json!({"id": "${answer.id}"})).await;
+    assert!(matches!(&missing, Err(AgentError::Unusable { error }) if error.contains("answer.id")), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_says_its_status_and_its_body() {
+    let server = Server::start().await;
+    let ask = async |path: &str, more: Value| act(&server.request(path, more)).await;
+    let said = ask("/echo/1", json!({"headers": {"authorization": "{secret:crm-token}"}})).await;
+    let Err(AgentError::Refused { status: 400, answer: Some(answer), .. }) = said else { panic!("{said:?}") };
+    assert_eq!(answer, json!({"detail": "no ***"}));
+    let long = ask("/far/2000", json!({})).await;
+    assert!(matches!(long, Err(AgentError::Refused { status: 400, answer: None, .. })), "{long:?}");
+    let none = ask("/status/404", json!({})).await;
+    assert!(matches!(none, Err(AgentError::Refused { status: 404, answer: None, .. })), "{none:?}");
+    let away = ask("/status/503", json!({})).await;
+    assert!(matches!(away, Err(AgentError::Transient { status: Some(503), .. })), "{away:?}");
+}
+
 // A redirect could take a call with its secrets anywhere.
 #[tokio::test]
 async fn redirects_are_not_followed() {
     let server = Server::start().await;
     let result = act(&server.request("/moved/1", json!({}))).await;
-    assert!(matches!(&result, Err(AgentError::Permanent { error }) if error.contains("302")), "{result:?}");
+    assert!(permanent(result).contains("302"));
     assert_eq!(server.heard().len(), 1);
 }
 
@@ -211,7 +272,7 @@ async fn a_secret_is_looked_up_and_never_repeated() {
     let server = Server::start().await;
     let with =
         |secret: &str| server.request("/echo/1", json!({"headers": {"authorization": format!("{{secret:{secret}}}")}}));
-    let Err(AgentError::Permanent { error }) = act(&with("crm-token")).await else { panic!("it is a 400") };
+    let error = permanent(act(&with("crm-token")).await);
     assert!(error.contains("no ***") && !error.contains("s3cret"), "{error}");
     assert_eq!(server.heard().len(), 1);
     let (error, is_permanent) = not_called(act(&with("nobody-set-it")).await);
@@ -231,7 +292,7 @@ async fn an_output_is_held_to_what_is_kept_of_it() {
     assert_eq!(ask("/id").await, Ok(json!(7)));
     assert_eq!(ask("/no").await, Ok(Value::Null));
     for (pointer, named) in [("/hash", "beyond 64 bits"), ("/x", "`a` occurs twice"), ("/x/a", "`a` occurs twice")] {
-        let Err(AgentError::Permanent { error }) = ask(pointer).await else { panic!("it cannot be kept") };
+        let error = permanent(ask(pointer).await);
         assert!(error.contains(named), "{error}");
     }
 }
@@ -248,17 +309,11 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
         "in the output"
     );
     // The stored part of the answer ends within the secret.
-    let Err(AgentError::Permanent { error }) = ask("/far/194", "{secret:crm-token}").await else {
-        panic!("it is a 400")
-    };
+    let error = permanent(ask("/far/194", "{secret:crm-token}").await);
     assert!(error.ends_with("x***"), "{error}");
-    let Err(AgentError::Permanent { error }) = ask("/echo/1", "{secret:crm-token} {secret:longer}").await else {
-        panic!("it is a 400")
-    };
+    let error = permanent(ask("/echo/1", "{secret:crm-token} {secret:longer}").await);
     assert!(error.ends_with("no *** ***"), "{error}");
-    let Err(AgentError::Permanent { error }) = ask("/twice/1", "{secret:crm-token}").await else {
-        panic!("it cannot be kept")
-    };
+    let error = permanent(ask("/twice/1", "{secret:crm-token}").await);
     assert!(error.contains("`***.a` occurs twice"), "{error}");
 }
 

@@ -122,7 +122,7 @@ mod tests {
         let order = &workflows["order"];
         let names: Vec<_> = order.steps.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["reserve", "check-fraud", "charge", "ship"]);
-        assert_eq!(order.steps[2].after, [0, 1]);
+        assert_eq!(order.steps[2].after.iter().map(|after| after.step).collect::<Vec<_>>(), [0, 1]);
     }
 
     // Without the example's agents its workflow is left out; any other agent that is missing stops the start, as it always did.

@@ -35,9 +35,10 @@ export function graph({ order }) {
   const byName = new Map(order.steps.map((step) => [step.name, step]));
   const edge = (step) => step.after.map((before) => {
     const [x1, y1, x2, y2] = [left(before) + W, top(before) + H / 2, left(step.name), top(step.name) + H / 2];
-    const done = ["Processed", "Skipped"].includes(byName.get(before).state);
+    const done = ["Processed", "Skipped", "PassedOver", "Caught"].includes(byName.get(before).state);
     return s("path", { class: done ? "edge done" : "edge", d: `M${x1} ${y1} C${x1 + GAP_X / 2} ${y1} ${x2 - GAP_X / 2} ${y2} ${x2} ${y2}` });
   });
+  const why = (step) => [step.when && `when ${step.when}`, step.passed_over, step.last_error].filter(Boolean).map((text) => `, ${text}`).join("");
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const node = (step) => {
     const as = step.state === "Pending" && step.last_error ? "Retrying" : step.state;
@@ -45,7 +46,7 @@ export function graph({ order }) {
     return s(
       "g",
       { class: `node ${look(as)}`, transform: `translate(${left(step.name)} ${top(step.name)})` },
-      s("title", {}, `${step.name}: ${stateName(step.state)}${step.last_error ? `, ${step.last_error}` : ""}`),
+      s("title", {}, `${step.name}: ${stateName(step.state)}${why(step)}`),
       s("rect", { class: "box", width: W, height: H, rx: 7 }),
       s("circle", { class: "dot", cx: 20, cy: H / 2, r: 10 }),
       s("text", { class: "sign", x: 20, y: H / 2 + 4.5, "text-anchor": "middle" }, sign(as)),

@@ -24,7 +24,7 @@ function words({ order, history, plan }) {
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
   if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
   if (order.state !== "Error") {
-    for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped"].includes(one.state))) {
+    for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped", "Caught"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
       const next = waits.includes(step) ? ` Next attempt in ${span(Date.parse(step.next_attempt_at) - now())}.` : step.complete_by ? " Another attempt is in progress." : "";
       if (step.held_back) {
@@ -82,9 +82,9 @@ function steps({ order, plan }) {
       "li",
       { "data-key": step.name, class: "step" },
       h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
-      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
-      h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
-      h("span", { class: "what" }, next && h("small", {}, next), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
+      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? "calls nothing" : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
+      h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
+      h("span", { class: "what" }, next && h("small", {}, next), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
         bounds.input !== undefined && h("details", {}, h("summary", {}, "Input from an operator"), json(bounds.input))),
     );

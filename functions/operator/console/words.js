@@ -47,10 +47,10 @@ export const short = (id) => (id.length > 16 ? `${id.slice(0, 10)}…${id.slice(
 
 const LOOKS = {
   Pending: "wait", Processing: "run", Processed: "good", Undoing: "undo", Undone: "undone", Error: "bad", Paused: "pause",
-  Failed: "bad", Skipped: "undone", UndoPending: "undo", UndoProcessing: "undo", UndoFailed: "bad", Retrying: "warn",
+  Failed: "bad", Skipped: "undone", PassedOver: "undone", Caught: "warn", UndoPending: "undo", UndoProcessing: "undo", UndoFailed: "bad", Retrying: "warn",
 };
 const SIGNS = { wait: "○", run: "◐", good: "✓", undo: "↶", undone: "–", bad: "!", pause: "‖", warn: "↻" };
-const NAMES = { UndoPending: "To be undone", UndoProcessing: "Undoing", UndoFailed: "Undo failed" };
+const NAMES = { PassedOver: "Passed over", Caught: "Failed, caught", UndoPending: "To be undone", UndoProcessing: "Undoing", UndoFailed: "Undo failed" };
 
 /** How a state looks: a class of style.css. */
 export const look = (state) => LOOKS[state] ?? "wait";
@@ -71,6 +71,8 @@ const EVENTS = {
   step_deferred: ["deferred: the agent's circuit breaker is open", "warn"],
   step_expired: ["no reply before its CompleteBy", "warn"],
   step_extended: ["given more time", "warn"],
+  step_passed_over: ["passed over", "undone"],
+  failure_caught: ["failed; the order continues", "warn"],
   undo_started: ["undo started", "undo"],
   step_undone: ["undone", "undone"],
   undo_failed: ["undo failed permanently", "bad"],

@@ -209,6 +209,8 @@ pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec
             | State::Processing { .. }
             | State::Processed
             | State::Skipped
+            | State::PassedOver
+            | State::Caught
             | State::UndoPending { .. }
             | State::UndoProcessing { .. }
             | State::Undone => return None,

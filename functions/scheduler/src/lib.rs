@@ -103,12 +103,15 @@ fn parse(record: &Record) -> Result<ToScheduler, String> {
         Err(error) => return envelope(&record.body, &error).map_or_else(|| batch::parse(record), Ok),
     };
     if let ToScheduler::Reply(reply) = &mut message
-        && matches!(reply.outcome, Outcome::Done { .. })
+        && (matches!(reply.outcome, Outcome::Done { .. }) || reply.answer.is_some())
         && let Err(refused) = json::check(record.body.as_bytes())
         // The core judges depth itself; this check knows only the parser's own limit.
         && refused.fault != Fault::Deep
     {
-        reply.outcome = Outcome::Garbled { error: refused.to_string() };
+        reply.answer = None;
+        if let Outcome::Done { .. } = reply.outcome {
+            reply.outcome = Outcome::Garbled { error: refused.to_string() };
+        }
     }
     Ok(message)
 }
@@ -151,8 +154,7 @@ fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
         Said::Failed => Outcome::Failed { error: unread },
         Said::Unavailable | Said::Deferred => Outcome::Unavailable { error: unread, retry_after_ms: None },
     };
-    let (tenant, queued_ms, traceparent) = (String::new(), None, None);
-    Some(ToScheduler::Reply(Reply { task_id, step, attempt, tenant, queued_ms, traceparent, outcome }))
+    Some(ToScheduler::Reply(Reply::new(task_id, &step, attempt, outcome)))
 }
 
 fn span(record: &Record, message: &ToScheduler) -> Span {

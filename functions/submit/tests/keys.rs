@@ -78,15 +78,7 @@ impl World {
 
     /// Brings the order to Processed.
     async fn process(&self, id: &Id) {
-        let reply = Reply {
-            task_id: id.clone(),
-            step: "a".into(),
-            attempt: 1,
-            tenant: "acme".into(),
-            queued_ms: None,
-            traceparent: None,
-            outcome: Outcome::Done { output: json!(null) },
-        };
+        let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: json!(null) });
         for event in [Event::Wake { seen: 0, hops: 0 }, Event::Reply(reply)] {
             // The queues of agents and notices do not matter here: what cannot be sent is owed.
             let _ = self.submit.engine.handle(vec![(id.clone(), event)]).await;

@@ -206,6 +206,7 @@ async fn two_leaders_at_once_do_no_harm() {
     let task = world.task(&ids[0]).await;
     let turn = Turn {
         workflow: &world.workflow,
+        input: &serde_json::Value::Null,
         now: right.now(),
         instance: "right",
         skew: SKEW,
@@ -227,9 +228,7 @@ async fn two_leaders_at_once_do_no_harm() {
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
-        let (tenant, queued_ms) = (String::new(), None);
-        let reply =
-            Reply { task_id: id.clone(), step: "a".into(), attempt, tenant, queued_ms, traceparent: None, outcome };
+        let reply = Reply::new(id.clone(), "a", attempt, outcome);
         scheduler.handle(vec![(id.clone(), Event::Reply(reply))]).await.remove(0).unwrap();
         assert_eq!(world.task(id).await.process_state(), ProcessState::Processed);
     }

@@ -81,6 +81,12 @@ impl Policy {
             agent: handler.to_owned(),
             http: None,
             after: Vec::new(),
+            when: None,
+            with: None,
+            output: None,
+            catch: None,
+            value: None,
+            fail: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },
@@ -95,6 +101,7 @@ impl Policy {
             on_failure: Then::Error,
             strict_notices: false,
             tombstones: false,
+            config: serde_json::Map::new(),
             steps: vec![step],
         }
     }

@@ -12,7 +12,7 @@ use crate::time::SignedDuration;
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
@@ -196,9 +196,63 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    pub(super) fn remember_input(&self, id: &Id, input: &Value) {
-        if serde_json::to_string(input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
-            lock(&self.inputs).put(id.clone(), input.clone());
+    pub(super) fn remember_input(&self, id: &Id, input: &Arc<Value>) {
+        if serde_json::to_string(&**input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
+            lock(&self.inputs).put(id.clone(), Arc::clone(input));
         }
+    }
+
+    /// The order's input for a decision; null if its workflow does not need it.
+    pub(super) async fn input(&self, task: &Task, workflow: &Workflow) -> Result<Arc<Value>, Error> {
+        if !workflow.reads_input() {
+            return Ok(Arc::new(Value::Null));
+        }
+        let mut found = self.inputs_of(std::iter::once(task)).await;
+        found.remove(&task.id).unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Reads at once, as far as memory does not have them, the inputs that the decisions about these tasks need. What
+    /// fails here is retried, and the error reported, where it is needed.
+    pub(super) async fn know_inputs(&self, tasks: impl Iterator<Item = &Task>) {
+        let tasks: Vec<&Task> = {
+            let workflows = lock(&self.workflows);
+            let reads = |task: &&Task| workflows.get(&task.workflow_hash).is_some_and(|known| known.reads_input());
+            tasks.filter(reads).collect()
+        };
+        let _ = self.inputs_of(tasks.into_iter()).await;
+    }
+
+    /// The inputs of these orders: from memory, and all others from the store at once.
+    pub(super) async fn inputs_of<'a>(
+        &self,
+        tasks: impl Iterator<Item = &'a Task>,
+    ) -> HashMap<Id, Result<Arc<Value>, Error>> {
+        let mut inputs = HashMap::new();
+        let mut missing: Vec<&Task> = Vec::new();
+        for task in tasks {
+            if let Some(input) = lock(&self.inputs).get(&task.id) {
+                inputs.insert(task.id.clone(), Ok(Arc::clone(input)));
+            } else if missing.iter().all(|other| other.id != task.id) {
+                missing.push(task);
+            }
+        }
+        if missing.is_empty() {
+            return inputs;
+        }
+        let orders = Box::pin(self.store.orders(&missing)).await;
+        for (task, order) in missing.into_iter().zip(orders) {
+            let input = order.and_then(|order| match order {
+                Some(order) => Ok(Arc::new(order.input)),
+                None => Err(Error::Corrupt {
+                    what: format!("order {}", task.id),
+                    why: "its input is missing from the order table".into(),
+                }),
+            });
+            if let Ok(input) = &input {
+                self.remember_input(&task.id, input);
+            }
+            inputs.insert(task.id.clone(), input);
+        }
+        inputs
     }
 }

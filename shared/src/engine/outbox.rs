@@ -1,13 +1,13 @@
 //! Sends what was decided: with the order's input, in the sequence that the next message relies on.
 
-use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR, lock};
+use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR};
 use crate::decision::Event;
 use crate::message::{Effect, NoticeKind};
 use crate::order::Id;
 use crate::ports::{Error, Messenger, StateStore};
-use crate::task::Task;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub(super) async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
@@ -71,36 +71,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         answers
     }
 
-    /// The inputs of the orders whose requests need them: from memory, and all others from the store at once.
-    async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Value, Error>> {
+    /// The inputs of the orders whose requests need them.
+    async fn inputs(&self, decided: &[Result<Decided, Error>]) -> HashMap<Id, Result<Arc<Value>, Error>> {
         let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
-        let mut inputs = HashMap::new();
-        let mut missing: Vec<&Task> = Vec::new();
-        for task in needy.filter_map(|decided| decided.handled.task()) {
-            if let Some(input) = lock(&self.inputs).get(&task.id) {
-                inputs.insert(task.id.clone(), Ok(input.clone()));
-            } else if missing.iter().all(|other| other.id != task.id) {
-                missing.push(task);
-            }
-        }
-        if missing.is_empty() {
-            return inputs;
-        }
-        let orders = Box::pin(self.store.orders(&missing)).await;
-        for (task, order) in missing.into_iter().zip(orders) {
-            let input = order.and_then(|order| match order {
-                Some(order) => Ok(order.input),
-                None => Err(Error::Corrupt {
-                    what: format!("order {}", task.id),
-                    why: "its input is missing from the order table".into(),
-                }),
-            });
-            if let Ok(input) = &input {
-                self.remember_input(&task.id, input);
-            }
-            inputs.insert(task.id.clone(), input);
-        }
-        inputs
+        self.inputs_of(needy.filter_map(|decided| decided.handled.task()).map(|task| &**task)).await
     }
 }
 
@@ -111,7 +85,7 @@ fn needs_input(effect: &Effect) -> bool {
 fn add_inputs(
     handled: &Handled,
     effects: &mut [Effect],
-    inputs: &mut HashMap<Id, Result<Value, Error>>,
+    inputs: &mut HashMap<Id, Result<Arc<Value>, Error>>,
 ) -> Result<(), Error> {
     let Some(task) = handled.task() else { return Ok(()) };
     for effect in effects {
@@ -119,7 +93,7 @@ fn add_inputs(
             && request.input.is_null()
         {
             request.input = match inputs.get(&task.id) {
-                Some(Ok(input)) => input.clone(),
+                Some(Ok(input)) => Value::clone(input),
                 Some(Err(Error::Corrupt { what, why })) => {
                     return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
                 }

@@ -1,9 +1,13 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
+mod check;
 mod http;
+mod mapped;
 
+use super::edge::{After, Edge};
 use super::http::{AGENT as HTTP, Http};
 use super::{MAX_STEPS, Step, Undo, Workflow};
+use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::time::SignedDuration;
 use http::RawHttp;
@@ -38,6 +42,8 @@ const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
 const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
 const MAX_ATTEMPTS: u32 = 1000;
+/// Longest definition, in bytes of JSON. It is one item of DynamoDB, whose limit is 400 KB.
+const MAX_DEFINITION: usize = 350_000;
 
 /// The back-off of a step that sets none: 1, 5, 10, 30 and 60 minutes, as in the retry queue.
 fn default_backoff() -> Vec<SignedDuration> {
@@ -56,6 +62,10 @@ struct RawWorkflow {
     on_failure: Then,
     late: Option<Spanned<Late>>,
     #[serde(default)]
+    default: RawDefault,
+    #[serde(default)]
+    config: toml::Table,
+    #[serde(default)]
     strict_notices: bool,
     #[serde(default)]
     tombstones: bool,
@@ -67,14 +77,31 @@ fn undo() -> Then {
     Then::Undo
 }
 
+/// What steps use that do not say otherwise.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDefault {
+    timeout: Option<Spanned<SignedDuration>>,
+    retry: Option<Spanned<RawRetry>>,
+    late: Option<Spanned<Late>>,
+    calls: Option<Spanned<RawCalls>>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawStep {
     name: Spanned<String>,
     agent: Option<Spanned<String>>,
     http: Option<Spanned<RawHttp>>,
+    value: Option<Spanned<toml::Value>>,
+    fail: Option<Spanned<String>>,
+    after: Option<Vec<Spanned<String>>>,
+    when: Option<Spanned<String>>,
+    with: Option<Spanned<toml::Value>>,
     #[serde(default)]
-    after: Vec<Spanned<String>>,
+    form: bool,
+    output: Option<Spanned<toml::Value>>,
+    catch: Option<Spanned<String>>,
     timeout: Option<Spanned<SignedDuration>>,
     retry: Option<Spanned<RawRetry>>,
     late: Option<Spanned<Late>>,
@@ -90,6 +117,9 @@ struct RawStep {
 struct RawUndo {
     agent: Option<Spanned<String>>,
     http: Option<Spanned<RawHttp>>,
+    with: Option<Spanned<toml::Value>>,
+    #[serde(default)]
+    form: bool,
     timeout: Option<Spanned<SignedDuration>>,
     retry: Option<Spanned<RawRetry>>,
     calls: Option<Spanned<RawCalls>>,
@@ -132,7 +162,7 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
         let message = advice(e.message(), written).unwrap_or_else(|| e.message().replace('\n', "; "));
         fail(at, message)
     })?;
-    build(&raw, known).map_err(|(at, message)| fail(at, message))
+    mapped::check_tables(&raw.step, text).and_then(|()| build(&raw, known)).map_err(|(at, message)| fail(at, message))
 }
 
 /// The TOML parser says what it expected, but not what to write: that depends on what is `written` there.
@@ -194,27 +224,41 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
                 format!("a step named `{}` already exists; give each step a unique name", name.get_ref()),
             ));
         }
-        steps.push(build_step(step, &names, raw, known)?);
+        steps.push(build_step(step, index, &names, raw, known)?);
     }
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
         let message = format!("the steps wait for each other in a cycle ({path}); remove one of these `after` entries");
-        let after = &raw.step[cycle[0]].get_ref().after;
-        let entry = after.iter().find(|a| a.get_ref() == names[cycle[1]]).expect("a circle is made of `after` entries");
-        return Err((entry.span(), message));
+        let mut after = raw.step[cycle[0]].get_ref().after.iter().flatten();
+        let entry = after.find(|a| Edge::split(a.get_ref()).0 == names[cycle[1]]);
+        return Err((entry.expect("a circle is made of `after` entries").span(), message));
     }
-    Ok(Workflow {
+    let config = mapped::json(&toml::Value::Table(raw.config.clone()));
+    let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
+    let serde_json::Value::Object(config) = config else { unreachable!("a table becomes an object") };
+    check::check(&raw.step, &steps, &config)?;
+    let workflow = Workflow {
         name: raw.name.get_ref().clone(),
         input: raw.input.as_ref().map(|i| i.get_ref().clone()),
         on_failure: raw.on_failure,
         strict_notices: raw.strict_notices,
         tombstones: raw.tombstones,
+        config,
         steps,
-    })
+    };
+    let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_DEFINITION {
+        let message = format!(
+            "the definition has {bytes} bytes, and the limit is {MAX_DEFINITION}; write shorter texts, or split the workflow"
+        );
+        return Err((raw.name.span(), message));
+    }
+    Ok(workflow)
 }
 
 fn build_step(
     spanned: &Spanned<RawStep>,
+    index: usize,
     names: &[&str],
     workflow: &RawWorkflow,
     known: Known<'_>,
@@ -222,50 +266,51 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let Some((agent, http)) = doer(raw.agent.as_ref(), raw.http.as_ref(), None, known)? else {
-        return Err((
-            raw.name.span(),
-            format!(
-                "step `{name}` has no agent; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
-                list(known.agents)
-            ),
-        ));
-    };
-    let Some(timeout) = &raw.timeout else {
-        return Err((raw.name.span(), format!("step `{name}` has no timeout; add, for example, `timeout = \"30s\"`")));
-    };
-    check_timeout(timeout)?;
-    let mut after = Vec::with_capacity(raw.after.len());
-    for other in &raw.after {
-        let Some(position) = names.iter().position(|n| n == other.get_ref()) else {
-            let others: Vec<&str> = names.iter().copied().filter(|n| n != name).collect();
-            let instead = match others.as_slice() {
-                [] => "it is the only step, so leave `after` out".to_owned(),
-                others => format!("write one of {}", list(others)),
-            };
-            let message = format!("step `{name}` waits for `{}`, which does not exist; {instead}", other.get_ref());
-            return Err((other.span(), message));
+    let (value, fail) = computed(raw)?;
+    let (mut agent, mut http) = (String::new(), None);
+    if value.is_none() && fail.is_none() {
+        let Some(found) = doer(raw.agent.as_ref(), raw.http.as_ref(), None, known)? else {
+            return Err((
+                raw.name.span(),
+                format!(
+                    "step `{name}` has no agent; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
+                    list(known.agents)
+                ),
+            ));
         };
-        if other.get_ref() == name {
-            return Err((other.span(), format!("step `{name}` waits for itself; remove `{name}` from its `after`")));
-        }
-        if !after.contains(&position) {
-            after.push(position);
-        }
+        (agent, http) = found;
     }
-    after.sort_unstable();
-    let retry = ladder(raw.retry.as_ref(), on_failure)?;
-    let late = late(raw.late.as_ref().or(workflow.late.as_ref()))?;
-    let calls = calls(raw.calls.as_ref(), DEFAULT_CALLS)?;
+    let with = mapped::with(raw.with.as_ref(), raw.form, http.as_mut(), raw.name.span())?;
+    let output = mapped::output(raw.output.as_ref(), http.as_mut())?;
+    let fallback = &workflow.default;
+    let is_work = !agent.is_empty();
+    let timeout = match raw.timeout.as_ref().or(fallback.timeout.as_ref()) {
+        Some(timeout) if is_work => {
+            check_timeout(timeout)?;
+            *timeout.get_ref()
+        }
+        None if is_work => {
+            let message = format!("step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
+            return Err((raw.name.span(), message));
+        }
+        Some(_) | None => SignedDuration::ZERO,
+    };
+    let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), on_failure)?;
+    let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
+    let late = late.filter(|_| is_work);
+    let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), DEFAULT_CALLS)?;
     let undo = match &raw.undo {
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let Some((agent, http)) = doer(undo.agent.as_ref(), undo.http.as_ref(), http.as_ref(), known)? else {
+            let Some((undo_agent, mut undo_http)) =
+                doer(undo.agent.as_ref(), undo.http.as_ref(), http.as_ref(), known)?
+            else {
                 let likely = if http.is_some() { "http = \"URL\"".to_owned() } else { format!("agent = \"{agent}\"") };
                 let message = format!("the undo of step `{name}` has no agent; write `undo = {{ {likely} }}`");
                 return Err((spanned.span(), message));
             };
+            let with = mapped::with(undo.with.as_ref(), undo.form, undo_http.as_mut(), spanned.span())?;
             if let Some(timeout) = &undo.timeout {
                 check_timeout(timeout)?;
             }
@@ -282,9 +327,10 @@ fn build_step(
                 }
             };
             Some(Undo {
-                agent,
-                http,
-                timeout: undo.timeout.as_ref().map_or(*timeout.get_ref(), |t| *t.get_ref()),
+                agent: undo_agent,
+                http: undo_http,
+                with,
+                timeout: undo.timeout.as_ref().map_or(timeout, |t| *t.get_ref()),
                 retry,
                 calls: self::calls(undo.calls.as_ref(), calls)?,
             })
@@ -297,15 +343,83 @@ fn build_step(
         name: name.clone(),
         agent,
         http,
-        after,
-        timeout: *timeout.get_ref(),
+        after: after(raw, index, names)?,
+        when: mapped::condition(raw.when.as_ref(), "when")?,
+        with,
+        output,
+        catch: mapped::condition(raw.catch.as_ref(), "catch")?,
+        value,
+        fail,
+        timeout,
         retry,
-        late,
+        late: self::late(late)?,
         calls,
         on_failure: raw.on_failure.unwrap_or(on_failure),
         irreversible: raw.irreversible,
         undo,
     })
+}
+
+/// The `value` or `fail` of a step that only computes, which takes none of an agent's keys.
+fn computed(raw: &RawStep) -> Result<(Option<Mapping>, Option<Template>), Problem> {
+    let kind = match (&raw.value, &raw.fail) {
+        (None, None) => return Ok((None, None)),
+        (Some(value), Some(_)) => {
+            return Err((value.span(), "the step has both `value` and `fail`; keep one of the two".into()));
+        }
+        (Some(_), None) => "value",
+        (None, Some(_)) => "fail",
+    };
+    let others = [
+        ("agent", raw.agent.as_ref().map(Spanned::span)),
+        ("http", raw.http.as_ref().map(Spanned::span)),
+        ("with", raw.with.as_ref().map(Spanned::span)),
+        ("output", raw.output.as_ref().map(Spanned::span)),
+        ("catch", raw.catch.as_ref().map(Spanned::span)),
+        ("undo", raw.undo.as_ref().map(Spanned::span)),
+        ("timeout", raw.timeout.as_ref().map(Spanned::span)),
+        ("retry", raw.retry.as_ref().map(Spanned::span)),
+        ("calls", raw.calls.as_ref().map(Spanned::span)),
+        ("late", raw.late.as_ref().map(Spanned::span)),
+        ("irreversible", raw.irreversible.then(|| raw.name.span())),
+    ];
+    if let Some((other, span)) = others.into_iter().find_map(|(name, span)| span.map(|span| (name, span))) {
+        let message = format!("a step with `{kind}` calls nothing, so it takes no `{other}`; remove `{other}`");
+        return Err((span, message));
+    }
+    let value = raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?;
+    let fail = raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?;
+    Ok((value, fail))
+}
+
+/// The edges of a step, each step before it once.
+fn after(raw: &RawStep, index: usize, names: &[&str]) -> Result<Vec<After>, Problem> {
+    let name = raw.name.get_ref();
+    let mut all: Vec<After> = Vec::new();
+    for entry in raw.after.iter().flatten() {
+        let (other, edge) = Edge::split(entry.get_ref());
+        let Some(step) = names.iter().position(|n| *n == other) else {
+            let others: Vec<&str> = names.iter().copied().filter(|n| n != name).collect();
+            let instead = match others.as_slice() {
+                [] => "it is the only step, so leave `after` out".to_owned(),
+                others => format!("write one of {}", list(others)),
+            };
+            return Err((entry.span(), format!("step `{name}` waits for `{other}`, which does not exist; {instead}")));
+        };
+        if step == index {
+            return Err((entry.span(), format!("step `{name}` waits for itself; remove `{name}` from its `after`")));
+        }
+        match all.iter().find(|after| after.step == step) {
+            None => all.push(After { step, edge }),
+            Some(after) if after.edge == edge => {}
+            Some(_) => {
+                let message = format!("step `{name}` names `{other}` twice with different marks; keep one of the two");
+                return Err((entry.span(), message));
+            }
+        }
+    }
+    all.sort_unstable_by_key(|after| after.step);
+    Ok(all)
 }
 
 fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
@@ -440,7 +554,7 @@ fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
     loop {
         let before = left.len();
         let still = left.clone();
-        left.retain(|&i| steps[i].after.iter().any(|a| still.contains(a)));
+        left.retain(|&i| steps[i].after.iter().any(|a| still.contains(&a.step)));
         if left.is_empty() {
             return None;
         }
@@ -451,7 +565,7 @@ fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
     let mut path = vec![left[0]];
     loop {
         let last = path[path.len() - 1];
-        let next = *steps[last].after.iter().find(|a| left.contains(a))?;
+        let next = steps[last].after.iter().map(|a| a.step).find(|a| left.contains(a))?;
         if let Some(start) = path.iter().position(|&i| i == next) {
             path.drain(..start);
             path.push(next);

@@ -3,7 +3,9 @@
 //! The description travels in the request, taken from the definition that the task is pinned to. It names secrets but
 //! never contains them: the agent that makes the call looks them up.
 
+use crate::expression::{Expression, Mapping, Mistake, Names, Part, Template};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,22 +15,34 @@ pub const AGENT: &str = "http";
 /// Longest description of a call, in bytes of JSON. It is part of the definition, twice for a step with an undo, and a
 /// definition must stay below DynamoDB's 400 KB.
 pub const MAX_BYTES: usize = 2048;
+/// Longest URL, and longest value of a header, in bytes, once expressions are replaced.
+pub const MAX_URL: usize = 2048;
 /// Names that a URL and a header may contain in braces, besides `secret:NAME`.
 pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
 
 /// A call over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Http {
-    /// Absolute; may contain `{order_id}` and `{step}` after the host.
-    pub url: String,
+    /// Absolute; may contain `{order_id}`, `{step}` and expressions after the host. In a request the expressions are
+    /// replaced.
+    pub url: Template,
     /// In upper case.
     pub method: String,
-    /// By lower-case name; values may contain `{order_id}`, `{step}` and `{secret:NAME}`.
+    /// Appended to the URL; in a request it is part of the URL.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
+    pub query: BTreeMap<String, Template>,
+    /// By lower-case name; values may contain `{order_id}`, `{step}`, `{secret:NAME}` and, but for requests, expressions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, Template>,
+    /// How the step's `with` is sent; `None` sends the usual envelope.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Body>,
     /// JSON Pointer (RFC 6901) to the part of the answer that is the step's output; `None` takes all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// What is kept of the answer, from `answer`, `status` and `header`, instead of `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Mapping>,
     /// Statuses that mean that the call is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<Status>,
@@ -38,6 +52,16 @@ pub struct Http {
     /// Statuses after which it never will.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permanent: Vec<Status>,
+}
+
+/// The form of a body that a workflow file maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    /// As JSON; a mapping that is one text is sent as that text.
+    Json,
+    /// As a form: `application/x-www-form-urlencoded`.
+    Form,
 }
 
 /// What an answer means to the step.
@@ -66,7 +90,7 @@ impl Http {
     /// The URL for one order, each value percent-encoded.
     #[must_use]
     pub fn url_for(&self, order_id: &str, step: &str) -> String {
-        fill(&self.url, |name| match name {
+        fill(&self.url.literal_text(), |name| match name {
             "order_id" => encoded(order_id),
             "step" => encoded(step),
             other => format!("{{{other}}}"),
@@ -75,8 +99,89 @@ impl Http {
 
     /// Names of the secrets it needs, once per use.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
-        self.headers.values().flat_map(|value| placeholders(value).unwrap_or_default()).filter_map(secret)
+        self.headers.values().flat_map(|value| placeholders(value.text()).unwrap_or_default()).filter_map(secret)
     }
+
+    /// All texts that an order's data can be part of.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        std::iter::once(&self.url).chain(self.query.values()).chain(self.headers.values())
+    }
+
+    /// This call with every expression replaced by its value, as a request contains it.
+    ///
+    /// # Errors
+    /// An expression has no value here, or one that does not belong where it stands.
+    pub fn resolved(&self, names: &Names<'_>) -> Result<Self, Mistake> {
+        let mut url = String::new();
+        for part in self.url.parts() {
+            match part {
+                Part::Literal(text) => url.push_str(text),
+                Part::Expression(expression) => {
+                    let value = plain(expression, &expression.evaluate(names)?, "a URL")?;
+                    if value.is_empty() {
+                        return Err(unfit(expression, "is empty, so the URL would be another one"));
+                    }
+                    url.push_str(&encoded(&value));
+                }
+            }
+        }
+        // A client removes these segments, and would call another path.
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        if !self.url.is_constant() && path.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err(Mistake(format!("the URL `{}` would contain a segment `.` or `..`", self.url.text())));
+        }
+        for (name, value) in &self.query {
+            let Some(found) = value.evaluate(names)? else { continue };
+            let found = match value.parts() {
+                [Part::Expression(expression)] => plain(expression, &found, "a query")?,
+                _ => value.text_of(names)?,
+            };
+            let mark = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{mark}{}={}", encoded(name), encoded(&found)));
+        }
+        if url.len() > MAX_URL {
+            return Err(Mistake(format!("the URL would have {} bytes; the limit is {MAX_URL}", url.len())));
+        }
+        let mut headers = BTreeMap::new();
+        for (name, value) in &self.headers {
+            for part in value.parts() {
+                if let Part::Expression(expression) = part {
+                    let text = plain(expression, &expression.evaluate(names)?, "a header")?;
+                    // A brace could name a secret.
+                    if !text.chars().all(|c| c == ' ' || c.is_ascii_graphic() && c != '{' && c != '}') {
+                        return Err(unfit(expression, "has characters that a header cannot hold"));
+                    }
+                }
+            }
+            let text = value.text_of(names)?;
+            if text.len() > MAX_URL {
+                let bytes = text.len();
+                return Err(Mistake(format!("header `{name}` would have {bytes} bytes; the limit is {MAX_URL}")));
+            }
+            headers.insert(name.clone(), Template::literal(&text));
+        }
+        Ok(Self { url: Template::literal(&url), query: BTreeMap::new(), headers, ..self.clone() })
+    }
+}
+
+/// The value as a text without control characters.
+fn plain(expression: &Expression, value: &Value, place: &str) -> Result<String, Mistake> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Null => return Err(unfit(expression, &format!("is null, which cannot be part of {place}"))),
+        Value::Array(_) | Value::Object(_) => {
+            return Err(unfit(expression, &format!("is a list or a table, which cannot be part of {place}")));
+        }
+    };
+    if text.contains(char::is_control) {
+        return Err(unfit(expression, &format!("has control characters, which cannot be part of {place}")));
+    }
+    Ok(text)
+}
+
+fn unfit(expression: &Expression, why: &str) -> Mistake {
+    Mistake(format!("`{}` {why}", expression.text()))
 }
 
 /// The name in `secret:NAME`.
@@ -252,7 +357,7 @@ mod tests {
     #[test]
     fn values_are_encoded_where_they_stand_in_a_url() {
         let http = Http {
-            url: "https://x.example/{order_id}/{step}?of={order_id}".into(),
+            url: Template::literal("https://x.example/{order_id}/{step}?of={order_id}"),
             ..call("PUT", serde_json::json!({}))
         };
         assert_eq!(http.url_for("a/../b?c", "s-1"), "https://x.example/a%2F..%2Fb%3Fc/s-1?of=a%2F..%2Fb%3Fc");

@@ -132,6 +132,7 @@ pub fn order(id: &Id, n: i64) -> Order {
 
 pub struct Bench {
     pub workflow: Workflow,
+    pub input: Value,
     pub task: Task,
     /// Milliseconds since the task was created.
     pub now: i64,
@@ -151,6 +152,7 @@ impl Bench {
         let task = Task::new(submission("ord_1", true), &workflow, at(0));
         let mut bench = Self {
             workflow,
+            input: Value::Null,
             task,
             now: 0,
             instance: "s1",
@@ -182,6 +184,7 @@ impl Bench {
     pub fn decide(&self, event: &Event) -> Decision {
         let turn = Turn {
             workflow: &self.workflow,
+            input: &self.input,
             now: at(self.now),
             instance: self.instance,
             skew: SKEW,
@@ -217,8 +220,8 @@ impl Bench {
     }
 
     pub fn reply(&self, step: &str, attempt: u32, outcome: Outcome) -> Event {
-        let (task_id, tenant) = (self.task.id.clone(), self.task.tenant.clone());
-        Event::Reply(Reply { task_id, step: step.into(), attempt, tenant, queued_ms: None, traceparent: None, outcome })
+        let tenant = self.task.tenant.clone();
+        Event::Reply(Reply { tenant, ..Reply::new(self.task.id.clone(), step, attempt, outcome) })
     }
 
     /// The answer of the attempt that is current now.
@@ -247,6 +250,7 @@ impl Bench {
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
         let turn = Turn {
             workflow: &self.workflow,
+            input: &self.input,
             now: at(self.now),
             instance: "v1",
             skew: SKEW,
@@ -317,6 +321,8 @@ impl Bench {
                 State::Processed => "Processed".into(),
                 State::Failed => "Failed".into(),
                 State::Skipped => "Skipped".into(),
+                State::PassedOver => "PassedOver".into(),
+                State::Caught => "Caught".into(),
                 State::UndoPending { not_before } => format!("UndoPending{}", wait(not_before)),
                 State::UndoProcessing { .. } => "UndoProcessing".into(),
                 State::Undone => "Undone".into(),

@@ -65,6 +65,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         agent: agent.into(),
         pool: None,
         http: None,
+        call: None,
         direction: Direction::Do,
         attempt: 1,
         idempotency_key: format!("ord_{n}:pay:do"),
@@ -124,15 +125,8 @@ fn notice(queue: &str) -> Notice {
 
 /// Every effect reaches its queue unchanged.
 async fn every_effect<P: Place>(place: &P) {
-    let reply = Reply {
-        task_id: Id("ord_r".into()),
-        step: "pay".into(),
-        attempt: 1,
-        tenant: "tenant".into(),
-        queued_ms: None,
-        traceparent: None,
-        outcome: Outcome::Done { output: pair("x", 0).0.input },
-    };
+    let outcome = Outcome::Done { output: pair("x", 0).0.input };
+    let reply = Reply { tenant: "tenant".into(), ..Reply::new(Id("ord_r".into()), "pay", 1, outcome) };
     let aside = SetAside {
         queue: "scheduler".into(),
         message_id: "m".into(),

@@ -39,7 +39,15 @@ fn at(ms: i64) -> Timestamp {
 
 fn turn(workflow: &Workflow) -> Turn<'_> {
     let skew = SignedDuration::from_secs(1);
-    Turn { workflow, now: at(1000), instance: "fuzz", skew, agents: &ALL_RUN, pools: &ONE_EACH }
+    Turn {
+        workflow,
+        input: &serde_json::Value::Null,
+        now: at(1000),
+        instance: "fuzz",
+        skew,
+        agents: &ALL_RUN,
+        pools: &ONE_EACH,
+    }
 }
 
 /// A workflow, and a task of it whose first two steps are claimed.

@@ -23,8 +23,7 @@ pub fn file(bytes: &[u8]) -> bool {
     assert!(!workflow.steps.is_empty());
     let mut done: Vec<usize> = Vec::new();
     while done.len() < workflow.steps.len() {
-        let is_next =
-            |n: &usize| !done.contains(n) && workflow.steps[*n].after.iter().all(|before| done.contains(before));
+        let is_next = |n: &usize| !done.contains(n) && workflow.steps[*n].after.iter().all(|a| done.contains(&a.step));
         let next = (0..workflow.steps.len()).find(is_next).expect("no cycle");
         done.push(next);
     }

@@ -14,7 +14,7 @@ use shared::message::*;
 use shared::order::{Id, Order};
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, State, Step};
+use shared::step::{Direction, Failure, FailureKind, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
@@ -103,6 +103,8 @@ impl Draw {
             State::Processed,
             State::Failed,
             State::Skipped,
+            State::PassedOver,
+            State::Caught,
             State::UndoPending { not_before },
             State::UndoProcessing { locked_by, complete_by },
             State::Undone,
@@ -120,6 +122,13 @@ impl Draw {
             output: self.maybe(Self::content),
             error: self.maybe(Self::text),
             input: self.maybe(Self::content),
+            failure: self.maybe(|dice| Failure {
+                kind: dice.of(&[FailureKind::Refused, FailureKind::Spent, FailureKind::Mistake]),
+                status: 100 + dice.small() as u16 % 500,
+                answer: dice.content(),
+            }),
+            unsure: self.of(&[true, false]),
+            turn: self.maybe(Self::time),
         }
     }
 
@@ -132,6 +141,8 @@ impl Draw {
             Kind::Deferred,
             Kind::Expired,
             Kind::Extended,
+            Kind::PassedOver,
+            Kind::Caught,
             Kind::UndoClaimed,
             Kind::Undone,
             Kind::UndoFailed,
@@ -220,6 +231,7 @@ impl Draw {
             agent: self.text(),
             pool: self.maybe(Self::text),
             http: None,
+            call: None,
             direction: self.direction(),
             attempt: self.small(),
             idempotency_key: self.text(),
@@ -259,13 +271,12 @@ impl Draw {
             }),
             1 => ToScheduler::Cancel(Cancel { task_id, by: self.text(), reason: self.text() }),
             _ => ToScheduler::Reply(Reply {
-                task_id,
-                step: self.text(),
-                attempt: self.small(),
-                tenant: String::new(),
                 queued_ms: self.maybe(Self::number),
                 traceparent: self.maybe(Self::text),
-                outcome,
+                status: self.maybe(|dice| 100 + dice.small() as u16 % 500),
+                answer: self.maybe(|dice| json!([dice.text()])),
+                kind: self.maybe(|_| FailureKind::Mistake),
+                ..Reply::new(task_id, &self.text(), self.small(), outcome)
             }),
         }
     }

@@ -81,7 +81,9 @@ impl SimulatedAgent {
         tokio::spawn(async move {
             wait_ms(out).await;
             let result = match fails {
-                Some(retry_after) => Err(AgentError::Transient { error: "503".into(), said: None, retry_after }),
+                Some(retry_after) => {
+                    Err(AgentError::Transient { error: "503".into(), said: None, status: Some(503), retry_after })
+                }
                 None => {
                     let answer = network.serve(&request, refuses);
                     network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
@@ -89,10 +91,11 @@ impl SimulatedAgent {
                         _ if lies => Err(AgentError::Transient {
                             error: "500 after it was done".into(),
                             said: None,
+                            status: Some(500),
                             retry_after: None,
                         }),
                         Answer::Done(output) => Ok(output),
-                        Answer::Refused(error) => Err(AgentError::Permanent { error }),
+                        Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
                     }
                 }
             };
@@ -102,9 +105,8 @@ impl SimulatedAgent {
             wait_ms(back).await;
             let _ = answer.send(result);
         });
-        answered
-            .await
-            .unwrap_or_else(|_| Err(AgentError::Transient { error: "cut off".into(), said: None, retry_after: None }))
+        let (error, said, status, retry_after) = ("cut off".into(), None, None, None);
+        answered.await.unwrap_or(Err(AgentError::Transient { error, said, status, retry_after }))
     }
 }
 

@@ -305,8 +305,12 @@ impl History {
             if applied > 1 {
                 wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
             }
+            let needs_none = step.state == State::PassedOver || spec.agent.is_empty();
+            if needs_none && applied > 0 {
+                wrong(Rule::Processed, format!("`{}` was applied, and it was passed over or calls nothing", spec.name));
+            }
             match task.process_state() {
-                ProcessState::Processed if step.state == State::Processed && standing != 1 => {
+                ProcessState::Processed if step.state == State::Processed && standing != 1 && !needs_none => {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }
                 ProcessState::Undone if spec.undo.is_some() && standing > 0 && !left.contains(&n) => {
@@ -428,7 +432,7 @@ fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> 
     // Usually a step stands after all that it needs; if not, a few more rounds find it.
     for _ in 0..workflow.steps.len() {
         for (n, step) in workflow.steps.iter().enumerate() {
-            needs[n] |= step.after.iter().any(|&before| needs[before]);
+            needs[n] |= step.after.iter().any(|after| needs[after.step]);
         }
     }
     (0..workflow.steps.len()).filter(move |n| *n != index && needs[*n])
@@ -487,6 +491,10 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         let undoes = matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError);
         if old.state == State::Processed && new.state != State::Processed && !undoes {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Processed"));
+        }
+        let is_settled = matches!(old.state, State::PassedOver | State::Caught);
+        if is_settled && new.state != old.state && !undoes {
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} is decided again"));
         }
         if old.state == State::Undone && new.state != State::Undone {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Undone"));

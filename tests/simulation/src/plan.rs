@@ -24,7 +24,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 7] = [
+const TEXTS: [(&str, &str); 8] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -32,6 +32,7 @@ const TEXTS: [(&str, &str); 7] = [
     ("late.toml", include_str!("workflows/late.toml")),
     ("irreversible.toml", include_str!("workflows/irreversible.toml")),
     ("chain.toml", include_str!("workflows/chain.toml")),
+    ("branch.toml", include_str!("workflows/branch.toml")),
 ];
 
 /// The workflows that are simulated by default: together they use every rule of a workflow file.

@@ -120,6 +120,8 @@ pub struct World {
     labels: BTreeMap<Id, String>,
     outages: Mutex<BTreeMap<String, (u64, u64)>>,
     failing_undos: Mutex<BTreeMap<String, u64>>,
+    /// The first mapped input that was sent under each idempotency key.
+    bodies: Mutex<BTreeMap<String, Value>>,
     violations: Mutex<Vec<Violation>>,
     poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
@@ -167,6 +169,7 @@ impl World {
             labels: plan.orders.iter().map(|o| (id_of(o), format!("o{}", o.number))).collect(),
             outages: Mutex::default(),
             failing_undos: Mutex::default(),
+            bodies: Mutex::default(),
             violations: Mutex::default(),
             poison: Mutex::default(),
             doors: Mutex::default(),
@@ -275,7 +278,16 @@ impl World {
         }
         let order =
             self.plan.orders.iter().find(|order| id_of(order) == request.task_id).expect("an order of this run");
-        let wanted = step.input.clone().unwrap_or_else(|| people::input(&self.plan, order.number));
+        let work = self.plan.workflow.steps[index].work(request.direction).expect("what is requested is work");
+        let wanted = match (&step.input, work.with) {
+            (Some(input), _) => input.clone(),
+            // A service refuses another body under the same key.
+            (None, Some(_)) => {
+                let (key, sent) = (request.idempotency_key.clone(), request.input.clone());
+                lock(&self.bodies).entry(key).or_insert(sent).clone()
+            }
+            (None, None) => people::input(&self.plan, order.number),
+        };
         if request.input != wanted {
             let words = format!("`{}` was given {} instead of {wanted}", request.step, request.input);
             drop(history);

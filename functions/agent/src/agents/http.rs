@@ -9,12 +9,15 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 use serde_json::{Value, json};
+use shared::expression::{Mapping, Names};
 use shared::message::Request;
 use shared::step::Direction;
-use shared::workflow::http::{self, fill, may_call, secret};
+use shared::workflow::http::{self, Body, fill, may_call, secret};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use url::form_urlencoded;
 
 /// The agent of steps that are a URL: it calls what their workflow file names, with secrets filled in.
 pub struct Http {
@@ -39,12 +42,12 @@ impl Http {
     }
 
     async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
-        let Some(call) = &request.http else {
+        let Some(call) = request.over_http() else {
             // This version knows URL steps; the scheduler that sent the request does not.
             return Err(unready("the request contains no URL; an earlier version of the scheduler sent it".into()));
         };
         let url = call.url_for(&request.task_id.0, &request.step);
-        let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is not a URL: {e}", call.url)))?;
+        let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is not a URL: {e}", call.url.text())))?;
         let is_local = self.secrets.is_local();
         let is_callable = match url.scheme() {
             "https" => true,
@@ -52,10 +55,13 @@ impl Http {
             _ => false,
         };
         if !is_callable {
-            return Err(refused(format!("`{}` is not https; only the local system allows plain http", call.url)));
+            return Err(refused(format!(
+                "`{}` is not https; only the local system allows plain http",
+                call.url.text()
+            )));
         }
         if address(&url).is_some_and(|ip| !may_call(ip, is_local)) {
-            return Err(refused(format!("agents may not call the address `{}`", call.url)));
+            return Err(refused(format!("agents may not call the address `{}`", call.url.text())));
         }
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
@@ -67,12 +73,18 @@ impl Http {
         let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
         let mut asked = with_headers(asked, request).timeout(time_left);
         if has_body {
-            asked = asked.body(body(request).to_string());
+            asked = asked.body(body(call, request)?);
         }
         let answer = asked.send().await.map_err(unanswered)?;
         traced(&answer);
-        let meaning = call.meaning(answer.status().as_u16());
+        let status = answer.status().as_u16();
+        let meaning = call.meaning(status);
         let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
+        if let Some(keep) = call.keep.as_ref().filter(|_| meaning == http::Meaning::Done) {
+            let headers = header(answer.headers());
+            let body = read(answer, meaning, &mask).await?;
+            return kept(keep, status, headers, if is_json { &body } else { b"" }, request.direction, &mask);
+        }
         if meaning == http::Meaning::Done && !is_json {
             return Ok(Value::Null);
         }
@@ -105,7 +117,7 @@ impl Agent for Http {
 
     /// Host and port: it is a machine that fails or is slow, not one of its paths.
     fn remote(&self, request: &Request) -> Option<String> {
-        let url = Url::parse(&request.http.as_ref()?.url_for("x", "x")).ok()?;
+        let url = Url::parse(&request.over_http()?.url_for("x", "x")).ok()?;
         Some(url.origin().ascii_serialization())
     }
 
@@ -134,7 +146,39 @@ fn is_json(content_type: &str) -> bool {
     kind == "application/json" || kind.ends_with("+json")
 }
 
-fn body(request: &Request) -> Value {
+/// The body of a call: what the file maps, or the usual envelope.
+fn body(call: &http::Http, request: &Request) -> Result<String, AgentError> {
+    match (call.body, &request.input) {
+        (Some(Body::Form), input) => form(input).map_err(refused),
+        (Some(Body::Json), Value::String(text)) => Ok(text.clone()),
+        (Some(Body::Json), input) => Ok(input.to_string()),
+        (None, _) => Ok(envelope(request).to_string()),
+    }
+}
+
+/// A table as `application/x-www-form-urlencoded`. What is inside a table or a list gets a name such as `card[number]` or
+/// `items[0][price]`, as payment providers read it.
+fn form(input: &Value) -> Result<String, String> {
+    fn add(name: &str, value: &Value, pairs: &mut form_urlencoded::Serializer<'_, String>) {
+        match value {
+            Value::Null => {}
+            Value::Bool(_) | Value::Number(_) => drop(pairs.append_pair(name, &value.to_string())),
+            Value::String(text) => drop(pairs.append_pair(name, text)),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(n, item)| add(&format!("{name}[{n}]"), item, pairs));
+            }
+            Value::Object(table) => {
+                table.iter().for_each(|(key, item)| add(&format!("{name}[{key}]"), item, pairs));
+            }
+        }
+    }
+    let table = input.as_object().ok_or("a form needs a table as the step's input; resubmit the step with a table")?;
+    let mut pairs = form_urlencoded::Serializer::new(String::new());
+    table.iter().for_each(|(name, value)| add(name, value, &mut pairs));
+    Ok(pairs.finish())
+}
+
+fn envelope(request: &Request) -> Value {
     let mut body =
         json!({"order_id": request.task_id, "step": request.step, "tenant": request.tenant, "input": request.input});
     match request.direction {
@@ -147,10 +191,43 @@ fn body(request: &Request) -> Value {
     body
 }
 
+/// The headers of an answer by lower-case name, as `output` reads them. One that is no text is left out.
+fn header(headers: &HeaderMap) -> Value {
+    let texts = headers.iter().filter_map(|(name, value)| Some((name.to_string(), json!(value.to_str().ok()?))));
+    Value::Object(texts.collect())
+}
+
+/// What the step's `output` makes of an answer that means done.
+fn kept(
+    keep: &Mapping,
+    status: u16,
+    header: Value,
+    body: &[u8],
+    direction: Direction,
+    mask: &Mask,
+) -> Result<Value, AgentError> {
+    if direction == Direction::Undo {
+        return Ok(Value::Null);
+    }
+    let answer = if body.is_empty() { Value::Null } else { output(body, "", direction, mask)? };
+    // Masked before it is read: a part of a secret would not be recognised.
+    let names = Names::new()
+        .with("answer", Cow::Owned(mask.value(answer)))
+        .with("status", Cow::Owned(json!(status)))
+        .with("header", Cow::Owned(mask.value(header)));
+    // The service did its work: this is no refusal.
+    keep.evaluate(&names).map_err(|e| AgentError::Unusable { error: format!("`output`: {e}") })
+}
+
 fn headers(call: &http::Http, request: &Request, secrets: &BTreeMap<&str, String>) -> Result<HeaderMap, AgentError> {
-    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    let kind = match (call.body, &request.input) {
+        (Some(Body::Form), _) => "application/x-www-form-urlencoded",
+        (Some(Body::Json), Value::String(_)) => "text/plain; charset=utf-8",
+        (Some(Body::Json) | None, _) => "application/json",
+    };
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
     for (name, value) in &call.headers {
-        let filled = fill(value, |placeholder| match (placeholder, secret(placeholder)) {
+        let filled = fill(&value.literal_text(), |placeholder| match (placeholder, secret(placeholder)) {
             (_, Some(name)) => secrets.get(name).cloned().unwrap_or_default(),
             ("order_id", _) => request.task_id.0.clone(),
             ("step", _) => request.step.clone(),

@@ -127,9 +127,7 @@ impl World {
     pub async fn reply(&self, id: &Id, step: &str, outcome: Outcome) {
         let task = self.task(id).await;
         let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
-        let (tenant, queued_ms) = (String::new(), None);
-        let reply =
-            Reply { task_id: id.clone(), step: step.into(), attempt, tenant, queued_ms, traceparent: None, outcome };
+        let reply = Reply::new(id.clone(), step, attempt, outcome);
         self.event(id, Event::Reply(reply)).await;
     }
 

@@ -157,7 +157,10 @@ pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
 
 /// The state of a step, without its name.
 pub fn step(step: &StepStatus, now: Timestamp) -> String {
-    let mut out = format!("{}  attempts {}", painted(&step.state, 14), step.attempts);
+    let mut out = painted(&step.state, 14);
+    if !step.agent.is_empty() && step.passed_over.is_none() {
+        let _ = write!(out, "  attempts {}", step.attempts);
+    }
     for (label, at) in [("complete by", step.complete_by), ("next attempt", step.next_attempt_at)] {
         if let Some(at) = at {
             let _ = write!(out, ", {label} {}", when(at, now));
@@ -165,6 +168,9 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
     }
     if let Some(error) = step.last_error.as_ref().filter(|error| !error.is_empty()) {
         let _ = write!(out, ", last error: {error}");
+    }
+    if let Some(why) = &step.passed_over {
+        let _ = write!(out, ", {why}");
     }
     out
 }

@@ -1,6 +1,7 @@
 //! The `http` of a step: a URL alone, or a table.
 
 use super::{Problem, list};
+use crate::expression::{Part, Template};
 use crate::workflow::http::{Http, MAX_BYTES, PLACEHOLDERS, Status, may_call, placeholders, secret};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -28,6 +29,7 @@ pub(super) enum RawHttp {
 pub(super) struct Table {
     url: Spanned<String>,
     method: Option<Spanned<String>>,
+    query: Option<Spanned<BTreeMap<String, String>>>,
     headers: Option<Spanned<BTreeMap<String, String>>>,
     output: Option<Spanned<String>>,
     done: Option<Spanned<Vec<Status>>>,
@@ -62,26 +64,38 @@ impl<'de> Deserialize<'de> for RawHttp {
 pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, Problem> {
     let table = match raw.get_ref() {
         RawHttp::Url(url) => {
-            check_url(url).map_err(|words| (raw.span(), words))?;
-            let (url, method) = (url.clone(), "POST".into());
-            return bounded(raw, inherit(empty(url, method), of, true, true));
+            let url = check_url(url).map_err(|words| (raw.span(), words))?;
+            return bounded(raw, inherit(empty(url, "POST".into()), of, true, true));
         }
         RawHttp::Table(table) => table,
     };
-    let url = table.url.get_ref();
-    check_url(url).map_err(|words| (table.url.span(), words))?;
+    let url = check_url(table.url.get_ref()).map_err(|words| (table.url.span(), words))?;
     let method = table.method.as_ref().map_or("POST", |method| method.get_ref());
     if let Some(given) = &table.method
         && !METHODS.contains(&method)
     {
         return Err((given.span(), format!("unknown method `{method}`; write one of {}", list(&METHODS))));
     }
-    let mut http = empty(url.clone(), method.to_owned());
+    let mut http = empty(url, method.to_owned());
+    for (name, value) in table.query.iter().flat_map(|query| query.get_ref()) {
+        let text = Template::parse(value).map_err(|fault| fault.to_string());
+        let text = text.map_err(|words| (table.url.span(), format!("`{name}` of the query: {words}")))?;
+        if name.contains(['{', '}'])
+            || stand_in(&text).replace("{step}", "").contains(['{', '}'])
+            || value.contains("{step}")
+        {
+            let words = format!(
+                "`{name}` of the query has a brace; write ${{order.id}} for the order's id, and a secret in a header"
+            );
+            return Err((table.url.span(), words));
+        }
+        http.query.insert(name.clone(), text);
+    }
     if let Some(headers) = &table.headers {
         for (name, value) in headers.get_ref() {
-            check_header(name, value).map_err(|words| (headers.span(), words))?;
+            let value = check_header(name, value).map_err(|words| (headers.span(), words))?;
+            http.headers.insert(name.to_lowercase(), value);
         }
-        http.headers = headers.get_ref().iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
         if http.headers.len() < headers.get_ref().len() {
             return Err((headers.span(), "a header occurs twice; upper and lower case count as the same".into()));
         }
@@ -113,15 +127,15 @@ pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, P
     bounded(raw, inherit(http, of, table.headers.is_none(), seen.is_empty()))
 }
 
-fn empty(url: String, method: String) -> Http {
-    let (headers, done, transient, permanent) = Default::default();
-    Http { url, method, headers, output: None, done, transient, permanent }
+fn empty(url: Template, method: String) -> Http {
+    let (query, headers, done, transient, permanent) = Default::default();
+    Http { url, method, query, headers, body: None, output: None, keep: None, done, transient, permanent }
 }
 
 fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> Http {
     let Some(of) = of else { return http };
     // A secret goes only to the origin that the file names for it.
-    if headers && origin(&http.url) == origin(&of.url) {
+    if headers && origin(&stand_in(&http.url)) == origin(&stand_in(&of.url)) {
         http.headers.clone_from(&of.headers);
     }
     if statuses {
@@ -146,10 +160,21 @@ fn origin(url: &str) -> Option<url::Origin> {
     Url::parse(&super::super::http::fill(url, |_| "x".into())).ok().map(|url| url.origin())
 }
 
-fn check_url(text: &str) -> Result<(), String> {
+/// The text with a placeholder for each expression.
+fn stand_in(text: &Template) -> String {
+    let part = |part: &Part| match part {
+        Part::Literal(text) => text.clone(),
+        Part::Expression(_) => "{step}".into(),
+    };
+    text.parts().iter().map(part).collect()
+}
+
+fn check_url(shown: &str) -> Result<Template, String> {
     const EXAMPLE: &str = "\"https://crm.example/orders/{order_id}\"";
+    let template = Template::parse(shown).map_err(|fault| fault.to_string())?;
+    let text = &*stand_in(&template);
     let names = placeholders(text)
-        .ok_or_else(|| format!("`{text}` has an unmatched brace; write %7B for {{ and %7D for }}"))?;
+        .ok_or_else(|| format!("`{shown}` has an unmatched brace; write %7B for {{ and %7D for }}"))?;
     if let Some(name) = names.iter().find(|name| !PLACEHOLDERS.contains(name)) {
         let advice = if secret(name).is_some() {
             "; a secret belongs in a header, because URLs are logged along the way"
@@ -162,16 +187,16 @@ fn check_url(text: &str) -> Result<(), String> {
     let path = host.find(['/', '?']).unwrap_or(host.len());
     // A URL with more than two slashes takes what follows them as its host.
     if path == 0 || text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path) {
-        return Err(format!("the host of `{text}` must be literal; write, for example, {EXAMPLE}"));
+        return Err(format!("the host of `{shown}` must be literal; write, for example, {EXAMPLE}"));
     }
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
         return Err(format!(
             "`{}` contains characters that a URL cannot; write, for example, {EXAMPLE}",
-            text.escape_debug()
+            shown.escape_debug()
         ));
     }
     let url = Url::parse(&super::super::http::fill(text, |_| "x".into()))
-        .map_err(|e| format!("`{text}` is not a URL ({e}); write, for example, {EXAMPLE}"))?;
+        .map_err(|e| format!("`{shown}` is not a URL ({e}); write, for example, {EXAMPLE}"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
             "the URL contains a password; write a header such as authorization = \"Basic {secret:NAME}\"".into()
@@ -183,18 +208,18 @@ fn check_url(text: &str) -> Result<(), String> {
         Some(Host::Domain(_)) | None => None,
     };
     if address.is_some_and(|ip| !may_call(ip, true)) {
-        return Err(format!("`{text}` is a link-local address, which agents may not call; write another host"));
+        return Err(format!("`{shown}` is a link-local address, which agents may not call; write another host"));
     }
     let is_loopback =
         url.host() == Some(Host::Domain("localhost")) || address.is_some_and(|ip: std::net::IpAddr| ip.is_loopback());
     match url.scheme() {
-        "https" => Ok(()),
-        "http" if is_loopback => Ok(()),
-        _ => Err(format!("`{text}` is neither https nor http to this machine; write, for example, {EXAMPLE}")),
+        "https" => Ok(template),
+        "http" if is_loopback => Ok(template),
+        _ => Err(format!("`{shown}` is neither https nor http to this machine; write, for example, {EXAMPLE}")),
     }
 }
 
-fn check_header(name: &str, value: &str) -> Result<(), String> {
+fn check_header(name: &str, value: &str) -> Result<Template, String> {
     const MARKS: &str = "!#$%&'*+-.^_`|~";
     let lower = name.to_lowercase();
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || MARKS.contains(c)) {
@@ -203,6 +228,8 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
     if OURS.contains(&lower.as_str()) {
         return Err(format!("the call sets header `{name}` itself; leave it out"));
     }
+    let template = Template::parse(value).map_err(|fault| format!("the value of header `{name}`: {fault}"))?;
+    let value = &*stand_in(&template);
     if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
         return Err(format!("the value of header `{name}` is not printable ASCII"));
     }
@@ -228,7 +255,7 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
             "header `{name}` would contain a secret in the file; write its name instead, for example {name} = \"Bearer {{secret:crm-token}}\""
         ));
     }
-    Ok(())
+    Ok(template)
 }
 
 fn is_secret(name: &str) -> bool {

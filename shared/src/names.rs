@@ -1,0 +1,61 @@
+//! What the expressions of a step can read of an order.
+
+use crate::decision::Turn;
+use crate::expression::Names;
+use crate::step::{Failure, State};
+use crate::task::Task;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// The name of a step in an expression.
+#[must_use]
+pub fn of_step(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// What the expressions of step `index` read, apart from names of one moment such as `error`. Steps that are not before
+/// it are left out: a file that reads them is refused.
+pub(crate) fn names<'a>(task: &'a Task, index: usize, turn: &Turn<'a>) -> Names<'a> {
+    let (spec, before) = (&turn.workflow.steps[index], turn.workflow.before(index));
+    let of_all = |root: &str, value: &dyn Fn(usize) -> Option<Value>| {
+        let wanted = before.iter().filter(|_| spec.reads(root));
+        let all = wanted.filter_map(|&i| Some((of_step(&turn.workflow.steps[i].name), value(i)?)));
+        Value::Object(all.collect::<Map<_, _>>())
+    };
+    let mut order = json!({
+        "id": task.id, "tenant": task.tenant, "created_at": task.created_at.to_string(),
+    });
+    if let Some(reference) = &task.reference {
+        order["reference"] = json!(reference);
+    }
+    let mut names = Names::new()
+        .with("input", Cow::Borrowed(turn.input))
+        .with("order", Cow::Owned(order))
+        .with("outputs", Cow::Owned(of_all("outputs", &|i| task.steps[i].output.clone())))
+        .with("ran", Cow::Owned(of_all("ran", &|i| Some(json!(task.steps[i].state == State::Processed)))))
+        .with(
+            "errors",
+            Cow::Owned(of_all("errors", &|i| {
+                let step = &task.steps[i];
+                let caught = step.failure.as_ref().filter(|_| step.state == State::Caught);
+                let text = step.error.as_deref().unwrap_or_default();
+                Some(caught.map_or_else(no_error, |failure| error(failure, text)))
+            })),
+        );
+    if spec.reads("config") {
+        names = names.with("config", Cow::Owned(Value::Object(turn.workflow.config.clone())));
+    }
+    if let Some(turn) = task.steps[index].turn {
+        names = names.with("now", Cow::Owned(json!(turn.as_second())));
+    }
+    names
+}
+
+/// A failure as expressions see it.
+pub(crate) fn error(failure: &Failure, text: &str) -> Value {
+    json!({"kind": failure.kind.name(), "status": failure.status, "message": text, "answer": failure.answer})
+}
+
+fn no_error() -> Value {
+    json!({"kind": "", "status": 0, "message": "", "answer": null})
+}

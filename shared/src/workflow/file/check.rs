@@ -1,0 +1,297 @@
+//! What can only be checked once all steps are known: the marks of edges, and what expressions read.
+
+use super::{Problem, RawStep, list};
+use crate::expression::{Reference, Template};
+use crate::names::of_step;
+use crate::workflow::Step;
+use crate::workflow::edge::Edge;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use toml::Spanned;
+
+/// What every expression of a step can read, but for what is kept of an answer.
+const ORDER: [&str; 7] = ["input", "config", "order", "now", "outputs", "ran", "errors"];
+
+/// The first fault in the edges or the expressions of `steps`, which have no cycle.
+pub(super) fn check(raw: &[Spanned<RawStep>], steps: &[Step], config: &Map<String, Value>) -> Result<(), Problem> {
+    let has_data = steps.iter().flat_map(|step| {
+        let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
+        step.http.iter().chain(undo)
+    });
+    let mut has_data = has_data.map(|http| !http.query.is_empty() || !http.templates().all(Template::is_constant));
+    let is_new = has_data.any(|is| is) || !config.is_empty() || raw.iter().any(|step| uses_expressions(step.get_ref()));
+    if is_new {
+        one_name_each(raw)?;
+    }
+    if let Some(step) = raw.iter().skip(1).find(|step| is_new && step.get_ref().after.is_none()) {
+        let name = &step.get_ref().name;
+        let message = format!(
+            "step `{}` does not say when it starts; add `after = [\"STEP\"]`, or `after = []` to start at once",
+            name.get_ref()
+        );
+        return Err((name.span(), message));
+    }
+    let mut graph = Graph { steps, known: vec![None; steps.len()] };
+    for index in 0..steps.len() {
+        graph.visit(index, raw)?;
+    }
+    (0..steps.len()).try_for_each(|index| graph.read(index, raw[index].get_ref(), config))
+}
+
+/// A step's name in expressions has `_` for `-`.
+fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
+    for (n, step) in raw.iter().enumerate() {
+        let name = &step.get_ref().name;
+        let is_same = |other: &&Spanned<RawStep>| of_step(other.get_ref().name.get_ref()) == of_step(name.get_ref());
+        if let Some(other) = raw[..n].iter().find(is_same) {
+            let message = format!(
+                "steps `{}` and `{}` have one name in expressions, where `-` is `_`; rename one of them",
+                other.get_ref().name.get_ref(),
+                name.get_ref()
+            );
+            return Err((name.span(), message));
+        }
+    }
+    Ok(())
+}
+
+fn uses_expressions(raw: &RawStep) -> bool {
+    let undo = raw.undo.as_ref().map(Spanned::get_ref);
+    raw.value.is_some()
+        || raw.fail.is_some()
+        || raw.when.is_some()
+        || raw.with.is_some()
+        || raw.output.is_some()
+        || raw.catch.is_some()
+        || undo.is_some_and(|undo| undo.with.is_some())
+        || raw.after.iter().flatten().any(|entry| Edge::split(entry.get_ref()).1 != Edge::Plain)
+}
+
+/// What is known of a step before any order runs.
+#[derive(Clone, Default)]
+struct Known {
+    /// The steps whose conditions can pass it over.
+    conditions: BTreeSet<usize>,
+    /// The steps that ran if its turn comes.
+    before: BTreeSet<usize>,
+    /// The steps that ran if it runs, because its own condition says so, and those before.
+    sure: BTreeSet<usize>,
+}
+
+struct Graph<'a> {
+    steps: &'a [Step],
+    known: Vec<Option<Known>>,
+}
+
+impl Graph<'_> {
+    /// Whether the step itself can end in another way than by running. A `fail` step lets the order go on, or ends it.
+    fn is_conditional(&self, index: usize) -> bool {
+        let step = &self.steps[index];
+        step.fail.is_none() && (step.when.is_some() || step.catch.is_some())
+    }
+
+    fn visit(&mut self, index: usize, raw: &[Spanned<RawStep>]) -> Result<Known, Problem> {
+        if let Some(known) = &self.known[index] {
+            return Ok(known.clone());
+        }
+        let step = &self.steps[index];
+        let at = |before: usize| {
+            let entries = raw[index].get_ref().after.iter().flatten();
+            let mut named = entries.filter(|entry| Edge::split(entry.get_ref()).0 == self.steps[before].name);
+            named.next().map_or_else(|| raw[index].get_ref().name.span(), Spanned::span)
+        };
+        let mut known = Known::default();
+        let mut plain: Option<(usize, BTreeSet<usize>)> = None;
+        for after in step.after.clone() {
+            let (before, name) = (after.step, &self.steps[after.step].name);
+            let is_conditional = self.is_conditional(before);
+            if after.edge == Edge::Plain && is_conditional {
+                let key = if self.steps[before].when.is_some() { "when" } else { "catch" };
+                let message = format!(
+                    "step `{}` comes after `{name}`, which has a `{key}`; write \"{name}!\" to go on only if it ran, \
+                     or \"{name}?\" to go on in any case",
+                    step.name
+                );
+                return Err((at(before), message));
+            }
+            let span = at(before);
+            let of = self.visit(before, raw)?;
+            match after.edge {
+                Edge::Always => continue,
+                Edge::Plain if !of.conditions.is_empty() => match &plain {
+                    Some((other, conditions)) if *conditions != of.conditions => {
+                        let message = format!(
+                            "step `{}` comes after `{}` and `{name}`, which different conditions can pass over; mark \
+                             each with `!` (go on only if it ran) or `?` (in any case)",
+                            step.name, self.steps[*other].name
+                        );
+                        return Err((span, message));
+                    }
+                    Some(_) => {}
+                    None => plain = Some((before, of.conditions.clone())),
+                },
+                Edge::Plain | Edge::IfRan => {}
+            }
+            known.conditions.extend(&of.conditions);
+            if is_conditional {
+                known.conditions.insert(before);
+            }
+            match self.steps[before].fail {
+                // It let the order go on, so its own condition was false.
+                Some(_) => known.before.extend(&of.before),
+                None => {
+                    known.before.insert(before);
+                    known.before.extend(&of.sure);
+                }
+            }
+        }
+        for before in self.ancestors(index) {
+            let of = self.visit(before, raw)?;
+            if of.conditions.is_empty() && !self.is_conditional(before) && self.steps[before].fail.is_none() {
+                known.before.insert(before);
+            }
+        }
+        known.sure.clone_from(&known.before);
+        for name in step.when.iter().flat_map(|when| when.implies_ran()) {
+            if let Some(before) = self.position(name).filter(|before| *before != index)
+                && self.ancestors(index).contains(&before)
+            {
+                known.sure.insert(before);
+                known.sure.extend(self.visit(before, raw)?.sure);
+            }
+        }
+        self.known[index] = Some(known.clone());
+        Ok(known)
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.steps.iter().position(|step| of_step(&step.name) == name)
+    }
+
+    fn ancestors(&self, index: usize) -> Vec<usize> {
+        let mut seen = vec![false; self.steps.len()];
+        let mut ahead: Vec<usize> = self.steps[index].after.iter().map(|after| after.step).collect();
+        while let Some(step) = ahead.pop() {
+            if !std::mem::replace(&mut seen[step], true) {
+                ahead.extend(self.steps[step].after.iter().map(|after| after.step));
+            }
+        }
+        (0..seen.len()).filter(|&i| seen[i]).collect()
+    }
+
+    /// Checks what the expressions of step `index` read.
+    fn read(&self, index: usize, raw: &RawStep, config: &Map<String, Value>) -> Result<(), Problem> {
+        let step = &self.steps[index];
+        let known = self.known[index].clone().unwrap_or_default();
+        let check = |what: &str,
+                     at: Option<std::ops::Range<usize>>,
+                     all: Vec<&Reference>,
+                     more: &[&str],
+                     ran: &BTreeSet<usize>| {
+            let roots: Vec<&str> = match what {
+                "output" => more.to_vec(),
+                _ => ORDER
+                    .iter()
+                    .copied()
+                    .chain(more.iter().copied())
+                    .filter(|root| !(what == "undo" && matches!(*root, "now" | "ran" | "errors")))
+                    .collect(),
+            };
+            for one in all {
+                if let Err(words) = self.check_one(index, one, &roots, ran, config) {
+                    let at = at.clone().unwrap_or_else(|| raw.name.span());
+                    return Err((at, format!("`{what}` of step `{}`: {words}", step.name)));
+                }
+            }
+            Ok(())
+        };
+        let span = |of: Option<&Spanned<String>>| of.map(Spanned::span);
+        let spans = |of: Option<&Spanned<toml::Value>>| of.map(Spanned::span);
+        if let Some(when) = &step.when {
+            check("when", span(raw.when.as_ref()), when.references().iter().collect(), &[], &known.before)?;
+        }
+        if let Some(catch) = &step.catch {
+            check("catch", span(raw.catch.as_ref()), catch.references().iter().collect(), &["error"], &known.sure)?;
+        }
+        if let Some(fail) = &step.fail {
+            check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
+        }
+        for (what, mapping, at) in
+            [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
+        {
+            if let Some(mapping) = mapping {
+                check(what, at, mapping.references(), &[], &known.sure)?;
+            }
+        }
+        let at = raw.http.as_ref().map(Spanned::span);
+        for text in step.http.iter().flat_map(|http| http.templates()) {
+            check("http", at.clone(), text.references().collect(), &[], &known.sure)?;
+        }
+        if let Some(keep) = step.http.as_ref().and_then(|http| http.keep.as_ref()) {
+            let roots = ["answer", "status", "header"];
+            check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
+        }
+        if let Some(output) = &step.output {
+            check("output", spans(raw.output.as_ref()), output.references(), &["answer"], &known.sure)?;
+        }
+        let undo = step.undo.iter();
+        let at = raw.undo.as_ref().map(Spanned::span);
+        for undo in undo {
+            let texts = undo.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
+            let all = texts.chain(undo.with.iter().flat_map(|with| with.references())).collect();
+            check("undo", at.clone(), all, &["output"], &known.sure)?;
+        }
+        Ok(())
+    }
+
+    fn check_one(
+        &self,
+        index: usize,
+        reference: &Reference,
+        roots: &[&str],
+        ran: &BTreeSet<usize>,
+        config: &Map<String, Value>,
+    ) -> Result<(), String> {
+        let path = reference.path.join(".");
+        let root = reference.path[0].as_str();
+        if !roots.contains(&root) {
+            return Err(format!("`{path}` cannot be read here; what can be read is {}", list(roots)));
+        }
+        let Some(name) = reference.path.get(1) else { return Ok(()) };
+        match root {
+            "config" if !config.contains_key(name) => {
+                Err(format!("`{path}` is not in `config`; add `config = {{ {name} = \"...\" }}` to the workflow"))
+            }
+            "outputs" | "ran" | "errors" => {
+                let before = self.ancestors(index);
+                let Some(step) = self.position(name).filter(|step| before.contains(step)) else {
+                    let names: Vec<String> = before.iter().map(|&i| of_step(&self.steps[i].name)).collect();
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    return Err(match names.as_slice() {
+                        [] => format!("`{path}`: no step comes before this one; add the step to `after`"),
+                        names => format!(
+                            "`{path}`: no step `{name}` comes before this one; write one of {}, or add it to `after`",
+                            list(names)
+                        ),
+                    });
+                };
+                let of = &self.steps[step];
+                match root {
+                    "errors" if of.catch.is_none() => {
+                        Err(format!("step `{}` has no `catch`, so `{path}` is always empty; add one there", of.name))
+                    }
+                    "outputs" if of.fail.is_some() => {
+                        Err(format!("a `fail` step has no output, so `{path}` is not there"))
+                    }
+                    "outputs" if !reference.guarded && !ran.contains(&step) => Err(format!(
+                        "`{path}` is read where `{}` may not have run; write `first({path}, ...)`, or \
+                         `ran.{name} && ...`, or \"{}!\" in `after`",
+                        of.name, of.name
+                    )),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}

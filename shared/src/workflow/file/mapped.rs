@@ -1,0 +1,139 @@
+//! The parts of a step that expressions fill.
+
+use super::{Problem, RawStep};
+use crate::expression::{Expression, Fault, Mapping, Template};
+use crate::workflow::http::{Body, Http};
+use serde_json::Value;
+use std::ops::Range;
+use toml::Spanned;
+
+/// Keys of a step that TOML would read as part of the table above them.
+const KEYS: [&str; 17] = [
+    "agent",
+    "http",
+    "value",
+    "fail",
+    "after",
+    "when",
+    "with",
+    "form",
+    "output",
+    "catch",
+    "timeout",
+    "retry",
+    "late",
+    "calls",
+    "on_failure",
+    "irreversible",
+    "undo",
+];
+
+/// The condition in the key `what`.
+pub(super) fn condition(raw: Option<&Spanned<String>>, what: &str) -> Result<Option<Expression>, Problem> {
+    let Some(raw) = raw else { return Ok(None) };
+    if raw.get_ref().starts_with("${") {
+        let message = format!("`{what}` is an expression as it is; write it without `${{` and `}}`");
+        return Err((raw.span(), message));
+    }
+    Expression::condition(raw.get_ref()).map(Some).map_err(|fault| wrong(raw.span(), what, &fault))
+}
+
+pub(super) fn template(raw: &Spanned<String>, what: &str) -> Result<Template, Problem> {
+    Template::parse(raw.get_ref()).map_err(|fault| wrong(raw.span(), what, &fault))
+}
+
+pub(super) fn mapping(raw: &Spanned<toml::Value>, what: &str) -> Result<Mapping, Problem> {
+    let value = json(raw.get_ref()).map_err(|words| (raw.span(), format!("`{what}` {words}")))?;
+    Mapping::from_json(&value).map_err(|fault| wrong(raw.span(), what, &fault))
+}
+
+fn wrong(at: Range<usize>, what: &str, fault: &Fault) -> Problem {
+    (at, format!("`{what}`: {fault}"))
+}
+
+/// The `with` of a step or an undo. `at` is where to report a `form` without it.
+pub(super) fn with(
+    raw: Option<&Spanned<toml::Value>>,
+    form: bool,
+    http: Option<&mut Http>,
+    at: Range<usize>,
+) -> Result<Option<Mapping>, Problem> {
+    let Some(raw) = raw else {
+        return match form {
+            true => {
+                Err((at, "`form` says how `with` is sent, but the step has no `with`; add `with = { ... }`".into()))
+            }
+            false => Ok(None),
+        };
+    };
+    let mapping = mapping(raw, "with")?;
+    let is_table = raw.get_ref().is_table();
+    if !is_table && !raw.get_ref().is_str() {
+        return Err((raw.span(), "`with` is neither a table nor a text; write `with = { key = \"value\" }`".into()));
+    }
+    match http {
+        Some(http) if matches!(http.method.as_str(), "GET" | "DELETE") => {
+            let message = format!("a {} has no body; write `query` in `http` instead of `with`", http.method);
+            return Err((raw.span(), message));
+        }
+        Some(_) if form && !is_table => {
+            return Err((raw.span(), "a form is a table; write `with = { key = \"value\" }`".into()));
+        }
+        Some(http) => http.body = Some(if form { Body::Form } else { Body::Json }),
+        None if form => {
+            return Err((raw.span(), "only a step with `http` sends a form; remove `form`".into()));
+        }
+        None => {}
+    }
+    Ok(Some(mapping))
+}
+
+/// The `output` of a step; that of a URL belongs to its call, because the whole answer does not travel.
+pub(super) fn output(raw: Option<&Spanned<toml::Value>>, http: Option<&mut Http>) -> Result<Option<Mapping>, Problem> {
+    let Some(raw) = raw else { return Ok(None) };
+    let mapping = mapping(raw, "output")?;
+    let Some(http) = http else { return Ok(Some(mapping)) };
+    if http.output.is_some() {
+        return Err((raw.span(), "the step has an `output`, and so has its `http`; keep one of the two".into()));
+    }
+    http.keep = Some(mapping);
+    Ok(None)
+}
+
+/// Below `[step.with]` every key belongs to that table, also one that was meant for the step. `text` is the whole file.
+pub(super) fn check_tables(steps: &[Spanned<RawStep>], text: &str) -> Result<(), Problem> {
+    for step in steps.iter().map(Spanned::get_ref) {
+        let undo = step.undo.as_ref().and_then(|undo| undo.get_ref().with.as_ref());
+        let all = [("with", step.with.as_ref()), ("output", step.output.as_ref()), ("value", step.value.as_ref())];
+        for (what, raw) in all.into_iter().chain([("undo.with", undo)]) {
+            let Some(raw) = raw else { continue };
+            let is_inline = text.get(raw.span()).is_some_and(|written| written.starts_with('{'));
+            let Some(table) = raw.get_ref().as_table().filter(|_| !is_inline) else { continue };
+            if let Some(key) = table.keys().find(|key| KEYS.contains(&key.as_str())) {
+                let message = format!(
+                    "`{key}` is a key of a step, and below `[step.{what}]` it is part of that table; write \
+                     `{what} = {{ ... }}` within the step instead"
+                );
+                return Err((raw.span(), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A TOML value as JSON.
+pub(super) fn json(value: &toml::Value) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(|e| e.to_string()).and_then(|json| match has_date(value) {
+        true => Err("has a date without quotes; write it as a text".into()),
+        false => Ok(json),
+    })
+}
+
+fn has_date(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::Datetime(_) => true,
+        toml::Value::Array(list) => list.iter().any(has_date),
+        toml::Value::Table(table) => table.values().any(has_date),
+        toml::Value::String(_) | toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => false,
+    }
+}

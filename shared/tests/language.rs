@@ -1,0 +1,414 @@
+//! Steps with conditions, mapped data and caught failures, as tables.
+//!
+//! Method: as in `transitions.rs`.
+
+use crate::support::*;
+use serde_json::{Value, json};
+use shared::decision::Event;
+use shared::message::{Effect, Outcome, Reply};
+use shared::step::FailureKind;
+use shared::task::Task;
+
+/// A bench for steps in the usual form: `name | key = value; key = value`, one a line. A step without a doer has agent x.
+fn bench(steps: &str, input: Value) -> Bench {
+    let mut bench = Bench::new(&file(steps));
+    bench.input = input;
+    bench
+}
+
+pub fn file(steps: &str) -> String {
+    let mut text =
+        "name = \"w\"\ndefault = { timeout = \"10s\", retry = { max = 2, backoff = [\"1s\"] } }\n".to_owned();
+    for line in steps.trim().lines() {
+        let (name, keys) = line.split_once('|').unwrap();
+        text += &format!("[[step]]\nname = \"{}\"\n", name.trim());
+        let doers = ["agent =", "http =", "value =", "fail ="];
+        if !keys.split(';').any(|key| doers.iter().any(|doer| key.trim().starts_with(doer))) {
+            text += "agent = \"x\"\n";
+        }
+        for key in keys.split(';') {
+            text += &format!("{}\n", key.trim());
+        }
+    }
+    text
+}
+
+/// A refusal by the service of `step`, with a status and a body.
+fn refused(bench: &Bench, step: &str, status: u16, answer: Value) -> Event {
+    let Event::Reply(reply) = bench.answer(step, failed()) else { unreachable!("it is a reply") };
+    Event::Reply(Reply { status: Some(status), answer: Some(answer), ..reply })
+}
+
+fn last_detail(bench: &Bench) -> &str {
+    bench.task.log.iter().rev().find_map(|entry| entry.4.as_deref()).unwrap()
+}
+
+const CHOICE: &str = r#"
+a | after = []
+b | after = ["a"]; when = "input.amount > 1000"
+c | after = ["b!"]
+d | after = ["b?"]
+"#;
+
+#[test]
+fn a_condition_is_asked_once_and_what_hangs_on_it_follows() {
+    let mut bench = self::bench(CHOICE, json!({"amount": 2000}));
+    bench.wake(0).is("Processing a=Processing#1 b=Pending c=Pending d=Pending", "do a#1");
+    bench.done("a").is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
+    // A retry does not ask again, whatever it would say now.
+    bench.input = json!({"amount": 1});
+    let gone = bench.answer("b", unavailable(None));
+    bench.on(&gone).at(1000).wake(3).is("Processing a=Processed#1 b=Processing#2f1 c=Pending d=Pending", "do b#2");
+    bench.done("b");
+    bench.is(
+        "Processing a=Processed#1 b=Processed#2f1 c=Processing#1 d=Processing#1",
+        "do c#1, do d#1, notice StepCompleted",
+    );
+
+    let mut bench = self::bench(CHOICE, json!({"amount": 250}));
+    bench.wake(0).done("a");
+    bench.is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1, notice StepCompleted");
+    let why: Vec<_> = bench.task.log.iter().filter_map(|entry| entry.4.as_deref()).collect();
+    assert_eq!(why, ["`input.amount > 1000` is false: input.amount is 250", "`b` did not run"]);
+    bench.done("d").is("Processed a=Processed#1 b=PassedOver c=PassedOver d=Processed#1", "notice Completed");
+}
+
+#[test]
+fn an_order_whose_last_steps_are_passed_over_ends_in_the_same_save() {
+    let mut bench = self::bench("a | after = []\nb | after = [\"a\"]; when = \"has(outputs.a.next)\"", json!({}));
+    bench.wake(0).done("a").is("Processed a=Processed#1 b=PassedOver", "notice Completed");
+}
+
+#[test]
+fn a_step_that_is_passed_over_needs_no_agent_that_runs() {
+    let mut bench = self::bench(CHOICE, json!({"amount": 250}));
+    bench.wake(0);
+    bench
+        .agents
+        .paused
+        .insert("x".into(), serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap());
+    bench.done("a").is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "notice StepCompleted");
+    bench.agents.paused.clear();
+    let seen = bench.task.version;
+    bench.wake(seen).is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
+}
+
+const MAPPED: &str = r#"
+a | after = []; with = { sum = "${input.amount * 2}", note = "${input.?note}", text = "order ${order.id}" }; output = { id = "${answer.code}" }
+b | after = ["a"]; with = { of = "${outputs.a.id}", at = "${now}" }
+"#;
+
+#[test]
+fn what_an_agent_gets_and_what_is_kept_is_mapped() {
+    let mut bench = self::bench(MAPPED, json!({"amount": 21}));
+    bench.wake(0);
+    assert_eq!(bench.request("a").input, json!({"sum": 42, "text": "order ord_1"}));
+    let done = bench.answer("a", done(json!({"code": "c-7", "rest": 1})));
+    bench.at(2500).on(&done);
+    assert_eq!(bench.task.steps[0].output, Some(json!({"id": "c-7"})));
+    let sent = bench.request("b").input.clone();
+    assert_eq!(sent, json!({"of": "c-7", "at": at(2500).as_second()}));
+    // The same key with another body would be refused: a redelivery and a later attempt send the same.
+    bench.at(4000).on(&done);
+    assert_eq!(bench.request("b").input, sent);
+    let gone = bench.answer("b", unavailable(None));
+    bench.on(&gone).at(9000).wake(4);
+    assert_eq!((bench.request("b").input.clone(), bench.request("b").attempt), (sent, 2));
+}
+
+// A field that is missing fails the step before anything is called.
+#[test]
+fn a_mistake_calls_nothing_and_names_the_field() {
+    let mut bench = self::bench(MAPPED, json!({}));
+    bench.wake(0).is("Undoing a=Failed b=Pending", "wake, notice Failed");
+    let error = bench.task.steps[0].error.clone().unwrap();
+    assert!(error.contains("input.amount * 2") && error.contains("`input.amount`"), "{error}");
+    bench.wake(1).is("Undone a=Failed b=Pending", "notice Undone");
+
+    // The answer lacks what is to be kept: the service did its work, and its undo is owed.
+    let steps = "a | after = []; output = { id = \"${answer.code}\" }; undo = { agent = \"x\" }; catch = \"true\"";
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0).done("a").is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
+}
+
+const EXISTING: &str = r#"
+create | after = []; catch = "error.status == 409 && error.answer.code == 'Duplicate'"; undo = { agent = "x", with = { id = "${output.id}" } }
+lookup | after = ["create?"]; when = "errors.create.status == 409"
+use | after = ["create?", "lookup?"]; with = { id = "${first(outputs.create.id, outputs.lookup.id)}" }
+"#;
+
+#[test]
+fn a_caught_failure_takes_another_path() {
+    let mut bench = self::bench(EXISTING, json!({}));
+    bench.wake(0);
+    let there = refused(&bench, "create", 409, json!({"code": "Duplicate"}));
+    bench.on(&there).is("Processing create=Caught#1 lookup=Processing#1 use=Pending", "do lookup#1");
+    let found = bench.answer("lookup", done(json!({"id": 7})));
+    bench
+        .on(&found)
+        .is("Processing create=Caught#1 lookup=Processed#1 use=Processing#1", "do use#1, notice StepCompleted");
+    assert_eq!(bench.request("use").input, json!({"id": 7}));
+    // What was there before stays: the refused step needs its output for its undo, so it has none.
+    bench.failed("use").at(11_000).wake(4);
+    bench.is("Undone create=Undone#1 lookup=Undone#1 use=Undone#1", "notice Undone");
+
+    let mut bench = self::bench(EXISTING, json!({}));
+    let made = |bench: &Bench| bench.answer("create", done(json!({"id": 3})));
+    bench.wake(0);
+    let made = made(&bench);
+    bench
+        .on(&made)
+        .is("Processing create=Processed#1 lookup=PassedOver use=Processing#1", "do use#1, notice StepCompleted");
+    assert_eq!(bench.request("use").input, json!({"id": 3}));
+    bench
+        .failed("use")
+        .at(11_000)
+        .wake(3)
+        .is("Undoing create=UndoProcessing#2 lookup=PassedOver use=Undone#1", "undo create#2");
+    assert_eq!(bench.request("create").input, json!({"id": 3}));
+
+    for (status, answer) in [(404, json!({"code": "Duplicate"})), (409, json!({"code": "Locked"}))] {
+        let mut bench = self::bench(EXISTING, json!({}));
+        bench.wake(0);
+        let other = refused(&bench, "create", status, answer);
+        bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
+    }
+    // `catch` itself has no value: the failure is not caught, and it stays a refusal, which leaves nothing to undo.
+    let mut bench = self::bench(EXISTING, json!({}));
+    bench.wake(0);
+    let other = refused(&bench, "create", 409, json!([]));
+    bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
+    assert!(last_detail(&bench).contains("error.answer.code"), "{}", last_detail(&bench));
+    assert!(last_detail(&bench).contains("no such card"), "{}", last_detail(&bench));
+    bench.at(11_000).wake(2).is("Undone create=Undone#1 lookup=Pending use=Pending", "notice Undone");
+}
+
+// An attempt before the refusal may have done its work, so its undo is owed.
+#[test]
+fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
+    let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${order.id}\" } }";
+    let undo = |silence: fn(&mut Bench)| {
+        let mut bench = self::bench(steps, json!({}));
+        bench.wake(0);
+        silence(&mut bench);
+        bench.failed("a").at(40_000);
+        let seen = bench.task.version;
+        bench.wake(seen);
+        bench.effects()
+    };
+    assert_eq!(undo(|_| ()), "notice Undone");
+    let silent = |bench: &mut Bench| {
+        bench.at(11_000).supervise().at(12_000).wake(2);
+    };
+    assert_eq!(undo(silent), "undo a#3");
+    let unavailable = |bench: &mut Bench| {
+        let away = bench.answer("a", unavailable(None));
+        bench.on(&away).at(1000).wake(2);
+    };
+    assert_eq!(undo(unavailable), "undo a#3");
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0);
+    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!("it is a reply") };
+    bench
+        .on(&Event::Reply(Reply { unsure: true, ..reply }))
+        .at(11_000)
+        .wake(2)
+        .is("Undoing a=UndoProcessing#2", "undo a#2");
+}
+
+// An operator's input is for the step that failed, not for its undo.
+#[test]
+fn an_input_of_a_person_does_not_replace_what_the_undo_maps() {
+    let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${output.id}\" } }\nb | after = [\"a\"]";
+    let mut bench = Bench::new(&format!("on_failure = \"error\"\n{}", file(steps)));
+    bench.wake(0).failed("a");
+    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
+    bench.on(&Event::Act(shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None }));
+    let seen = bench.task.version;
+    bench.wake(seen);
+    assert_eq!(bench.request("a").input, json!({"x": 1}));
+    let done = bench.answer("a", done(json!({"id": 7})));
+    bench.on(&done).cancel().at(40_000);
+    let seen = bench.task.version;
+    bench.wake(seen);
+    assert_eq!(bench.request("a").input, json!({"id": 7}));
+}
+
+// Whether a service that fell silent did anything is unknown, so its undo is owed even if the order went on.
+#[test]
+fn spent_attempts_are_caught_by_a_supervisor_too() {
+    let steps = r#"
+a | after = []; catch = "error.kind == 'spent'"; undo = { agent = "x" }
+b | after = ["a?"]; when = "errors.a.kind == 'spent'"
+"#;
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0).at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
+    bench.at(12_000).wake(2).at(23_000).supervise().is("Pending a=Caught#2f2 b=Pending", "wake");
+    assert!(bench.task.due.is_some(), "b is left to a scheduler");
+    let seen = bench.task.version;
+    bench.wake(seen).is("Processing a=Caught#2f2 b=Processing#1", "do b#1");
+    bench.failed("b").at(34_000).wake(6);
+    bench.is("Undoing a=UndoProcessing#3f2 b=Undone#1", "undo a#3");
+
+    // The last step is caught: the supervisor ends the order, and no queue would repeat its notice.
+    let mut bench = self::bench("a | after = []; catch = \"error.kind == 'spent'\"; retry = { max = 1 }", json!({}));
+    bench.wake(0).at(11_000).supervise().is("Processed a=Caught#1f1", "notice Completed");
+    assert!(bench.task.notice_owed && bench.task.due.is_some());
+}
+
+// A failure is caught only on the way forward.
+#[test]
+fn a_failure_during_the_undo_is_not_caught() {
+    let mut bench = self::bench("a | after = []; catch = \"true\"\nb | after = []", json!({}));
+    bench.wake(0).failed("b").failed("a").is("Undoing a=Failed#1 b=Failed#1", "");
+}
+
+#[test]
+fn a_fail_step_ends_the_order_with_its_reason_or_lets_it_go_on() {
+    let steps = r#"
+ask | after = []
+no | after = ["ask"]; when = "!outputs.ask.yes"; fail = "refused by ${outputs.ask.by}"
+go | after = ["no"]
+"#;
+    let answer = |yes: bool| done(json!({"yes": yes, "by": "ann"}));
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0);
+    let yes = bench.answer("ask", answer(true));
+    bench.on(&yes).is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0);
+    let no = bench.answer("ask", answer(false));
+    bench.on(&no).is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
+    assert_eq!(bench.task.reason.as_deref(), Some("`no` failed: refused by ann"));
+}
+
+#[test]
+fn a_value_is_computed_and_needs_no_agent() {
+    let steps = r#"
+a | value = { double = "${input.n * 2}", list = "${[1, 2].map(x, x + input.n)}" }
+b | after = ["a"]; value = "${outputs.a.double + 1}"
+"#;
+    let mut bench = self::bench(steps, json!({"n": 4}));
+    bench.wake(0).is("Processed a=Processed b=Processed", "notice Completed");
+    let outputs: Vec<_> = bench.task.steps.iter().map(|step| step.output.clone().unwrap()).collect();
+    assert_eq!(outputs, [json!({"double": 8, "list": [5, 6]}), json!(9)]);
+    assert_eq!(bench.task.forward_by, None);
+    let mut bench = self::bench(steps, json!({"n": "x".repeat(5000)}));
+    bench.wake(0);
+    assert_eq!(bench.task.steps[0].state, shared::step::State::Failed);
+}
+
+// Two of a batch in one save: a step that fails stops the turns of those behind it.
+#[test]
+fn a_mistake_stops_the_turns_of_the_same_save() {
+    let steps = r#"
+a | after = []
+b | after = ["a"]; with = { x = "${input.x}" }
+c | after = ["a"]
+"#;
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0).done("a").is("Undoing a=Processed#1 b=Failed c=Pending", "wake+11000, notice Failed");
+    // Nor is a step claimed that stands before it, or before what it computes.
+    let steps = r#"
+a | after = []
+c | after = ["a"]; irreversible = true
+v | after = ["a"]; value = 1
+b | after = ["v"]; fail = "no"
+"#;
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0).done("a");
+    bench.is("Undoing a=Processed#1 c=Pending v=Processed b=Failed", "wake+11000, notice Failed");
+}
+
+#[test]
+fn a_person_decides_about_a_step_that_failed_by_a_mistake() {
+    let text = format!("on_failure = \"error\"\n{}", file("a | after = []; with = { x = \"${input.x}\" }"));
+    let mut bench = Bench::new(&text);
+    bench.input = json!({});
+    bench.wake(0).is("Error a=Failed", "notice AttentionNeeded, alert");
+    // The same mistake again, and then an input of a person in place of what the file maps.
+    let seen = bench.task.version;
+    bench.resubmit().wake(seen + 1).is("Error a=Failed", "notice AttentionNeeded, alert");
+    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
+    let act = shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None };
+    bench.on(&Event::Act(act));
+    let seen = bench.task.version;
+    bench.wake(seen).is("Processing a=Processing#1", "do a#1");
+    assert_eq!(bench.request("a").input, json!({"x": 1}));
+}
+
+const CALL: &str = r#"
+a | after = []; http = { url = "https://x.example/items/${input.id}?k=1", query = { q = "${input.?q}", n = "${1 + 1}" }, headers = { x-of = "${input.id}", authorization = "Bearer {secret:t}" } }; with = { a = "${input.id}" }; form = true
+"#;
+
+#[test]
+fn a_call_is_mapped_before_it_travels() {
+    let parse = |text: &str| {
+        let known = shared::workflow::file::Known { agents: &["x", "http"], inputs: &[] };
+        shared::workflow::file::parse("w.toml", text, known)
+    };
+    let workflow = parse(&file(CALL)).unwrap();
+    let call = |input: Value| -> Result<String, String> {
+        let mut bench = Bench::new(ONE);
+        bench.workflow = workflow.clone();
+        bench.task = Task::new(submission("ord_1", true), &workflow, at(0));
+        bench.input = input;
+        bench.wake(0);
+        match bench.effects.first() {
+            Some(Effect::Request(request)) => {
+                assert_eq!(request.http, None, "an earlier agent would send another body");
+                let http = request.over_http().unwrap().clone();
+                assert_eq!(http.headers["authorization"].text(), "Bearer {secret:t}");
+                assert!(http.query.is_empty());
+                Ok(format!("{} {}", http.url.text(), http.headers["x-of"].text()))
+            }
+            _ => Err(bench.task.steps[0].error.clone().unwrap()),
+        }
+    };
+    let good = [
+        (json!({"id": "a b"}), "https://x.example/items/a%20b?k=1&n=2 a b"),
+        (json!({"id": "a/../b", "q": "ü&"}), "https://x.example/items/a%2F..%2Fb?k=1&n=2&q=%C3%BC%26 a/../b"),
+        (json!({"id": "x@evil.example:1"}), "https://x.example/items/x%40evil.example%3A1?k=1&n=2 x@evil.example:1"),
+        (json!({"id": "%00"}), "https://x.example/items/%2500?k=1&n=2 %00"),
+        (json!({"id": 7}), "https://x.example/items/7?k=1&n=2 7"),
+    ];
+    for (input, wanted) in good {
+        assert_eq!(call(input.clone()).as_deref(), Ok(wanted), "{input}");
+    }
+    let bad = [
+        (json!({}), "`input.id`"),
+        (json!({"id": null}), "is null"),
+        (json!({"id": ""}), "is empty"),
+        (json!({"id": ".."}), "segment"),
+        (json!({"id": "."}), "segment"),
+        (json!({"id": "a\r\nx: y"}), "control"),
+        (json!({"id": "\u{0}"}), "control"),
+        (json!({"id": "ü"}), "header"),
+        (json!({"id": "{secret:t}"}), "header"),
+        (json!({"id": ["a"]}), "list"),
+    ];
+    let text =
+        file("a | after = []; http = { url = \"https://x.example/a\", method = \"GET\", query = { k = \"1\" } }");
+    let plain = Bench { workflow: parse(&text).unwrap(), ..Bench::new(ONE) };
+    let mut plain = Bench { task: Task::new(submission("ord_1", true), &plain.workflow, at(0)), ..plain };
+    plain.wake(0);
+    assert_eq!(plain.request("a").http.as_ref().unwrap().url.text(), "https://x.example/a?k=1");
+    let long = call(json!({"id": "x".repeat(3000)})).unwrap_err();
+    assert!(long.contains("the limit is 2048"), "{long}");
+    for (input, words) in bad {
+        let error = call(input.clone()).unwrap_err();
+        assert!(error.contains(words) && error.contains("input.id"), "{input}: {error}");
+    }
+}
+
+#[test]
+fn a_refusal_by_the_agent_itself_has_no_status() {
+    let mut bench = self::bench("a | after = []; catch = \"error.status == 0 && error.kind == 'refused'\"", json!({}));
+    bench.wake(0).failed("a").is("Processed a=Caught#1", "notice Completed");
+    let mut bench = self::bench("a | after = []; catch = \"true\"", json!({}));
+    bench.wake(0);
+    let Event::Reply(reply) = bench.answer("a", Outcome::Failed { error: "unusable".into() }) else { unreachable!() };
+    let done = Event::Reply(Reply { kind: Some(FailureKind::Mistake), ..reply });
+    bench.on(&done).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+}

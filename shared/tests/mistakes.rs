@@ -1,0 +1,216 @@
+//! Mistakes that a writer of a workflow makes, each refused when the file is read, at its line, with what to write.
+
+use crate::language::file;
+use shared::workflow::file::{Known, parse};
+
+/// A file in short form, part of the line that is named, and parts of the message.
+type Mistake<'a> = (&'a str, &'a str, &'a [&'a str]);
+
+const MISTAKES: &[Mistake<'_>] = &[
+    // Edges.
+    (
+        "a | after = []; when = \"input.x\"\nb | after = [\"a\"]",
+        "after = [\"a\"]",
+        &["`a`, which has a `when`", "\"a!\"", "\"a?\""],
+    ),
+    (
+        "a | after = []; catch = \"true\"\nb | after = [\"a\"]",
+        "after = [\"a\"]",
+        &["`a`, which has a `catch`", "\"a!\"", "\"a?\""],
+    ),
+    (
+        "a | after = []; when = \"input.x\"\nb | after = []; when = \"input.y\"\nc | after = [\"a!\"]\nd | after = [\"b!\"]\ne | after = [\"c\", \"d\"]",
+        "after = [\"c\", \"d\"]",
+        &["`c` and `d`, which different conditions can pass over", "mark each"],
+    ),
+    (
+        "a | when = \"input.x\"\nb |",
+        "name = \"b\"",
+        &["step `b` does not say when it starts", "add `after", "`after = []`"],
+    ),
+    ("a | after = []\nb | with = { x = 1 }", "name = \"b\"", &["step `b` does not say when it starts"]),
+    (
+        "a | after = []\nb | after = [\"a!\", \"a?\"]",
+        "after = [\"a!\", \"a?\"]",
+        &["names `a` twice with different marks"],
+    ),
+    ("a | after = []\nb | after = [\"x!\"]", "x!", &["waits for `x`, which does not exist", "`a`"]),
+    ("a | after = [\"a?\"]; when = \"true\"", "a?", &["waits for itself"]),
+    ("a | after = [\"b!\"]\nb | after = [\"a?\"]", "after", &["in a cycle"]),
+    // What may not have run.
+    (
+        "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; with = { x = \"${outputs.a.id}\" }",
+        "outputs.a.id",
+        &["may not have run", "first(outputs.a.id, ...)", "\"a!\""],
+    ),
+    (
+        "a | after = []; catch = \"true\"\nb | after = [\"a?\"]; when = \"outputs.a.id == 1\"",
+        "outputs.a.id",
+        &["may not have run"],
+    ),
+    (
+        "a | after = []; when = \"input.x\"\nb | after = [\"a!\"]\nc | after = [\"b?\"]; with = { x = \"${outputs.b.id}\" }",
+        "outputs.b.id",
+        &["may not have run"],
+    ),
+    (
+        "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; when = \"!ran.a\"; with = { x = \"${outputs.a.id}\" }",
+        "outputs.a.id",
+        &["may not have run"],
+    ),
+    (
+        "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; fail = \"${outputs.a.why}\"",
+        "outputs.a.why",
+        &["may not have run"],
+    ),
+    // What is not there.
+    (
+        "a | after = []\nb | after = []; with = { x = \"${outputs.a.id}\" }",
+        "outputs.a.id",
+        &["no step comes before this one", "add the step to `after`"],
+    ),
+    (
+        "a | after = []\nb | after = [\"a\"]; with = { x = \"${outputs.aa.id}\" }",
+        "outputs.aa.id",
+        &["no step `aa` comes before this one", "write one of `a`"],
+    ),
+    (
+        "a | after = []\nb | after = [\"a\"]; when = \"errors.a.status == 409\"",
+        "errors.a.status",
+        &["step `a` has no `catch`", "always empty"],
+    ),
+    (
+        "a | after = []; with = { x = \"${config.url}\" }",
+        "config.url",
+        &["`config.url` is not in `config`", "add `config"],
+    ),
+    ("a | after = []; with = { x = \"${inputs.id}\" }", "inputs.id", &["inputs"]),
+    ("a | after = []; with = { x = \"${answer.id}\" }", "answer.id", &["`answer.id` cannot be read here"]),
+    ("a | after = []; output = { x = \"${input.id}\" }", "input.id", &["`input.id` cannot be read here", "`answer`"]),
+    (
+        "a | after = []; undo = { agent = \"x\", with = { x = \"${ran.a}\" } }",
+        "ran.a",
+        &["`ran.a` cannot be read here", "`output`"],
+    ),
+    ("a | after = []; when = \"error.status == 409\"", "error.status", &["`error.status` cannot be read here"]),
+    (
+        "a | fail = \"no\"\nb | after = [\"a\"]; with = { x = \"${outputs.a}\" }",
+        "outputs.a",
+        &["a `fail` step has no output"],
+    ),
+    ("a-b | after = []\na_b | after = []; with = { x = 1 }", "a_b", &["one name in expressions", "rename"]),
+    // Kinds.
+    ("a | after = []; catch = \"error.status == '409'\"", "error.status", &["error.status", "number"]),
+    ("a | after = []; catch = \"error.kind == 409\"", "error.kind", &["text"]),
+    ("a | after = []\nb | after = [\"a\"]; when = \"ran.a == 'yes'\"", "ran.a", &["true or false"]),
+    ("a | after = []; when = \"input.n + 1\"", "input.n", &["a condition is true or false"]),
+    ("a | after = []; when = \"input.?x\"", "input.?x", &["has(input.x)"]),
+    // Spelling.
+    ("a | after = []; when = \"${input.x}\"", "${input.x}", &["without `${`"]),
+    ("a | after = []; with = { x = \"{{ input.x }}\" }", "{{ input.x }}", &["`${input.x}`"]),
+    ("a | after = []; with = { x = \"{input.x}\" }", "{input.x}", &["`${input.x}`"]),
+    ("a | after = []; when = \"input.x = 1\"", "input.x = 1", &["=="]),
+    ("a | after = []; when = \"input.x and input.y\"", "input.x and", &["&&"]),
+    ("a | after = []; when = \"length(input.x) > 1\"", "length", &["size"]),
+    ("a | after = []; with = { x = \"${input.x\" }", "${input.x", &["}"]),
+    (
+        "a | after = []\nb | http = \"https://x.example/${input.id}\"",
+        "name = \"b\"",
+        &["step `b` does not say when it starts"],
+    ),
+    (
+        "a | after = []; http = { url = \"https://x.example\", method = \"GET\", query = { k = \"{order_id}\" } }",
+        "https://x.example",
+        &["`k` of the query has a brace", "${order.id}"],
+    ),
+    ("a | after = []; value = 1; irreversible = true", "name = \"a\"", &["takes no `irreversible`"]),
+    // Keys that do not fit.
+    ("a | after = []; value = 1; fail = \"x\"", "value = 1", &["both `value` and `fail`"]),
+    ("a | after = []; value = 1; timeout = \"5s\"", "timeout = \"5s\"", &["takes no `timeout`", "remove `timeout`"]),
+    ("a | after = []; value = 1; undo = { agent = \"x\" }", "undo", &["takes no `undo`"]),
+    ("a | after = []; with = 7", "with = 7", &["neither a table nor a text"]),
+    ("a | after = []; with = { at = 2026-01-01 }", "2026-01-01", &["a date without quotes"]),
+    ("a | after = []; form = true", "name = \"a\"", &["`form` says how `with` is sent"]),
+    ("a | after = []; with = { x = 1 }; form = true", "with", &["only a step with `http` sends a form"]),
+    (
+        "a | after = []; http = { url = \"https://x.example\", method = \"GET\" }; with = { x = 1 }",
+        "with",
+        &["a GET has no body", "`query`"],
+    ),
+    ("a | after = []; http = \"https://${input.host}/x\"", "input.host", &["must be literal"]),
+    ("a | after = []; http = \"https://x.example/{input.id}\"", "{input.id}", &["`${input.id}`"]),
+    (
+        "a | after = []; http = { url = \"https://x.example\", headers = { authorization = \"${input.token}\" } }",
+        "authorization",
+        &["would contain a secret"],
+    ),
+    (
+        "a | after = []; http = { url = \"https://x.example\", output = \"/id\" }; output = { id = \"${answer.id}\" }",
+        "output = {",
+        &["keep one of the two"],
+    ),
+];
+
+#[test]
+fn every_mistake_is_refused_at_its_line_with_what_to_write() {
+    let mut wrong = Vec::new();
+    for (steps, line, parts) in MISTAKES {
+        let text = file(steps);
+        let Err(error) = parse("w.toml", &text, Known { agents: &["x", "http"], inputs: &[] }) else {
+            wrong.push(format!("accepted: {steps}"));
+            continue;
+        };
+        let named = text.lines().nth(error.line - 1).unwrap_or_default();
+        if !named.contains(line) || !parts.iter().all(|part| error.message.contains(part)) {
+            wrong.push(format!("{error}\n    in `{named}`; expected `{line}` and {parts:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), MISTAKES.len(), wrong.join("\n"));
+}
+
+// A table of its own takes the keys behind it.
+#[test]
+fn a_key_of_a_step_below_a_table_is_refused() {
+    let text =
+        "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"5s\"\n[step.with]\nx = 1\noutput = \"y\"\n";
+    let known = Known { agents: &["x"], inputs: &[] };
+    let error = parse("w.toml", text, known).unwrap_err().to_string();
+    assert!(error.contains("`output` is a key of a step") && error.contains("`with = { ... }`"), "{error}");
+    parse("w.toml", &text.replace("output", "note"), known).unwrap();
+}
+
+// What the rules must not refuse.
+#[test]
+fn what_has_run_may_be_read() {
+    let good = [
+        "a | after = []\nb | after = [\"a\"]; when = \"input.x\"\nc | after = [\"b?\"]; with = { x = \"${outputs.a.id}\" }",
+        "a | after = []; when = \"input.x\"\nb | after = [\"a!\"]; with = { x = \"${outputs.a.id}\" }",
+        "a | after = []; when = \"input.x\"\nb | after = [\"a!\"]\nc | after = [\"b\"]; with = { x = \"${outputs.a.id}\" }",
+        "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; when = \"ran.a && outputs.a.id == 1\"; with = { x = \"${outputs.a.id}\" }",
+        "a | after = []; when = \"input.x\"\nb | after = [\"a!\"]\nc | after = [\"a!\"]\nd | after = [\"b\", \"c\"]",
+        "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; with = { x = \"${first(outputs.a.id, '')}\" }",
+        "a | after = []\nno | after = [\"a\"]; when = \"outputs.a.bad\"; fail = \"bad\"\nb | after = [\"no\"]; with = { x = \"${outputs.a.id}\" }",
+    ];
+    for steps in good {
+        parse("w.toml", &file(steps), Known { agents: &["x"], inputs: &[] }).unwrap_or_else(|e| panic!("{steps}: {e}"));
+    }
+}
+
+// docs/workflows.md: what it shows can be written.
+#[test]
+fn the_examples_of_the_documentation_are_accepted() {
+    let docs = include_str!("../../docs/workflows.md");
+    let known = Known { agents: &["x", "http", "approval", "payment", "mail"], inputs: &[] };
+    let prelude = "name = \"w\"\ndefault = { timeout = \"10s\" }\nconfig = { limit_cents = 1000 }\n\
+                   [[step]]\nname = \"reserve\"\nagent = \"x\"\n";
+    let examples: Vec<&str> = docs
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .filter(|text| text.contains("[[step]]"))
+        .collect();
+    assert!(examples.len() >= 4, "{} examples", examples.len());
+    for text in examples {
+        parse("w.toml", &format!("{prelude}{text}"), known).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}
