@@ -157,22 +157,18 @@ pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
 
 /// The state of a step, without its name.
 pub fn step(step: &StepStatus, now: Timestamp) -> String {
-    let mut out = painted(&step.state, 14);
-    if !step.agent.is_empty() && step.passed_over.is_none() {
-        let _ = write!(out, "  attempts {}", step.attempts);
-    }
-    for (label, at) in [("complete by", step.complete_by), ("next attempt", step.next_attempt_at)] {
-        if let Some(at) = at {
-            let _ = write!(out, ", {label} {}", when(at, now));
-        }
-    }
-    if let Some(error) = step.last_error.as_ref().filter(|error| !error.is_empty()) {
-        let _ = write!(out, ", last error: {error}");
-    }
-    if let Some(why) = &step.passed_over {
-        let _ = write!(out, ", {why}");
-    }
-    out
+    let calls = !step.agent.is_empty() && step.passed_over.is_none();
+    let time = |label, at: Option<Timestamp>| at.map(|at| format!("{label} {}", when(at, now)));
+    let error = step.last_error.as_ref().filter(|error| !error.is_empty()).map(|error| format!("last error: {error}"));
+    let notes = [
+        calls.then(|| format!("attempts {}", step.attempts)),
+        time("complete by", step.complete_by),
+        time("next attempt", step.next_attempt_at),
+        error,
+        step.passed_over.clone(),
+    ];
+    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    format!("{}  {}", painted(&step.state, 14), notes.join(", ")).trim_end().to_owned()
 }
 
 /// What happened to an order, each entry with the time since the first one.
