@@ -726,3 +726,16 @@ fn numbers_of_one_kind_are_ordered_as_numbers() {
     }
     assert!(truth("input.a != input.b", &value("9007199254740993"), &value("9007199254740992.0")));
 }
+
+// Counting a long text for each item of a list is work, too.
+#[test]
+fn the_size_of_a_text_counts_as_read() {
+    let input = json!({"all": vec![0; 1000], "long": "é".repeat(1000)});
+    let names = Names::new().with("input", Cow::Borrowed(&input));
+    let count = |items: usize| {
+        let text = format!("input.all.filter(x, size(input.long) > {items}).size()");
+        Expression::parse(&text).unwrap().evaluate(&names)
+    };
+    let mistake = count(1).unwrap_err().to_string();
+    assert!(mistake.contains("reads and builds"), "{mistake}");
+}

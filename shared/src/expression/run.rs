@@ -284,9 +284,14 @@ impl<'s> Run<'s> {
             if !kinds.is_empty() && !Kind::of(&value).is_some_and(|kind| kinds.contains(&kind)) {
                 return Err(self.wrong(argument, &value, function.name, kinds).into());
             }
-            if function.name != "size" {
-                self.look(value.as_array().map_or(0, Vec::len))?;
-                self.spend(weigh(&value, MAX_DEPTH)?)?;
+            match &*value {
+                // Only the characters of a text are counted one by one.
+                Value::String(text) if function.name == "size" => self.spend(text.len())?,
+                _ if function.name == "size" => {}
+                value => {
+                    self.look(value.as_array().map_or(0, Vec::len))?;
+                    self.spend(weigh(value, MAX_DEPTH)?)?;
+                }
             }
             values.push(value);
         }
