@@ -82,7 +82,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | after = []; with = { x = \"${config.url}\" }",
         "config.url",
-        &["`config.url` is not in `config`", "add `config"],
+        &["`config.url` is not in the workflow's `config`", "add `url`"],
     ),
     ("a | after = []; with = { x = \"${inputs.id}\" }", "inputs.id", &["inputs"]),
     ("a | after = []; with = { x = \"${answer.id}\" }", "answer.id", &["`answer.id` cannot be read here"]),
@@ -124,6 +124,17 @@ const MISTAKES: &[Mistake<'_>] = &[
         &["`k` of the query has a brace", "${order.id}"],
     ),
     ("a | after = []; value = 1; irreversible = true", "name = \"a\"", &["takes no `irreversible`"]),
+    (
+        "a | value = { amount = 1, lines = 2 }\nb | after = [\"a\"]; with = { x = \"${outputs.a.count}\" }",
+        "outputs.a.count",
+        &["no such field", "`amount`, `lines`"],
+    ),
+    (
+        "a | after = []; output = { id = \"${answer.id}\" }; catch = \"true\"\nb | after = [\"a?\"]; with = { x = \"${first(outputs.a.ident, 0)}\" }",
+        "outputs.a.ident",
+        &["no such field", "`id`"],
+    ),
+    ("a | after = []; with = { order = \"{order_id}\" }", "{order_id}", &["only in a URL or a header", "${order.id}"]),
     // Keys that do not fit.
     ("a | after = []; value = 1; fail = \"x\"", "value = 1", &["both `value` and `fail`"]),
     ("a | after = []; value = 1; timeout = \"5s\"", "timeout = \"5s\"", &["takes no `timeout`", "remove `timeout`"]),
@@ -200,7 +211,7 @@ fn what_has_run_may_be_read() {
 #[test]
 fn the_examples_of_the_documentation_are_accepted() {
     let docs = include_str!("../../docs/workflows.md");
-    let known = Known { agents: &["x", "http", "approval", "payment", "mail"], inputs: &[] };
+    let known = Known { agents: &["x", "http", "approval", "payment", "mail", "loyalty"], inputs: &[] };
     let prelude = "name = \"w\"\ndefault = { timeout = \"10s\" }\nconfig = { limit_cents = 1000 }\n\
                    [[step]]\nname = \"reserve\"\nagent = \"x\"\n";
     let examples: Vec<&str> = docs

@@ -180,6 +180,15 @@ pub enum Mapping {
 }
 
 impl Mapping {
+    /// The keys of a table; `None` if it is none.
+    #[must_use]
+    pub fn keys(&self) -> Option<Vec<&str>> {
+        match self {
+            Self::Table(table) => Some(table.keys().map(String::as_str).collect()),
+            Self::Constant(_) | Self::Text(_) | Self::List(_) => None,
+        }
+    }
+
     /// Parses every string of `value`. Keys stay as they are.
     ///
     /// # Errors

@@ -236,6 +236,13 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     let config = mapped::json(&toml::Value::Table(raw.config.clone()));
     let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
     let serde_json::Value::Object(config) = config else { unreachable!("a table becomes an object") };
+    // A table takes every key below it, also those that were meant for the workflow.
+    const KEYS: [&str; 8] = ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "step"];
+    if let Some(key) = config.keys().find(|key| KEYS.contains(&key.as_str())) {
+        let message =
+            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
+        return Err((raw.name.span(), message));
+    }
     check::check(&raw.step, &steps, &config)?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),

@@ -244,6 +244,17 @@ impl Graph<'_> {
         Ok(())
     }
 
+    /// The fields of a step's output, where the file says what they are.
+    fn declared(&self, index: usize) -> Option<Vec<&str>> {
+        let step = &self.steps[index];
+        let keep = step.http.as_ref().and_then(|http| http.keep.as_ref());
+        step.value.as_ref().or(step.output.as_ref()).or(keep).and_then(|mapping| mapping.keys())
+    }
+
+    fn is_undeclared(&self, index: usize, field: Option<&String>) -> bool {
+        field.is_some_and(|field| self.declared(index).is_some_and(|keys| !keys.contains(&field.as_str())))
+    }
+
     fn check_one(
         &self,
         index: usize,
@@ -260,7 +271,10 @@ impl Graph<'_> {
         let Some(name) = reference.path.get(1) else { return Ok(()) };
         match root {
             "config" if !config.contains_key(name) => {
-                Err(format!("`{path}` is not in `config`; add `config = {{ {name} = \"...\" }}` to the workflow"))
+                let names: Vec<&str> = config.keys().map(String::as_str).collect();
+                let known =
+                    if names.is_empty() { String::new() } else { format!("write one of {}, or ", list(&names)) };
+                Err(format!("`{path}` is not in the workflow's `config`; {known}add `{name}` there"))
             }
             "outputs" | "ran" | "errors" => {
                 let before = self.ancestors(index);
@@ -283,6 +297,11 @@ impl Graph<'_> {
                     "outputs" if of.fail.is_some() => {
                         Err(format!("a `fail` step has no output, so `{path}` is not there"))
                     }
+                    "outputs" if self.is_undeclared(step, reference.path.get(2)) => Err(format!(
+                        "the output of step `{}` has no such field as `{path}`; write one of {}",
+                        of.name,
+                        list(&self.declared(step).unwrap_or_default())
+                    )),
                     "outputs" if !reference.guarded && !ran.contains(&step) => Err(format!(
                         "`{path}` is read where `{}` may not have run; write `first({path}, ...)`, or \
                          `ran.{name} && ...`, or \"{}!\" in `after`",

@@ -44,6 +44,15 @@ pub(super) fn template(raw: &Spanned<String>, what: &str) -> Result<Template, Pr
 
 pub(super) fn mapping(raw: &Spanned<toml::Value>, what: &str) -> Result<Mapping, Problem> {
     let value = json(raw.get_ref()).map_err(|words| (raw.span(), format!("`{what}` {words}")))?;
+    let text = value.to_string();
+    if let Some((name, instead)) =
+        [("{order_id}", "${order.id}"), ("{step}", "the step's name"), ("{secret:", "a header")]
+            .into_iter()
+            .find(|(name, _)| text.contains(name))
+    {
+        let message = format!("`{what}`: `{name}` is replaced only in a URL or a header; write {instead} instead");
+        return Err((raw.span(), message));
+    }
     Mapping::from_json(&value).map_err(|fault| wrong(raw.span(), what, &fault))
 }
 
