@@ -130,6 +130,7 @@ async fn by_message(system: &System, submit: &Instance, key: &str, workflow: &st
     (!response.batch_item_failures.is_empty(), aside)
 }
 
+// N1: without touching a running order.
 #[tokio::test]
 async fn new_orders_get_the_new_definition_within_5_s_and_open_ones_keep_theirs() {
     let system = System::new().await;

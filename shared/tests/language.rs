@@ -50,6 +50,7 @@ c | after = ["b!"]
 d | after = ["b?"]
 "#;
 
+// K3: in the save that would claim it, once, and the reason is kept.
 #[test]
 fn a_condition_is_asked_once_and_what_hangs_on_it_follows() {
     let mut bench = self::bench(CHOICE, json!({"amount": 2000}));
@@ -98,6 +99,7 @@ a | after = []; with = { sum = "${input.amount * 2}", note = "${input.?note}", t
 b | after = ["a"]; with = { of = "${outputs.a.id}", at = "${now}" }
 "#;
 
+// K1: from the order's input and from earlier outputs.
 #[test]
 fn what_an_agent_gets_and_what_is_kept_is_mapped() {
     let mut bench = self::bench(MAPPED, json!({"amount": 21}));
@@ -116,7 +118,7 @@ fn what_an_agent_gets_and_what_is_kept_is_mapped() {
     assert_eq!((bench.request("b").input.clone(), bench.request("b").attempt), (sent, 2));
 }
 
-// A field that is missing fails the step before anything is called.
+// K2: a field that is missing fails the step before anything is called.
 #[test]
 fn a_mistake_calls_nothing_and_names_the_field() {
     let mut bench = self::bench(MAPPED, json!({}));
@@ -138,6 +140,7 @@ lookup | after = ["create?"]; when = "errors.create.status == 409"
 use | after = ["create?", "lookup?"]; with = { id = "${first(outputs.create.id, outputs.lookup.id)}" }
 "#;
 
+// K4: told apart by status and body.
 #[test]
 fn a_caught_failure_takes_another_path() {
     let mut bench = self::bench(EXISTING, json!({}));
@@ -235,7 +238,7 @@ fn an_input_of_a_person_does_not_replace_what_the_undo_maps() {
     assert_eq!(bench.request("a").input, json!({"id": 7}));
 }
 
-// Whether a service that fell silent did anything is unknown, so its undo is owed even if the order went on.
+// K4: whether a service that fell silent did anything is unknown, so its undo is owed even if the order went on.
 #[test]
 fn spent_attempts_are_caught_by_a_supervisor_too() {
     let steps = r#"
@@ -342,6 +345,7 @@ const CALL: &str = r#"
 a | after = []; http = { url = "https://x.example/items/${input.id}?k=1", query = { q = "${input.?q}", n = "${1 + 1}" }, headers = { x-of = "${input.id}", authorization = "Bearer {secret:t}" } }; with = { a = "${input.id}" }; form = true
 "#;
 
+// K1: an existing API is called as it is.
 #[test]
 fn a_call_is_mapped_before_it_travels() {
     let parse = |text: &str| {

@@ -162,6 +162,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     ),
 ];
 
+// K2: file, line and remedy.
 #[test]
 fn every_mistake_is_refused_at_its_line_with_what_to_write() {
     let mut wrong = Vec::new();

@@ -207,7 +207,7 @@ async fn answers_are_distinguished() {
     );
 }
 
-// The body is what the file maps: a form as payment providers read it, JSON, or a text.
+// K1: the body is what the file maps: a form as payment providers read it, JSON, or a text.
 #[tokio::test]
 async fn a_mapped_body_is_sent_as_it_is() {
     let server = Server::start().await;
