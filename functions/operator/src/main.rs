@@ -19,7 +19,7 @@ async fn main() -> Result<(), Error> {
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let scopes = Scopes::from_lookup(|name| std::env::var(name).ok());
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
-    // Whoever mends a bad deployment needs the rest.
+    // The operator who mends a bad deployment needs the other routes.
     let deployed = workflows::deployed(&agents).map_err(|error| error.to_string());
     if let Err(error) = &deployed {
         tracing::error!(error, "the deployment's workflows cannot be used");

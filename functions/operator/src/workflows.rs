@@ -324,7 +324,7 @@ impl Operator {
     /// The workflow called `name` and its changes with a number below `before`, or the latest.
     ///
     /// # Errors
-    /// There is none, or the store's.
+    /// The name was never registered, or the store failed.
     pub async fn workflow_history(&self, name: &str, before: Option<u64>) -> Result<Details, Problem> {
         let row = self.seen().await?.known(name)?;
         let from = before.map_or(row.version, |before| row.version.min(before.saturating_sub(1)));
@@ -336,7 +336,7 @@ impl Operator {
     /// The definition of `name` with this hash.
     ///
     /// # Errors
-    /// There is none, it cannot be read, or the store's.
+    /// The definition is missing or cannot be read, or the store failed.
     pub async fn definition(&self, name: &str, hash: &str) -> Result<Definition, Problem> {
         let hash = Hash(hash.to_owned());
         let stored::Definition { workflow, toml, origin } = self.kept_or_deployed(name, &hash).await?;

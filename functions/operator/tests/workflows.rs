@@ -160,7 +160,7 @@ async fn of_many_people_at_once_one_decides_and_the_others_learn_who() {
     assert_eq!((status, &body["field"]), (400, &json!("if_version")), "{body}");
 }
 
-// Nobody was faster: the item met changes of other names each time. And an answer that was lost is no other's change.
+// The item met changes of other names each time, which is no conflict. Nor is a write whose answer was lost.
 #[tokio::test]
 async fn a_change_that_collides_is_tried_again_and_is_nobodys_if_it_never_succeeds() {
     let (world, _) = world().await;

@@ -341,7 +341,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 let notice = shared::view::received(task, &workflow).filter(|_| !task.process_state().is_final());
                 Ok(Some(News::of(task, notice)))
             }
-            // It is stored all the same. Nobody can go on with it now; the sweep will, once it can be read.
+            // It is stored all the same. No process can handle it now; the sweep will, once the definition can be read.
             Err(Error::Corrupt { .. }) => Ok(Some(News { id: task.id.clone(), notice: None, wake: None })),
             Err(error) => Err(unavailable(&error)),
         }

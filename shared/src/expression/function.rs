@@ -82,7 +82,7 @@ static FUNCTIONS: [Function; 20] = [
     row("double", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match serde_json::from_str(text) {
             Ok(n) => Number::of(&n).value(),
-            Err(_) => Err("the text is no number".into()),
+            Err(_) => Err("the text is not a number".into()),
         },
         value => Ok(value.clone()),
     }),

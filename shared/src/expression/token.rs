@@ -129,7 +129,7 @@ fn number(rest: &str, at: usize) -> Result<(Token, usize), Fault> {
     }
     let written = &rest[..end];
     if bytes.get(end).is_some_and(|b| b.is_ascii_alphabetic() || *b == b'_') {
-        let message = format!("`{}` is no number; write `{written}` alone", &rest[..=end]);
+        let message = format!("`{}` is not a number; write `{written}` alone", &rest[..=end]);
         return Err(fault(at, message));
     }
     if written.len() > 1 && written.starts_with('0') && bytes[1].is_ascii_digit() {
