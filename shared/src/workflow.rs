@@ -171,6 +171,18 @@ fn lost(before: &Value, after: &Value) -> Option<String> {
     }
 }
 
+/// Positions of all of `steps` that step `index` depends on, directly or indirectly, in their order.
+fn before(steps: &[Step], index: usize) -> Vec<usize> {
+    let mut seen = vec![false; steps.len()];
+    let mut ahead: Vec<usize> = steps[index].after.iter().map(|after| after.step).collect();
+    while let Some(step) = ahead.pop() {
+        if !std::mem::replace(&mut seen[step], true) {
+            ahead.extend(steps[step].after.iter().map(|after| after.step));
+        }
+    }
+    (0..seen.len()).filter(|&i| seen[i]).collect()
+}
+
 impl Workflow {
     /// The definition in `json`, which was stored under `hash`.
     ///
@@ -249,14 +261,7 @@ impl Workflow {
     /// Positions of all steps that step `index` depends on, directly or indirectly, in the workflow's order.
     #[must_use]
     pub fn before(&self, index: usize) -> Vec<usize> {
-        let mut seen = vec![false; self.steps.len()];
-        let mut ahead: Vec<usize> = self.steps[index].after.iter().map(|after| after.step).collect();
-        while let Some(step) = ahead.pop() {
-            if !std::mem::replace(&mut seen[step], true) {
-                ahead.extend(self.steps[step].after.iter().map(|after| after.step));
-            }
-        }
-        (0..seen.len()).filter(|&i| seen[i]).collect()
+        before(&self.steps, index)
     }
 
     /// Whether a decision about an order needs its input.

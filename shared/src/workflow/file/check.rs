@@ -3,8 +3,8 @@
 use super::{Problem, RawStep, list};
 use crate::expression::{Reference, Template};
 use crate::names::of_step;
-use crate::workflow::Step;
 use crate::workflow::edge::Edge;
+use crate::workflow::{Step, before};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -145,7 +145,7 @@ impl Graph<'_> {
                 }
             }
         }
-        for before in self.ancestors(index) {
+        for before in before(self.steps, index) {
             let of = self.visit(before, raw)?;
             if of.conditions.is_empty() && !self.is_conditional(before) && self.steps[before].fail.is_none() {
                 known.before.insert(before);
@@ -153,11 +153,9 @@ impl Graph<'_> {
         }
         known.sure.clone_from(&known.before);
         for name in step.when.iter().flat_map(|when| when.implies_ran()) {
-            if let Some(before) = self.position(name).filter(|before| *before != index)
-                && self.ancestors(index).contains(&before)
-            {
-                known.sure.insert(before);
-                known.sure.extend(self.visit(before, raw)?.sure);
+            if let Some(ran) = self.position(name).filter(|ran| before(self.steps, index).contains(ran)) {
+                known.sure.insert(ran);
+                known.sure.extend(self.visit(ran, raw)?.sure);
             }
         }
         self.known[index] = Some(known.clone());
@@ -166,17 +164,6 @@ impl Graph<'_> {
 
     fn position(&self, name: &str) -> Option<usize> {
         self.steps.iter().position(|step| of_step(&step.name) == name)
-    }
-
-    fn ancestors(&self, index: usize) -> Vec<usize> {
-        let mut seen = vec![false; self.steps.len()];
-        let mut ahead: Vec<usize> = self.steps[index].after.iter().map(|after| after.step).collect();
-        while let Some(step) = ahead.pop() {
-            if !std::mem::replace(&mut seen[step], true) {
-                ahead.extend(self.steps[step].after.iter().map(|after| after.step));
-            }
-        }
-        (0..seen.len()).filter(|&i| seen[i]).collect()
     }
 
     /// Checks what the expressions of step `index` read.
@@ -277,7 +264,7 @@ impl Graph<'_> {
                 Err(format!("`{path}` is not in the workflow's `config`; {known}add `{name}` there"))
             }
             "outputs" | "ran" | "errors" => {
-                let before = self.ancestors(index);
+                let before = before(self.steps, index);
                 let Some(step) = self.position(name).filter(|step| before.contains(step)) else {
                     let names: Vec<String> = before.iter().map(|&i| of_step(&self.steps[i].name)).collect();
                     let names: Vec<&str> = names.iter().map(String::as_str).collect();

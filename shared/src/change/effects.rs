@@ -1,0 +1,283 @@
+//! What a task sends, computed from its record alone: requests, Wakes, notices and alerts.
+
+use crate::decision::{Decision, Turn};
+use crate::expression::Mistake;
+use crate::history::Kind;
+use crate::json;
+use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, MAX_OUTPUT, Notice, NoticeKind, Request, Wake};
+use crate::names::names;
+use crate::step::Direction;
+use crate::task::{Phase, Priority, Task, Way};
+use crate::time::{Timestamp, plus, until};
+use crate::workflow::Workflow;
+use crate::workflow::http::Http;
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// The call and the input of a step's next request, as its workflow file maps them: `None` where it does not.
+pub(super) type Mapped = (Option<Http>, Option<Value>);
+
+/// What the request of step `index` in this direction contains, the same for every attempt.
+pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
+    let step = &task.steps[index];
+    let Some(work) = turn.workflow.steps[index].work(direction) else { return Ok((None, None)) };
+    // Most workflows map nothing.
+    if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
+        return Ok((work.http.cloned(), step.input.clone()));
+    }
+    let mut names = names(task, index, turn);
+    if direction == Direction::Undo
+        && let Some(output) = &step.output
+    {
+        names = names.with("output", Cow::Borrowed(output));
+    }
+    let http = work.http.map(|http| http.resolved(&names)).transpose()?;
+    let input = match (&step.input, work.with) {
+        // An input that an operator set replaces what the file maps.
+        (Some(input), _) => Some(input.clone()),
+        (None, Some(with)) => match with.evaluate(&names)? {
+            Value::Null => return Err(Mistake("`with` is null, so there is nothing to send".into())),
+            value => Some(value),
+        },
+        (None, None) => None,
+    };
+    Ok((http, input))
+}
+
+/// The request for step `index` as claimed now. The engine adds the order's input where the file maps none. `None`: no
+/// claim.
+pub(crate) fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Effect> {
+    let (direction, _) = task.steps[index].claim()?;
+    // It had a value when it was claimed, and nothing that it reads changes.
+    let call = call(task, index, direction, turn).ok()?;
+    request_of(task, index, turn.workflow, call)
+}
+
+pub(super) fn request_of(task: &Task, index: usize, workflow: &Workflow, (http, input): Mapped) -> Option<Effect> {
+    let (direction, complete_by) = task.steps[index].claim()?;
+    let spec = &workflow.steps[index];
+    let step = &task.steps[index];
+    let work = spec.work(direction)?;
+    let key = |direction: &str| format!("{}:{}:{direction}", task.id, spec.name);
+    let (idempotency_key, output, undoes) = match direction {
+        Direction::Do => (key("do"), None, None),
+        Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
+    };
+    let before = workflow.before(index).into_iter();
+    let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), task.steps[i].output.clone()?)));
+    let (http, call) = match http {
+        Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http)),
+        http => (http, None),
+    };
+    Some(Effect::Request(Box::new(Request {
+        task_id: task.id.clone(),
+        step: spec.name.clone(),
+        agent: work.agent.to_owned(),
+        pool: step.pool.clone(),
+        http,
+        call,
+        direction,
+        attempt: step.attempt,
+        idempotency_key,
+        complete_by,
+        calls: work.calls,
+        tenant: task.tenant.clone(),
+        priority: urgency(task.priority, direction),
+        input: input.unwrap_or_default(),
+        outputs: outputs.collect(),
+        output,
+        undoes,
+        traceparent: task.traceparent.clone(),
+    })))
+}
+
+/// The value, if a record can keep it.
+pub(super) fn fits(value: Value, what: &str) -> Result<Value, Mistake> {
+    check_output(&value, what).map(|()| value).map_err(Mistake)
+}
+
+/// Whether a step can keep `output`, `what` in words.
+pub(crate) fn check_output(output: &Value, what: &str) -> Result<(), String> {
+    let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
+    if json::is_deep(output) {
+        return Err(format!("{what} {}", json::Fault::Deep));
+    }
+    if bytes <= MAX_OUTPUT {
+        return Ok(());
+    }
+    Err(format!("{what} has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
+}
+
+/// Whether step `index` waits because its agent in this direction is paused. A step that is passed over needs no agent.
+pub(super) fn is_withheld(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
+    let is_paused = turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent));
+    is_paused && (direction == Direction::Undo || task.way(index, turn.workflow) == Way::Go)
+}
+
+/// An undo never has low priority: in a class that others overtake, its attempts would expire until it failed.
+fn urgency(priority: Priority, direction: Direction) -> Priority {
+    match (priority, direction) {
+        (Priority::Low, Direction::Undo) => Priority::Normal,
+        (Priority::High | Priority::Normal | Priority::Low, Direction::Do | Direction::Undo) => priority,
+    }
+}
+
+/// The next time at which a step can be claimed whose agent is not paused; `None` if nothing waits.
+pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
+    if turn.agents.paused.is_empty() || task.phase == Phase::Undoing && !task.is_undo_begun() {
+        return task.next_claim(turn.workflow, turn.now, turn.skew);
+    }
+    let direction = if task.phase == Phase::Undoing { Direction::Undo } else { Direction::Do };
+    let open = task.waiting(turn.workflow).filter(|(i, _)| !is_withheld(task, *i, direction, turn));
+    open.map(|(_, from)| from.unwrap_or(turn.now)).min()
+}
+
+/// A Wake for the next time a step can be claimed, if that is within the longest delay of a message. A step that waits
+/// for a paused agent gets none: the sweep looks after it.
+pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
+    let at = next_claim(task, turn)?;
+    let delay = until(turn.now, at);
+    (delay <= MAX_DELAY).then(|| Effect::Wake(Wake::new(task, task.version, hops), delay))
+}
+
+/// The notice of the latest event, for a submitter that has a queue.
+pub(crate) fn notice(task: &Task, turn: &Turn<'_>, kind: NoticeKind, step: Option<usize>) -> Option<Effect> {
+    notice_of(task, task.version, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn))
+}
+
+/// The notice, with the time until which the undo waits, if it does.
+fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
+    notice.undo_from = task.waits_to_undo(turn.workflow, turn.skew);
+    Effect::Notice(notice)
+}
+
+pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
+    notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
+}
+
+/// The same for an order that has not begun. The instance that stored it may have died before this notice, or the queue
+/// refused it; once the order has begun or ended, nothing sends it.
+pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
+    let is_begun = task.steps.iter().any(|step| step.attempt > 0);
+    received(task, workflow).filter(|_| !is_begun)
+}
+
+fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Box<Notice>> {
+    let queue = task.reply_queue.clone()?;
+    Some(Box::new(Notice {
+        queue,
+        kind,
+        order_id: task.id.clone(),
+        tenant: task.tenant.clone(),
+        workflow: task.workflow.clone(),
+        reference: task.reference.clone(),
+        seq,
+        at: task.updated_at,
+        state: task.process_state(),
+        step: step.map(|i| workflow.steps[i].name.clone()),
+        reason: task.reason.clone(),
+        undo_from: None,
+        traceparent: task.traceparent.clone(),
+        history: spell_out(task, workflow),
+    }))
+}
+
+/// The notice of the task's last turn, to undo or to an end, re-sent under its number. The first notice precedes it if
+/// the order never began (simulation, seed 115: the queue refused it together with the act that ended the order, and
+/// nothing sent it again).
+pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
+    let (kind, step) = match task.phase {
+        Phase::Processed => (NoticeKind::Completed, None),
+        Phase::Undone => (NoticeKind::Undone, None),
+        Phase::Error | Phase::UndoError => {
+            (NoticeKind::AttentionNeeded, task.alert.as_ref().and_then(|a| a.step).map(usize::from))
+        }
+        Phase::Undoing if task.turned_at > 0 => (NoticeKind::Failed, None),
+        Phase::Forward | Phase::Undoing => return Vec::new(),
+    };
+    let last = notice_of(task, task.turned_at, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn));
+    first_notice(task, turn.workflow).into_iter().chain(last).collect()
+}
+
+/// Adds the notice of the turn to undo before a Wake that may begin that undo. A queue may have refused the notice, and
+/// once the task is Undone, the message that turned it no longer sends it (simulation, seed 131).
+pub(crate) fn tell_before_undo(task: &Task, mut decision: Decision, turn: &Turn<'_>) -> Decision {
+    if let Decision::Save { effects, .. } = &mut decision
+        && task.phase == Phase::Undoing
+        && !task.is_undo_begun()
+        && let Some(place) = effects.iter().position(|effect| matches!(effect, Effect::Wake(..)))
+    {
+        effects.splice(place..place, turn_notices(task, turn));
+    }
+    decision
+}
+
+/// The alert that a task owes, if any.
+pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
+    let alert = task.alert.as_ref()?;
+    let index = alert.step.map(usize::from);
+    let step = index.map(|i| &task.steps[i]);
+    let runbook = if task.phase == Phase::UndoError { "undo-failed" } else { "order-in-error" };
+    Some(Effect::Alert(Box::new(AlertEvent {
+        order_id: task.id.clone(),
+        workflow: task.workflow.clone(),
+        tenant: task.tenant.clone(),
+        step: index.map(|i| turn.workflow.steps[i].name.clone()),
+        attempts: step.map_or(0, |s| s.attempt),
+        reason: alert.reason.clone(),
+        last_error: step.and_then(|s| s.error.clone()),
+        version: alert.version,
+        resubmit: format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id),
+        runbook: format!("docs/runbook.md#{runbook}"),
+    })))
+}
+
+/// A task's history, with names instead of positions.
+#[must_use]
+pub(crate) fn spell_out(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
+    let mut all =
+        vec![HistoryEntry { at: task.created_at, event: "received".into(), step: None, attempt: None, detail: None }];
+    all.extend(task.log.iter().map(|entry| HistoryEntry {
+        at: entry.at(task.created_at),
+        event: event_name(entry.1).into(),
+        step: entry.2.and_then(|i| workflow.steps.get(usize::from(i))).map(|s| s.name.clone()),
+        attempt: Some(entry.3).filter(|&a| a > 0),
+        detail: entry.4.clone(),
+    }));
+    all
+}
+
+fn event_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Claimed => "step_started",
+        Kind::Completed => "step_completed",
+        Kind::Failed => "step_failed",
+        Kind::Unavailable => "step_unavailable",
+        Kind::Deferred => "step_deferred",
+        Kind::Expired => "step_expired",
+        Kind::Extended => "step_extended",
+        Kind::PassedOver => "step_passed_over",
+        Kind::Caught => "failure_caught",
+        Kind::UndoClaimed => "undo_started",
+        Kind::Undone => "step_undone",
+        Kind::UndoFailed => "undo_failed",
+        Kind::TaskUndoing => "undoing",
+        Kind::TaskProcessed => "processed",
+        Kind::TaskUndone => "undone",
+        Kind::TaskError => "error",
+        Kind::AlertSent => "operator_alerted",
+        Kind::Cancelled => "cancelled",
+        Kind::Resubmitted => "resubmitted",
+        Kind::Skipped => "skipped",
+        Kind::MarkedDone => "marked_done",
+        Kind::RetriedNow => "retried_now",
+        Kind::UndoAsked => "undo_asked",
+        Kind::Paused => "paused",
+        Kind::Resumed => "resumed",
+    }
+}
+
+/// Whether a supervisor, which allows for clock skew, may act on this deadline.
+pub(crate) fn is_past(complete_by: Timestamp, turn: &Turn<'_>) -> bool {
+    plus(complete_by, turn.skew) <= turn.now
+}
