@@ -386,7 +386,7 @@ async fn a_definition_of_a_later_version_is_refused_in_words() {
         changed.to_string()
     };
     for (unknown, text) in [
-        ("`deadline`", with(|workflow| workflow["deadline"] = json!("PT1H"))),
+        ("`labels`", with(|workflow| workflow["labels"] = json!(["vip"]))),
         ("`steps.1.wait`", with(|workflow| workflow["steps"][1]["wait"] = json!("PT1H"))),
         ("damaged", with(|workflow| workflow["steps"][1]["when"] = json!("later(input) > 5"))),
         ("`steps.0.undo.early`", with(|workflow| workflow["steps"][0]["undo"]["early"] = json!("keep"))),
@@ -416,10 +416,11 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 7] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 8] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
+    ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     (
         "task",
         "xp",
@@ -472,6 +473,7 @@ fn with_everything() -> Task {
         priority: Priority::High,
         traceparent: Some("t".into()),
         forward_by: time,
+        deadline: time,
         paused_at: time,
         acted_at: 2,
         acted_on: 1,

@@ -467,20 +467,27 @@ impl<'a> Change<'a> {
 
     /// A forward step failed permanently: undo the task, or stop it and alert an operator.
     fn give_up(&mut self, index: usize, then: Then, error: &str) {
-        let reason = format!("`{}` failed: {error}", self.step_name(index));
+        self.fail_whole(Some(index), then, format!("`{}` failed: {error}", self.step_name(index)));
+    }
+
+    fn fail_whole(&mut self, index: Option<usize>, then: Then, reason: String) {
         match then {
             Then::Undo => match self.irreversible() {
                 None => self.turn_to_undo(reason),
                 Some(step) => {
-                    self.stop(
-                        Phase::Error,
-                        Some(index),
-                        &format!("{reason}; `{step}` cannot be undone, so a person must decide"),
-                    );
+                    let reason = format!("{reason}; `{step}` cannot be undone, so a person must decide");
+                    self.stop(Phase::Error, index, &reason);
                 }
             },
-            Then::Error => self.stop(Phase::Error, Some(index), &reason),
+            Then::Error => self.stop(Phase::Error, index, &reason),
         }
+    }
+
+    /// The order's deadline passed: undo the task, or stop it and alert an operator.
+    pub(crate) fn pass_deadline(&mut self) {
+        let (workflow, Phase::Forward) = (self.turn.workflow, self.task.phase) else { return };
+        let reason = format!("the order's deadline of {:#} passed", workflow.deadline.unwrap_or_default());
+        self.fail_whole(None, workflow.on_failure, reason);
     }
 
     /// A step that may have run and cannot be undone.
@@ -599,6 +606,11 @@ impl<'a> Change<'a> {
         self.task.alert = None;
         self.task.notice_owed = false;
         self.task.reason = None;
+        // An order that is late already gets the whole time again; else it would fail at once.
+        let now = self.turn.now;
+        if self.task.phase == Phase::Forward && self.task.deadline.is_some_and(|deadline| deadline <= now) {
+            self.task.deadline = self.turn.workflow.deadline.map(|time| plus(now, time));
+        }
         self.wake = true;
     }
 

@@ -119,6 +119,11 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         (task.tenant != tenant, "tn", "is not the tenant that submitted the order"),
         (task.workflow != workflow.name, "wf", "is not the name of the workflow whose definition `wh` names"),
         (count != workflow.steps.len(), "st", "does not have one step for each step of the definition that `wh` names"),
+        (
+            task.deadline.is_some() != workflow.deadline.is_some(),
+            "dl",
+            "must be there if the definition has a deadline, and only then",
+        ),
         (task.paused_at.is_some() && !is_open, "pz", "is for an order that is open: `ph` is Forward or Undoing"),
         (
             task.alert.as_ref().and_then(|alert| alert.step).is_some_and(|step| usize::from(step) >= count),

@@ -49,7 +49,10 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
         // A pause suspends a task's deadlines.
         .filter(|(_, _, by)| task.paused_at.is_none() && change::is_past(*by, turn))
         .collect();
-    if expired.is_empty() {
+    let is_over = task.phase == Phase::Forward
+        && task.paused_at.is_none()
+        && task.deadline.is_some_and(|deadline| is_past(deadline, turn));
+    if expired.is_empty() && !is_over {
         return look_again(task, turn);
     }
     let mut change = Change::begin(task, turn);
@@ -57,7 +60,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     change.use_up_due();
     let mut missed = 0;
     for &(index, direction, _) in &expired {
-        match more_time(&change, index, direction, turn) {
+        match more_time(&change, index, direction, turn).filter(|_| !is_over) {
             Some(late) => change.extend(index, late),
             None => {
                 missed += 1;
@@ -68,8 +71,15 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     // The last step may have failed and been caught. Everything else that it lets go on is left to a scheduler.
     change.finish_forward();
+    if is_over {
+        change.pass_deadline();
+    }
     match change::tell_before_undo(task, change.save(), turn) {
-        Decision::Save { task, effects } => Verdict::Recover { task, effects, expired: missed },
+        Decision::Save { task: next, mut effects } => {
+            // An order may be late before it began, and the notice that it was received comes first (simulation).
+            effects.splice(0..0, change::first_notice(task, turn.workflow).filter(|_| is_over));
+            Verdict::Recover { task: next, effects, expired: missed }
+        }
         Decision::Keep { why, .. } => Verdict::Leave(why),
     }
 }
@@ -105,7 +115,7 @@ fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Tur
 
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
-    let expiry = task.complete_by().map(|by| plus(by, turn.skew));
+    let expiry = task.next_deadline(turn.skew);
     if task.alert.is_some() || task.notice_owed {
         // The instance that saved it is most likely sending it now.
         if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
@@ -165,7 +175,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     effects.extend(change::wake(task, turn, 0));
     let patience = age.clamp(grace(turn.workflow), MAX_REARM);
     let due = plus(turn.now, patience);
-    let due = task.complete_by().map_or(due, |by| by.min(due));
+    let due = [task.complete_by(), expiry].into_iter().flatten().fold(due, Timestamp::min);
     Verdict::Rearm { due: Some(due), effects }
 }
 

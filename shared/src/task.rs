@@ -177,6 +177,9 @@ pub struct Task {
     /// The latest `complete_by` of any forward attempt: no forward call starts after it (UTC, milliseconds).
     #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub forward_by: Option<Timestamp>,
+    /// Until when its steps shall be done; on the way forward a supervisor ends it afterwards (UTC, milliseconds).
+    #[serde(rename = "dl", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub deadline: Option<Timestamp>,
     /// When an operator paused it; only an open task can be paused (UTC, milliseconds).
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
@@ -292,6 +295,7 @@ impl Task {
             stamp: String::new(),
             shard: submission.shard,
             due: Some(plus(now, grace(workflow))),
+            deadline: workflow.deadline.map(|time| plus(now, time)),
             lease_token: 0,
             created_at: now,
             updated_at: now,
@@ -476,8 +480,7 @@ impl Task {
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
-        // A pause suspends the deadlines.
-        let expiry = self.complete_by().filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew));
+        let expiry = self.next_deadline(skew);
         let next = match self.phase {
             Phase::Forward | Phase::Undoing => self.next_claim(workflow, self.updated_at, skew),
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
@@ -485,6 +488,15 @@ impl Task {
         // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
         let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
         [owed, expiry, next].into_iter().flatten().min()
+    }
+
+    /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt or of the order.
+    /// `None` while paused: that suspends all deadlines.
+    #[must_use]
+    pub fn next_deadline(&self, skew: SignedDuration) -> Option<Timestamp> {
+        let own = self.deadline.filter(|_| self.phase == Phase::Forward);
+        let first = own.into_iter().chain(self.complete_by()).min();
+        first.filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew))
     }
 
     /// Longest record of this task, in bytes of JSON.

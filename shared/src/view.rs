@@ -28,6 +28,9 @@ pub struct Status {
     pub state: ProcessState,
     /// Why it failed, was cancelled, or stopped.
     pub reason: Option<String>,
+    /// When the order fails if it is not done; a pause suspends it (UTC, milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     /// Since when an operator has paused it (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
@@ -119,6 +122,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         workflow_hash: task.workflow_hash.to_string(),
         state: task.process_state(),
         reason: task.reason.clone(),
+        deadline: task.deadline,
         paused_at: task.paused_at,
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),

@@ -76,6 +76,9 @@ pub struct Workflow {
     /// does nothing. The undo then waits only for attempts in progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tombstones: bool,
+    /// How long an order may take; once that has passed on the way forward, it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<SignedDuration>,
     /// Values that expressions read as `config`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub config: Map<String, Value>,

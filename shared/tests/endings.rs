@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Event, Kept, Refusal};
+use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::step::Direction;
@@ -570,4 +570,93 @@ fn the_sequence_of_notices_rises_and_a_repetition_has_its_first_number() {
     seen.extend(bench.notices());
     assert!(seen.windows(2).all(|w| w[0].1 < w[1].1), "{seen:?}");
     assert_eq!(seen.last().unwrap().0, NoticeKind::Completed);
+}
+
+// ---------------------------------------------------------------- the order's deadline
+
+/// A second after the start, the agent of step a says that its service wants ten minutes.
+fn waits_long(bench: &mut Bench) -> &mut Bench {
+    let event = bench.answer("a", unavailable(Some(600_000)));
+    bench.at(1000).on(&event)
+}
+
+fn by_hand(what: What) -> Event {
+    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
+}
+
+/// The same workflow, which has 30 seconds in all.
+fn in_30_seconds(text: &str) -> String {
+    format!("deadline = \"30s\"\n{}", text.replace("agent = \"x\"\ntimeout", "agent = \"x\"\nafter = []\ntimeout"))
+}
+
+// K8. Every save keeps it due, so the sweep finds it whatever the order waits for.
+#[test]
+fn an_order_past_its_deadline_is_undone() {
+    let mut bench = Bench::claimed(&in_30_seconds(ONE));
+    waits_long(&mut bench).is("Pending a=Pending+600000#1f1", "wake+600000");
+    assert_eq!(bench.task.due, Some(at(10_000)), "a due time that is early enough stays");
+    bench.at(10_000).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(bench.task.due, Some(at(31_000)), "the deadline and the skew");
+    bench.at(30_999).supervise().keeps(Kept::NothingReady, "");
+    bench.at(31_000).supervise().is("Undoing a=Pending+570000#1f1", "wake, notice Failed");
+    assert_eq!(bench.task.reason.as_deref(), Some("the order's deadline of 30s passed"));
+    let seen = bench.task.version;
+    bench.wake(seen).is("Undoing a=UndoProcessing#2f1", "undo a#2");
+    // The undo has no deadline but its own.
+    bench.at(90_000).supervise().is("Undoing a=UndoPending+1000#2f1uf1", "wake+1000");
+}
+
+// K8. A step under way is treated as after any failure of another, and what is done counts.
+#[test]
+fn a_deadline_does_not_undo_what_an_agent_still_does() {
+    let text = in_30_seconds(ONE).replace("timeout = \"10s\"", "timeout = \"60s\"");
+    let mut bench = Bench::claimed(&text);
+    bench.at(31_000).supervise().is("Undoing a=Processing#1", "wake+30000, notice Failed");
+    bench.at(40_000).done("a").at(61_000).wake(3).is("Undoing a=UndoProcessing#2", "undo a#2");
+    // Done before a supervisor looked: the first write counts.
+    let mut bench = Bench::claimed(&text);
+    bench.at(45_000).done("a").is("Processed a=Processed#1", "notice Completed");
+    bench.supervise().keeps(Kept::NothingReady, "");
+    // An attempt that a workflow would give more time gets none after the deadline.
+    let late = text.replace("60s", "29s").replace("retry", "late = { extend = \"20s\", times = 3 }\nretry");
+    let mut bench = Bench::claimed(&late);
+    bench.at(31_000).supervise().is("Undoing a=Pending+1000#1f1", "wake, notice Failed");
+}
+
+// K8: `on_failure`, and a step that cannot be undone.
+#[test]
+fn a_late_order_may_stop_for_a_person() {
+    let mut bench = Bench::claimed(&on_failure_error(&in_30_seconds(ONE)));
+    waits_long(&mut bench).at(31_000).supervise();
+    bench.is("Error a=Pending+570000#1f1", "notice AttentionNeeded, alert");
+    // Resubmitted, it has the whole time again.
+    bench.at(40_000).resubmit().is("Pending a=Pending+561000#1", "wake+561000");
+    assert_eq!(bench.task.deadline, Some(at(70_000)));
+    bench.at(70_999).supervise().keeps(Kept::NothingReady, "");
+    bench.at(71_000).supervise().is("Error a=Pending+530000#1", "notice AttentionNeeded, alert");
+    let text = in_30_seconds(ONE).replace("undo = { agent = \"x\" }", "irreversible = true");
+    let mut bench = Bench::claimed(&text);
+    waits_long(&mut bench).at(31_000).supervise();
+    bench.is("Error a=Pending+570000#1f1", "notice AttentionNeeded, alert");
+    let reason = bench.task.reason.clone().unwrap();
+    assert!(reason.contains("deadline of 30s") && reason.contains("`a` cannot be undone"), "{reason}");
+}
+
+// K8: a pause suspends the deadline and does not move it.
+#[test]
+fn a_paused_order_is_not_late() {
+    let mut bench = Bench::claimed(&in_30_seconds(ONE));
+    waits_long(&mut bench).on(&by_hand(What::Pause));
+    assert_eq!(bench.task.due, None);
+    bench.at(90_000).supervise().keeps(Kept::NothingReady, "");
+    bench.on(&by_hand(What::Resume)).at(91_000).supervise().is("Undoing a=Pending+510000#1f1", "wake, notice Failed");
+}
+
+// K8. The notice that it was received may be lost with its Wake, and comes before the notice that it failed.
+#[test]
+fn an_order_that_is_late_before_it_began_is_told_of_from_the_start() {
+    let mut bench = Bench::new(&in_30_seconds(ONE));
+    bench.at(31_000).supervise().is("Undoing a=Pending", "notice Received, wake, notice Failed");
+    let seen = bench.task.version;
+    bench.wake(seen).is("Undone a=Pending", "notice Undone");
 }

@@ -84,10 +84,16 @@ pub enum Defect {
     SupervisorLeavesTheEnd,
     /// An order that an expression turns to undo ends in the same save, because no undo is decided yet.
     FailingEndsWithoutUndo,
+    /// The order's deadline does not bring it into the due index.
+    DeadlineIsNotDue,
+    /// A late order that is resubmitted keeps its deadline, and so fails at once.
+    ResubmitKeepsDeadline,
+    /// An order that is past its deadline is left to its steps.
+    DeadlineIsForgotten,
 }
 
 impl Defect {
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 47] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -132,12 +138,16 @@ impl Defect {
         Self::CaughtIsTriedAgain,
         Self::SupervisorLeavesTheEnd,
         Self::FailingEndsWithoutUndo,
+        Self::DeadlineIsNotDue,
+        Self::ResubmitKeepsDeadline,
+        Self::DeadlineIsForgotten,
     ];
 }
 
 /// The scheduler's decision, with `defect`.
 pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     let Some(defect) = defect else { return shared::scheduler::schedule(task, event, turn) };
+    let deadline = task.deadline;
     let attempts: Vec<u32> = task.steps.iter().map(|s| s.attempt).collect();
     let (mut task, mut event, mut turn) = (task.clone(), event.clone(), *turn);
     let workflow = turn.workflow.clone();
@@ -185,6 +195,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 step.state = State::Pending { not_before: None };
             }
         }
+        (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::LateReplyCounts, Event::Reply(reply)) => {
             let by = workflow.position(&reply.step).and_then(|i| task.holds(i, reply.attempt));
             turn.now = by.map_or(turn.now, |(_, by)| turn.now.min(by - SignedDuration::from_millis(1)));
@@ -264,6 +275,10 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::ResubmitRestartsAttempts, Event::Act(act)) if is_resubmit(act) => {
             task.steps.iter_mut().for_each(|s| s.attempt = 0);
         }
+        (Decision::Save { task, .. }, Defect::DeadlineIsNotDue, _) => task.deadline = deadline,
+        (Decision::Save { task, .. }, Defect::ResubmitKeepsDeadline, Event::Act(act)) if is_resubmit(act) => {
+            task.deadline = deadline;
+        }
         (Decision::Save { task, .. }, Defect::DueIsFirstCompleteBy, _) => {
             let first = task.complete_by().map(|by| by + turn.skew);
             if before.version == 0 {
@@ -307,6 +322,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
     if defect == Defect::OlderLeaderWrites {
         seen.lease_token = 0;
     }
+    let is_over = seen.deadline.is_some_and(|by| by + turn.skew <= turn.now);
+    if defect == Defect::DeadlineIsForgotten || defect == Defect::DeadlineIsNotDue && !is_over {
+        seen.deadline = None;
+    }
     let mut verdict = shared::supervisor::supervise(&seen, token, turn);
     match (&mut verdict, defect) {
         (Verdict::Recover { task: next, .. }, Defect::ExpireMakesPending) => {
@@ -325,6 +344,9 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
                     is.failures = if defect == Defect::ExpiryCountsTwice { is.failures + 1 } else { was.failures };
                 }
             }
+        }
+        (Verdict::Recover { task: next, .. }, Defect::DeadlineIsForgotten | Defect::DeadlineIsNotDue) => {
+            next.deadline = task.deadline;
         }
         (Verdict::Recover { task: next, .. }, Defect::SupervisorLeavesTheEnd) if next.phase == Phase::Processed => {
             (next.phase, next.due) = (Phase::Forward, None);

@@ -33,6 +33,7 @@ const QUICK: Bounds = Bounds {
     chain: false,
     flow: Flow::Plain,
     late: false,
+    deadline: None,
     pauses: 0,
     acts: 0,
     folds: false,
@@ -98,6 +99,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a branch", BRANCH, 128_375),
         ("a branch, cancel and crash", Bounds { failed: 1, cancels: 1, with_c: false, crashes: 1, ..BRANCH }, 156_595),
         ("a gate and a crash", GATE, 31_060),
+        ("a deadline and a crash", DEADLINE, 27_388),
+        ("a deadline, pause and resubmit", LATE_ORDER, 60_314),
     ]
 }
 
@@ -112,6 +115,19 @@ const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 
 /// What happens depends on whether a ran; its outcome may stay unknown.
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
 const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
+/// An order that may take no longer than its steps.
+const DEADLINE: Bounds = Bounds { deadline: Some(2), failed: 0, b_has_undo: false, ..TWO };
+const LATE_ORDER: Bounds = Bounds {
+    deadline: Some(1),
+    then: "error",
+    max: 2,
+    failed: 0,
+    crashes: 0,
+    pauses: 1,
+    resubmits: 1,
+    alone: true,
+    ..TWO
+};
 /// An attempt expires, or its reply arrives, between the cancel and its Wake.
 const UNTOLD_TURN: Bounds = Bounds { tombstones: true, ..CANCEL_AND_CRASH };
 /// The first claims outlive a later one.
@@ -209,6 +225,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ConditionsAreForgotten | Defect::CaughtIsNotUndone | Defect::CaughtIsTriedAgain => BRANCH,
         Defect::SupervisorLeavesTheEnd => Bounds { with_c: false, alone: true, ..BRANCH },
         Defect::FailingEndsWithoutUndo => GATE,
+        Defect::DeadlineIsNotDue | Defect::DeadlineIsForgotten => DEADLINE,
+        Defect::ResubmitKeepsDeadline => LATE_ORDER,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::ForwardByIsTheLast => SLOWEST,

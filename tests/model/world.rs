@@ -154,6 +154,8 @@ pub struct Bounds {
     pub flow: Flow,
     /// A late attempt gets two seconds more, once.
     pub late: bool,
+    /// How many seconds an order may take.
+    pub deadline: Option<u32>,
     pub pauses: u8,
     /// Steps that a person skips or marks done, and undos that a person asks for.
     pub acts: u8,
@@ -222,17 +224,21 @@ impl World {
         if bounds.tombstones {
             text += "tombstones = true\n";
         }
+        if let Some(seconds) = bounds.deadline {
+            text += &format!("deadline = \"{seconds}s\"\n");
+        }
         if bounds.late {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        text += &step("a", ab, if bounds.flow == Flow::Plain { "" } else { caught }, true);
+        let at_once = if bounds.deadline.is_some() { "after = []\n" } else { "" };
+        text += &step("a", ab, if bounds.flow == Flow::Plain { at_once } else { caught }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Branch && !bounds.alone {
             text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
         } else if !bounds.alone {
-            text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { "" }, bounds.b_has_undo);
+            text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { at_once }, bounds.b_has_undo);
         }
         if bounds.with_c {
             let after = match bounds.flow {
@@ -375,6 +381,10 @@ impl World {
     fn save(&self, state: &mut State, next: Box<Task>) {
         if next.version != state.task.version + 1 {
             state.broken = Some("every change is one version");
+        }
+        let is_resubmitted = state.task.phase == Phase::Error && next.phase == Phase::Forward;
+        if is_resubmitted && next.deadline.is_some_and(|by| by <= now()) {
+            state.broken = Some("a resubmitted order is given time");
         }
         if let Some(rule) = self.broken_by(&state.task, &next) {
             state.broken = Some(rule);
@@ -599,6 +609,23 @@ impl World {
                 next.broken = Some("I8: an older leader writes nothing after a newer one");
             }
         }
+        let is_forward = state.task.phase == Phase::Forward;
+        let is_over = is_forward
+            && state.task.paused_at.is_none()
+            && state.task.deadline.is_some_and(|by| now().duration_since(by) >= SKEW);
+        let goes_on = !matches!(&verdict, Verdict::Recover { task, .. } if task.phase != Phase::Forward);
+        if is_over && goes_on && token >= state.token {
+            next.broken = Some("a supervisor ends what is past its deadline");
+        }
+        let spent = |step: &step::Step| step.state == step::State::Failed;
+        if let Verdict::Recover { task, .. } = &verdict
+            && is_forward
+            && !is_over
+            && matches!(task.phase, Phase::Undoing | Phase::Error)
+            && !task.steps.iter().any(spent)
+        {
+            next.broken = Some("a supervisor ends nothing before its deadline");
+        }
         match verdict {
             Verdict::Recover { task, effects, expired } => {
                 let failures = |t: &Task| t.failure_count();
@@ -620,7 +647,7 @@ impl World {
                     let mut task = (*state.task).clone();
                     (task.due, task.lease_token) = (due, token);
                     next.token = next.token.max(token);
-                    let exact = task.complete_by().map(|by| by + SKEW);
+                    let exact = task.next_deadline(SKEW);
                     let waits = task.next_claim(&self.workflow, now(), SKEW);
                     if waits.is_none() && task.alert.is_none() && !task.notice_owed && due != exact {
                         next.broken = Some("a task found early is due at its earliest deadline");
@@ -903,6 +930,7 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     // The place in the due index does not matter to the protocol.
     task.shard = 0;
     task.forward_by.iter_mut().for_each(shift);
+    task.deadline.iter_mut().for_each(shift);
     // No decision reads since when it is paused, or when a person last acted.
     task.paused_at = task.paused_at.map(|_| earliest);
     task.acted_at = 0;
@@ -1130,8 +1158,7 @@ impl Model for World {
             Property::always(
                 "due is never later than a deadline, and an ended task is out of the index",
                 |_: &World, s: &State| {
-                    // A pause suspends the deadlines until a person resumes the task.
-                    let deadline = s.task.complete_by().map(|by| by + SKEW).filter(|_| s.task.paused_at.is_none());
+                    let deadline = s.task.next_deadline(SKEW);
                     let owes = s.task.alert.is_some() || s.task.notice_owed;
                     match (s.task.due, deadline) {
                         (Some(due), Some(deadline)) => due <= deadline,

@@ -101,6 +101,7 @@ impl Policy {
             on_failure: Then::Error,
             strict_notices: false,
             tombstones: false,
+            deadline: None,
             config: serde_json::Map::new(),
             steps: vec![step],
         }

@@ -41,6 +41,8 @@ pub const MAX_NAME: usize = 40;
 const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
 const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
+const MIN_DEADLINE: SignedDuration = SignedDuration::from_secs(1);
+const MAX_DEADLINE: SignedDuration = SignedDuration::from_hours(24 * 366);
 const MAX_ATTEMPTS: u32 = 1000;
 /// Longest definition, in bytes of JSON. It is one item of DynamoDB, whose limit is 400 KB.
 const MAX_DEFINITION: usize = 350_000;
@@ -69,6 +71,7 @@ struct RawWorkflow {
     strict_notices: bool,
     #[serde(default)]
     tombstones: bool,
+    deadline: Option<Spanned<SignedDuration>>,
     #[serde(default)]
     step: Vec<Spanned<RawStep>>,
 }
@@ -237,19 +240,21 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
     let serde_json::Value::Object(config) = config else { unreachable!("a table becomes an object") };
     // A table takes every key below it, also those that were meant for the workflow.
-    const KEYS: [&str; 8] = ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "step"];
+    const KEYS: [&str; 9] =
+        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
     if let Some(key) = config.keys().find(|key| KEYS.contains(&key.as_str())) {
         let message =
             format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
         return Err((raw.name.span(), message));
     }
-    check::check(&raw.step, &steps, &config)?;
+    check::check(&raw.step, &steps, &config, raw.deadline.is_some())?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),
         input: raw.input.as_ref().map(|i| i.get_ref().clone()),
         on_failure: raw.on_failure,
         strict_notices: raw.strict_notices,
         tombstones: raw.tombstones,
+        deadline: raw.deadline.as_ref().map(deadline).transpose()?,
         config,
         steps,
     };
@@ -365,6 +370,14 @@ fn build_step(
         irreversible: raw.irreversible,
         undo,
     })
+}
+
+fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
+    let deadline = *raw.get_ref();
+    if (MIN_DEADLINE..=MAX_DEADLINE).contains(&deadline) {
+        return Ok(deadline);
+    }
+    Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
 }
 
 /// The `value` or `fail` of a step that only computes, which takes none of an agent's keys.

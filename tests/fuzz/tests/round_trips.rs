@@ -192,6 +192,7 @@ impl Draw {
             reply_queue: self.maybe(Self::text),
             priority: self.priority(),
             forward_by: self.maybe(Self::time),
+            deadline: self.maybe(Self::time),
             paused_at: self.maybe(Self::time),
             acted_at: self.number(),
             acted_on: self.number(),

@@ -500,6 +500,11 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Undone"));
         }
     }
+    let is_late = before.deadline.is_some_and(|deadline| after.updated_at >= deadline);
+    let of_deadline = after.reason.as_ref().is_some_and(|reason| reason.starts_with("the order's deadline"));
+    if before.phase == Phase::Forward && after.phase != Phase::Forward && of_deadline && !is_late {
+        wrong(Rule::OnlyRises, format!("version {v}: it fails before its deadline"));
+    }
     let may_follow = match before.phase {
         Phase::Forward => !matches!(after.phase, Phase::UndoError),
         Phase::Processed => matches!(after.phase, Phase::Processed | Phase::Undoing | Phase::Undone),

@@ -13,13 +13,21 @@ use toml::Spanned;
 const ORDER: [&str; 7] = ["input", "config", "order", "now", "outputs", "ran", "errors"];
 
 /// The first fault in the edges or the expressions of `steps`, which have no cycle.
-pub(super) fn check(raw: &[Spanned<RawStep>], steps: &[Step], config: &Map<String, Value>) -> Result<(), Problem> {
+pub(super) fn check(
+    raw: &[Spanned<RawStep>],
+    steps: &[Step],
+    config: &Map<String, Value>,
+    has_deadline: bool,
+) -> Result<(), Problem> {
     let has_data = steps.iter().flat_map(|step| {
         let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
         step.http.iter().chain(undo)
     });
     let mut has_data = has_data.map(|http| !http.query.is_empty() || !http.templates().all(Template::is_constant));
-    let is_new = has_data.any(|is| is) || !config.is_empty() || raw.iter().any(|step| uses_expressions(step.get_ref()));
+    let is_new = has_data.any(|is| is)
+        || !config.is_empty()
+        || has_deadline
+        || raw.iter().any(|step| uses_expressions(step.get_ref()));
     if is_new {
         one_name_each(raw)?;
     }
