@@ -17,6 +17,7 @@ use shared::retry::Calls;
 use shared::step::{Direction, FailureKind};
 use shared::task::{Priority, ProcessState};
 use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::aws::Aws;
 use shared::workflow::http::{Body, Http, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -117,6 +118,14 @@ fn request(direction: Direction) -> Request {
         pool: Some("payment-b".into()),
         http: Some(http.clone()),
         call: Some(http),
+        aws: Some(Aws {
+            action: "lambda:Invoke".into(),
+            function: Some("stock".into()),
+            envelope: true,
+            keep: Some(Mapping::from_json(&json!({"id": "${answer.id}"})).unwrap()),
+            transient: vec!["Busy".into()],
+            permanent: vec!["OutOfStock".into()],
+        }),
         direction,
         attempt: 2,
         idempotency_key: "ord_1:charge:do".into(),
@@ -153,6 +162,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         pool: None,
         http: None,
         call: None,
+        aws: None,
         traceparent: None,
         outputs: BTreeMap::new(),
         priority: Priority::Low,

@@ -8,6 +8,7 @@ mod console;
 mod cost;
 mod external_agents;
 mod fairness;
+mod functions;
 mod json;
 mod openapi;
 mod overload;

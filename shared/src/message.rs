@@ -7,6 +7,7 @@ use crate::retry::Calls;
 use crate::step::{Direction, FailureKind};
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
+use crate::workflow::aws::Aws;
 use crate::workflow::http::Http;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -114,6 +115,10 @@ pub struct Request {
     /// another body under the same key, and so gives such a request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Http>,
+    /// The signed call to make, instead of one over HTTP. An earlier version of the agent finds no call, and so gives
+    /// such a request back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
     /// The step itself or its undo.
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.

@@ -3,6 +3,7 @@
 //! A workflow is data. A task names the definition it was submitted under by the hash of its content, so that a new
 //! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
 
+pub mod aws;
 pub mod edge;
 pub mod file;
 pub mod http;
@@ -13,6 +14,7 @@ use crate::retry::{Calls, Ladder, Late, Then};
 use crate::step::{Direction, FailureKind, State};
 use crate::task::MAX_GRACE;
 use crate::time::SignedDuration;
+use aws::Aws;
 use edge::After;
 use http::Http;
 use serde::{Deserialize, Serialize};
@@ -97,6 +99,9 @@ pub struct Step {
     /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// The signed call, if that agent makes one instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
     /// The steps that must be settled first, and what they mean for this one.
     pub after: Vec<After>,
     /// Whether the step is done at all, asked once when its turn comes.
@@ -105,7 +110,7 @@ pub struct Step {
     /// What the agent gets instead of the order's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<Mapping>,
-    /// What is kept of the answer; of a URL's answer, [`Http::keep`].
+    /// What is kept of the answer; of a URL's answer, [`Http::keep`], and of AWS's, [`Aws::keep`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Mapping>,
     /// Failures after which the order goes on.
@@ -144,6 +149,9 @@ pub struct Undo {
     /// The call, if that agent is [`http::AGENT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// The signed call, if that agent makes one instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
     /// What the agent gets instead of the order's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<Mapping>,
@@ -250,6 +258,14 @@ impl Workflow {
         })
     }
 
+    /// All signed calls, each with the name of its step.
+    pub fn calls_of_aws(&self) -> impl Iterator<Item = (&str, &Aws)> {
+        self.steps.iter().flat_map(|step| {
+            let undo = step.undo.as_ref().and_then(|undo| undo.aws.as_ref());
+            step.aws.iter().chain(undo).map(|aws| (step.name.as_str(), aws))
+        })
+    }
+
     /// Position of the step called `name`.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
@@ -298,6 +314,7 @@ impl Step {
             Direction::Do => Some(Work {
                 agent: &self.agent,
                 http: self.http.as_ref(),
+                aws: self.aws.as_ref(),
                 with: self.with.as_ref(),
                 timeout: self.timeout,
                 retry: &self.retry,
@@ -306,12 +323,20 @@ impl Step {
             Direction::Undo => self.undo.as_ref().map(|u| Work {
                 agent: &u.agent,
                 http: u.http.as_ref(),
+                aws: u.aws.as_ref(),
                 with: u.with.as_ref(),
                 timeout: u.timeout,
                 retry: &u.retry,
                 calls: u.calls,
             }),
         }
+    }
+
+    /// What the agent that calls URLs and AWS keeps of an answer, if the file says so.
+    #[must_use]
+    pub fn kept(&self) -> Option<&Mapping> {
+        let of_url = self.http.as_ref().and_then(|http| http.keep.as_ref());
+        of_url.or_else(|| self.aws.as_ref().and_then(|aws| aws.keep.as_ref()))
     }
 
     /// Whether a decision about this step reads the name `root`. What is kept of an answer needs no order.
@@ -354,6 +379,8 @@ pub struct Work<'a> {
     pub agent: &'a str,
     /// The call, if that agent is [`http::AGENT`].
     pub http: Option<&'a Http>,
+    /// The signed call, if that agent makes one instead.
+    pub aws: Option<&'a Aws>,
     /// What it gets instead of the order's input.
     pub with: Option<&'a Mapping>,
     /// From the claim to `complete_by`.

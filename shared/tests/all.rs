@@ -13,5 +13,6 @@ mod pools;
 mod records;
 mod support;
 mod transitions;
+mod workflow_aws;
 mod workflow_file;
 mod workflow_http;

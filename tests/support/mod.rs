@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stepwarden::access;
+use stepwarden::functions::{Targets, target};
 use stepwarden::system::{Backend, Options, System};
 use stepwarden_aws::{Clients, Config};
 use stepwarden_embedded::{Durability, Event};
@@ -133,12 +134,18 @@ impl Whole {
 
     /// Starts a system with agents that have several pools, and with remote services elsewhere.
     pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
-        Self::start_whole(workflows, pools, urls, access::Options::default()).await
+        Self::start_whole(workflows, pools, urls, access::Options::default(), Targets::new()).await
     }
 
     /// Starts a system with more tokens.
     pub async fn start_for(workflows: &[String], access: access::Options) -> Self {
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access).await
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new()).await
+    }
+
+    /// Starts a system with stand-ins for Lambda functions, as `--lambda` takes them.
+    pub async fn with_functions(workflows: &[String], functions: &[&str]) -> Self {
+        let functions = functions.iter().map(|text| target(text).unwrap()).collect();
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access::Options::default(), functions).await
     }
 
     async fn start_whole(
@@ -146,6 +153,7 @@ impl Whole {
         pools: Layout,
         urls: BTreeMap<String, String>,
         access: access::Options,
+        functions: Targets,
     ) -> Self {
         let versions = Arc::new(Mutex::new(Vec::new()));
         let observer: Observer = {
@@ -164,6 +172,7 @@ impl Whole {
             urls,
             access,
             external_agents: vec![EXTERNAL.into()],
+            functions,
         })
         .await
         .unwrap();

@@ -105,7 +105,8 @@ impl World {
             queue_tenant: shared::order::DEFAULT_TENANT.into(),
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
-        let runtime = Runtime::new(agents::all(|name| format!("{url}/{name}"), &Arc::default()), settings, clock);
+        let runtime =
+            Runtime::new(agents::all(|name| format!("{url}/{name}"), &agents::Means::default()), settings, clock);
         let messenger = SqsMessenger::new(&clients, &config);
         Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms, started }
     }

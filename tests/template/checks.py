@@ -623,6 +623,16 @@ def the_agent_alone_reads_secrets(stack):
         yield "Agent: does not know where the secrets are"
 
 
+@check
+def what_steps_need_is_the_agents_alone(stack):
+    """Rights for lambda and aws steps are none but those that the deployer names."""
+    given = set(filter(None, stack.parameters["HttpPolicyArns"].split(",")))
+    for name, p in stack.of_type("AWS::IAM::Role").items():
+        has = {arn for arn in p.get("ManagedPolicyArns", []) if not str(arn).endswith("AWSLambdaENIManagementAccess")}
+        if has != (given if name == "AgentRole" else set()):
+            yield f"{name}: has the policies {sorted(has)}"
+
+
 def _unhandled(stack):
     """Queues whose messages nobody handles: those of the dead letters that a person moves back, and of messages set aside."""
     return {target(stack.properties(q)["RedrivePolicy"]["deadLetterTargetArn"]) for q in consumed(stack) if "RedrivePolicy" in stack.properties(q)} | {"SetAsideQueue"}

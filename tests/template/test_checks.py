@@ -9,6 +9,7 @@ from template import ROOT, Stack, read
 
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
+POLICIES = "arn:aws:iam::111122223333:policy/shop-steps,arn:aws:iam::aws:policy/AmazonSNSFullAccess"
 SETTINGS = {
     "default": {},
     "alone": {"Sample": "false", "InventoryUrl": "", "FraudUrl": "", "PaymentUrl": "", "ShippingUrl": ""},
@@ -17,7 +18,7 @@ SETTINGS = {
     "jwt-open": {**JWT, "OpenOrders": "true"},
     "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
     "classes": {"PriorityClasses": "true"},
-    "secrets-external": {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf", "ExternalAgents": "gift-wrap"},
+    "secrets-external": {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf", "HttpPolicyArns": POLICIES, "ExternalAgents": "gift-wrap"},
     "traces": {"OtlpEndpoint": "https://collector.example:4318", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"},
     "batches": {"BatchSeconds": "2", "PriorityClasses": "true"},
     **{f"status-{n}": {"StatusRateLimit": n} for n in read()["Parameters"]["StatusRateLimit"]["AllowedValues"]},
@@ -30,6 +31,7 @@ SETTINGS = {
         "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
         "Layers": "arn:aws:lambda:eu-west-1:111122223333:layer:collector:3",
         "AccessLogClass": "INFREQUENT_ACCESS",
+        "HttpPolicyArns": POLICIES,
         "ReplyQueues": "audit=*;acme=acme,beta",
     },
     **{f"agent-{s}-s": {"AgentTimeoutSeconds": s} for s in read()["Parameters"]["AgentTimeoutSeconds"]["AllowedValues"]},

@@ -274,6 +274,8 @@ DEFECTS = [
     ("tables_that_stayed_can_be_adopted", resource("State", P, "TableName", {"Fn::Sub": "${AWS::StackName}-tasks"}), {}),
     ("the_api_stays_within_the_limits_of_api_gateway", resource("ApiLogs", P, "LogGroupName", {"Fn::Sub": "/aws/api/${AWS::StackName}"}), {}),
     ("the_api_stays_within_the_limits_of_api_gateway", put("Parameters", "ApiBurstLimit", "MaxValue", 5001), {}),
+    ("what_steps_need_is_the_agents_alone", resource("AgentRole", P, "ManagedPolicyArns", PASS), {"HttpPolicyArns": "arn:aws:iam::111122223333:policy/a"}),
+    ("what_steps_need_is_the_agents_alone", resource("SubmitRole", P, "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"]), {}),
     ("secrets_and_keys_are_named_whole", put("Parameters", "HttpSecretArn", "AllowedPattern", "^$|^arn:aws[a-z-]*:secretsmanager:.+$"), {}),
     ("secrets_and_keys_are_named_whole", resource("Topic", P, "KmsMasterKeyId", "alias/aws/sns"), {}),
     ("counts_in_documents_are_those_of_the_template", put(*VARIABLES, "AGENTS", "inventory,fraud,payment,shipping"), {}),

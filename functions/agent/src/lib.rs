@@ -5,6 +5,7 @@
 //! key is stable, and a late attempt stays silent.
 
 pub mod agents;
+pub mod aws;
 pub mod breaker;
 mod mask;
 mod part;

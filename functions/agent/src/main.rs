@@ -1,5 +1,6 @@
 //! The agents as a Lambda function: one function for all of them, or one each with `AGENTS` set.
 
+use agent::aws::Aws;
 use agent::secrets::Secrets;
 use agent::{Runtime, Settings, agents, breaker};
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
@@ -16,15 +17,16 @@ async fn main() -> Result<(), Error> {
     // Not set in a deployment without secrets.
     let id = std::env::var("HTTP_SECRETS").unwrap_or_default();
     let secrets = Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&clients.sdk), id));
+    let means = agents::Means { secrets, aws: Arc::new(Aws::new(&clients.sdk)) };
     let variable = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase().replace('-', "_"))).ok();
     let url = |name: &str| variable(name).unwrap_or_default();
-    let mut all = agents::all(url, &secrets);
+    let mut all = agents::all(url, &means);
     all.retain(|agent| config.agents.is_empty() || config.agents.iter().any(|name| name == agent.name()));
     let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
     let mut runtime = Runtime::new(all, settings, wall_clock());
     // A pool that has no URL calls its agent's service.
     let url_of_pool = |agent: &str, pool: &str| variable(pool).unwrap_or_else(|| url(agent));
-    for (pool, agent) in agents::in_pools(&config.pools, url_of_pool, &secrets) {
+    for (pool, agent) in agents::in_pools(&config.pools, url_of_pool, &means) {
         runtime = runtime.with_pool(&pool, agent);
     }
     let (runtime, messenger, stack) = (&runtime, &messenger, config.stack());

@@ -2,6 +2,7 @@
 
 use crate::mask::Mask;
 use crate::{AgentError, Call, part};
+use reqwest::header::HeaderMap;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
 use shared::json::{self, Fault};
@@ -100,21 +101,15 @@ pub(crate) fn traced(answer: &Response) {
 const MAX_SAID: usize = 200;
 
 /// The body of an answer that means done. The text of any other answer is stored with the order, so it is masked.
-pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
+pub(crate) async fn read(answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
-    let retry_after = retry_after(answer.headers().get("retry-after").and_then(|v| v.to_str().ok()));
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
-        if body.len() + chunk.len() > MAX_ANSWER {
-            if meaning == Meaning::Done {
-                return Err(AgentError::Unusable { error: format!("the answer is longer than {MAX_ANSWER} bytes") });
-            }
-            // The status says enough, and a cut body might end within a secret.
-            body.clear();
-            break;
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let retry_after = retry_after(answer.headers());
+    let body = match bytes(answer).await? {
+        Some(body) => body,
+        None if meaning == Meaning::Done => return Err(too_long()),
+        // The status says enough, and a cut body might end within a secret.
+        None => Vec::new(),
+    };
     let error = status.to_string();
     match meaning {
         Meaning::Done => Ok(body),
@@ -129,6 +124,27 @@ pub(crate) async fn read(mut answer: Response, meaning: Meaning, mask: &Mask) ->
             Err(AgentError::Refused { error, status: status.as_u16(), answer })
         }
     }
+}
+
+/// The body of an answer; `None` if it is too long.
+///
+/// # Errors
+/// The connection broke.
+pub async fn bytes(mut answer: Response) -> Result<Option<Vec<u8>>, AgentError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+/// That an answer is too long to be read.
+#[must_use]
+pub fn too_long() -> AgentError {
+    AgentError::Unusable { error: format!("the answer is longer than {MAX_ANSWER} bytes") }
 }
 
 /// What to keep from the body of an answer that means done: what `pointer` names, or null if it is absent. Nothing is
@@ -190,8 +206,13 @@ pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     if is_unsent { not_called(error, false) } else { transient(error) }
 }
 
+/// The wait that an answer asks for.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<SignedDuration> {
+    wait(headers.get("retry-after").and_then(|value| value.to_str().ok()))
+}
+
 /// `Retry-After` in whole seconds or as a date (RFC 9110, section 10.2.3).
-fn retry_after(value: Option<&str>) -> Option<SignedDuration> {
+fn wait(value: Option<&str>) -> Option<SignedDuration> {
     let value = value?.trim();
     if let Ok(seconds) = value.parse::<u32>() {
         return Some(SignedDuration::from_secs(i64::from(seconds)));
@@ -237,10 +258,10 @@ mod tests {
     // E3, A4: Retry-After in both of its forms.
     #[test]
     fn retry_after_is_read_as_seconds_or_as_a_date() {
-        assert_eq!(retry_after(Some("7")), Some(SignedDuration::from_secs(7)));
-        assert_eq!(retry_after(Some("Sat, 01 Jan 2000 00:00:00 GMT")), Some(SignedDuration::ZERO));
-        assert_eq!(retry_after(Some("soon")), None);
-        assert_eq!(retry_after(None), None);
+        assert_eq!(wait(Some("7")), Some(SignedDuration::from_secs(7)));
+        assert_eq!(wait(Some("Sat, 01 Jan 2000 00:00:00 GMT")), Some(SignedDuration::ZERO));
+        assert_eq!(wait(Some("soon")), None);
+        assert_eq!(wait(None), None);
     }
 
     /// A server on loopback that answers every call with 200; its URL, and how many connections it was asked for.

@@ -99,7 +99,7 @@ fn agent() -> (Http, tempfile::TempDir) {
     std::fs::write(folder.path().join("crm-token"), "s3cret\n").unwrap();
     std::fs::write(folder.path().join("longer"), "s3cret-more\n").unwrap();
     std::fs::write(folder.path().join("bad"), "two\nlines").unwrap();
-    (Http::new(Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) })), folder)
+    (Http::new(Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) }), Arc::default()), folder)
 }
 
 async fn act(request: &Request) -> Result<Value, AgentError> {
@@ -322,7 +322,8 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
 async fn in_the_cloud_nothing_on_this_machine_is_called() {
     let server = Server::start().await;
     let sdk = stepwarden_aws::Clients::from_env().await.sdk;
-    let agent = Http::new(Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new())));
+    let agent =
+        Http::new(Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new())), Arc::default());
     let ask = async |url: &str| {
         let request = request(&json!({"url": url, "method": "POST"}));
         agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await
@@ -360,7 +361,7 @@ async fn an_address_on_the_link_is_called_nowhere() {
 #[test]
 fn no_proxy_is_asked() {
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", "a_call_is_what_the_file_says"]);
+    again.args(["--exact", "http::a_call_is_what_the_file_says"]);
     again.env("HTTP_PROXY", "http://127.0.0.1:9").env_remove("NO_PROXY").env_remove("no_proxy");
     let said = String::from_utf8(again.output().unwrap().stdout).unwrap();
     assert!(said.contains("1 passed"), "{said}");

@@ -11,6 +11,7 @@ mod client;
 mod data_folder;
 mod demo;
 mod doctor;
+pub mod functions;
 pub mod http;
 mod log;
 mod predecessor;

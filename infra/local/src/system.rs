@@ -2,11 +2,14 @@
 
 use crate::access::{self, Access};
 use crate::admission;
+use crate::functions::{Functions, Targets};
 use crate::http;
 use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
 use crate::queue_turns::Gate;
 use crate::start_error::StartError;
+use agent::agents::Means;
+use agent::aws::{Aws, absent};
 use agent::secrets::Secrets;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -100,6 +103,8 @@ pub struct Options {
     pub access: access::Options,
     /// Agents that other programs serve: they get queues, but no consumers here.
     pub external_agents: Vec<String>,
+    /// What stands for Lambda functions here.
+    pub functions: Targets,
 }
 
 impl Options {
@@ -117,6 +122,7 @@ impl Options {
             urls: BTreeMap::new(),
             access: access::Options::default(),
             external_agents: Vec::new(),
+            functions: Targets::new(),
         }
     }
 }
@@ -164,6 +170,11 @@ impl System {
         if let Some(missing) = secrets.missing(options.workflows.values()).await {
             return Err(StartError::Data(missing).into());
         }
+        let aws = Aws::new(&clients.sdk);
+        if let Some(missing) = missing_call(&options, &aws) {
+            return Err(StartError::Data(missing).into());
+        }
+        let means = Means { secrets, aws: Arc::new(aws.with_functions(Arc::new(Functions::new(options.functions)))) };
         // Only now, because until here another process may be using the data and the token.
         let (access, token) = Access::open(&options.access)?;
         if !matches!(options.backend, Backend::Deployed) {
@@ -215,7 +226,7 @@ impl System {
             queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
         });
         let elsewhere = |name: &str| options.urls.get(name).cloned();
-        let runtime = agent_runtime(&config, elsewhere, &remotes_url, &secrets);
+        let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
         let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, runtime, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
@@ -390,6 +401,15 @@ fn check_names(config: &Config) -> Result<(), StartError> {
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
 }
 
+/// The first signed call for which nothing stands here, in words.
+fn missing_call(Options { workflows, functions, .. }: &Options, aws: &Aws) -> Option<String> {
+    let all = workflows.values().flat_map(|workflow| workflow.calls_of_aws().map(move |call| (&workflow.name, call)));
+    let mut missing = all.filter(|(_, (_, call))| {
+        !aws.is_reachable() && !call.function_name().is_some_and(|name| functions.contains_key(name))
+    });
+    missing.next().map(|(workflow, (step, call))| format!("step `{step}` of workflow `{workflow}`: {}", absent(call)))
+}
+
 /// Refuses a workflow that could not run here, and warns about one that runs here but could not run on AWS.
 fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config) -> Result<(), StartError> {
     let is_deployed = matches!(backend, Backend::Deployed);
@@ -412,13 +432,13 @@ fn agent_runtime(
     config: &Config,
     elsewhere: impl Fn(&str) -> Option<String>,
     remotes_url: &str,
-    secrets: &Arc<Secrets>,
+    means: &Means,
 ) -> agent::Runtime {
     let sample = |agent: &str| elsewhere(agent).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
     let settings = agent::Settings { skew: config.clock_skew, breaker: agent::breaker::Settings::default() };
-    let runtime = agent::Runtime::new(agent::agents::all(sample, secrets), settings, wall_clock());
+    let runtime = agent::Runtime::new(agent::agents::all(sample, means), settings, wall_clock());
     let url = |agent: &str, pool: &str| elsewhere(pool).unwrap_or_else(|| format!("{remotes_url}/{agent}"));
-    let pools = agent::agents::in_pools(&config.pools, url, secrets);
+    let pools = agent::agents::in_pools(&config.pools, url, means);
     pools.into_iter().fold(runtime, |runtime, (pool, agent)| runtime.with_pool(&pool, agent))
 }
 

@@ -80,6 +80,7 @@ impl Policy {
             name: STEP.into(),
             agent: handler.to_owned(),
             http: None,
+            aws: None,
             after: Vec::new(),
             when: None,
             with: None,

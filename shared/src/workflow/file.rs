@@ -1,17 +1,21 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
+mod aws;
 mod check;
 mod http;
 mod mapped;
 
+use super::aws::Aws;
 use super::edge::{After, Edge};
 use super::http::{AGENT as HTTP, Http};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::time::SignedDuration;
+use aws::RawAws;
 use http::RawHttp;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::ops::Range;
 use toml::Spanned;
 
@@ -96,6 +100,8 @@ struct RawStep {
     name: Spanned<String>,
     agent: Option<Spanned<String>>,
     http: Option<Spanned<RawHttp>>,
+    lambda: Option<Spanned<RawAws>>,
+    aws: Option<Spanned<RawAws>>,
     value: Option<Spanned<toml::Value>>,
     fail: Option<Spanned<String>>,
     after: Option<Vec<Spanned<String>>>,
@@ -120,6 +126,8 @@ struct RawStep {
 struct RawUndo {
     agent: Option<Spanned<String>>,
     http: Option<Spanned<RawHttp>>,
+    lambda: Option<Spanned<RawAws>>,
+    aws: Option<Spanned<RawAws>>,
     with: Option<Spanned<toml::Value>>,
     #[serde(default)]
     form: bool,
@@ -216,6 +224,17 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         let message = format!("{} steps are too many; at most {MAX_STEPS}, so split the workflow", raw.step.len());
         return Err((raw.step[MAX_STEPS].span(), message));
     }
+    let config = mapped::json(&toml::Value::Table(raw.config.clone()));
+    let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
+    let Value::Object(config) = config else { unreachable!("a table becomes an object") };
+    // A table takes every key below it, also those that were meant for the workflow.
+    const KEYS: [&str; 9] =
+        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
+    if let Some(key) = config.keys().find(|key| KEYS.contains(&key.as_str())) {
+        let message =
+            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
+        return Err((raw.name.span(), message));
+    }
     let names: Vec<&str> = raw.step.iter().map(|s| s.get_ref().name.get_ref().as_str()).collect();
     let mut steps = Vec::with_capacity(names.len());
     for (index, step) in raw.step.iter().enumerate() {
@@ -227,7 +246,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
                 format!("a step named `{}` already exists; give each step a unique name", name.get_ref()),
             ));
         }
-        steps.push(build_step(step, index, &names, raw, known)?);
+        steps.push(build_step(step, index, &names, raw, Around { known, config: &config })?);
     }
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
@@ -235,17 +254,6 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         let mut after = raw.step[cycle[0]].get_ref().after.iter().flatten();
         let entry = after.find(|a| Edge::split(a.get_ref()).0 == names[cycle[1]]);
         return Err((entry.expect("a circle is made of `after` entries").span(), message));
-    }
-    let config = mapped::json(&toml::Value::Table(raw.config.clone()));
-    let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
-    let serde_json::Value::Object(config) = config else { unreachable!("a table becomes an object") };
-    // A table takes every key below it, also those that were meant for the workflow.
-    const KEYS: [&str; 9] =
-        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
-    if let Some(key) = config.keys().find(|key| KEYS.contains(&key.as_str())) {
-        let message =
-            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
-        return Err((raw.name.span(), message));
     }
     check::check(&raw.step, &steps, &config, raw.deadline.is_some())?;
     let workflow = Workflow {
@@ -273,27 +281,29 @@ fn build_step(
     index: usize,
     names: &[&str],
     workflow: &RawWorkflow,
-    known: Known<'_>,
+    around: Around<'_>,
 ) -> Result<Step, Problem> {
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
     let (value, fail) = computed(raw)?;
-    let (mut agent, mut http) = (String::new(), None);
+    let mut doer = Doer::default();
     if value.is_none() && fail.is_none() {
-        let Some(found) = doer(raw.agent.as_ref(), raw.http.as_ref(), None, known)? else {
+        let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
+        let Some(found) = given.doer(None, around)? else {
             return Err((
                 raw.name.span(),
                 format!(
                     "step `{name}` has no agent; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
-                    list(known.agents)
+                    list(around.known.agents)
                 ),
             ));
         };
-        (agent, http) = found;
+        doer = found;
     }
-    let with = mapped::with(raw.with.as_ref(), raw.form, http.as_mut(), raw.name.span())?;
-    let output = mapped::output(raw.output.as_ref(), http.as_mut())?;
+    let with = mapped::with(raw.with.as_ref(), raw.form, &mut doer, raw.name.span())?;
+    let output = mapped::output(raw.output.as_ref(), &mut doer)?;
+    let Doer { agent, http, aws } = doer;
     let fallback = &workflow.default;
     let is_work = !agent.is_empty();
     let timeout = match raw.timeout.as_ref().or(fallback.timeout.as_ref()) {
@@ -315,14 +325,18 @@ fn build_step(
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let Some((undo_agent, mut undo_http)) =
-                doer(undo.agent.as_ref(), undo.http.as_ref(), http.as_ref(), known)?
-            else {
-                let likely = if http.is_some() { "http = \"URL\"".to_owned() } else { format!("agent = \"{agent}\"") };
+            let given = Given::of(&undo.agent, &undo.http, &undo.lambda, &undo.aws);
+            let Some(mut doer) = given.doer(http.as_ref(), around)? else {
+                let likely = match &aws {
+                    _ if http.is_some() => "http = \"URL\"".to_owned(),
+                    Some(aws) if aws.function.is_some() => "lambda = \"FUNCTION\"".to_owned(),
+                    Some(_) => "aws = \"SERVICE:ACTION\"".to_owned(),
+                    None => format!("agent = \"{agent}\""),
+                };
                 let message = format!("the undo of step `{name}` has no agent; write `undo = {{ {likely} }}`");
                 return Err((spanned.span(), message));
             };
-            let with = mapped::with(undo.with.as_ref(), undo.form, undo_http.as_mut(), spanned.span())?;
+            let with = mapped::with(undo.with.as_ref(), undo.form, &mut doer, spanned.span())?;
             if let Some(timeout) = &undo.timeout {
                 check_timeout(timeout)?;
             }
@@ -339,8 +353,9 @@ fn build_step(
                 }
             };
             Some(Undo {
-                agent: undo_agent,
-                http: undo_http,
+                agent: doer.agent,
+                http: doer.http,
+                aws: doer.aws,
                 with,
                 timeout: undo.timeout.as_ref().map_or(timeout, |t| *t.get_ref()),
                 retry,
@@ -355,6 +370,7 @@ fn build_step(
         name: name.clone(),
         agent,
         http,
+        aws,
         after: after(raw, index, names)?,
         when: mapped::condition(raw.when.as_ref(), "when")?,
         with,
@@ -393,6 +409,8 @@ fn computed(raw: &RawStep) -> Result<(Option<Mapping>, Option<Template>), Proble
     let others = [
         ("agent", raw.agent.as_ref().map(Spanned::span)),
         ("http", raw.http.as_ref().map(Spanned::span)),
+        ("lambda", raw.lambda.as_ref().map(Spanned::span)),
+        ("aws", raw.aws.as_ref().map(Spanned::span)),
         ("with", raw.with.as_ref().map(Spanned::span)),
         ("output", raw.output.as_ref().map(Spanned::span)),
         ("catch", raw.catch.as_ref().map(Spanned::span)),
@@ -456,28 +474,71 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
     Err((name.span(), message))
 }
 
-/// Who does a step or an undo: the named agent, or the agent that calls URLs. `None` if the file says neither.
-fn doer(
-    agent: Option<&Spanned<String>>,
-    http: Option<&Spanned<RawHttp>>,
-    of: Option<&Http>,
-    known: Known<'_>,
-) -> Result<Option<(String, Option<Http>)>, Problem> {
-    match (agent, http) {
-        (Some(agent), Some(_)) => {
-            Err((agent.span(), "the step has both `agent` and `http`; keep one of the two".into()))
+/// What the steps of a file are read with.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    known: Known<'a>,
+    config: &'a Map<String, Value>,
+}
+
+/// Who does a step or an undo: the named agent, or the agent that calls URLs and AWS, with the call.
+#[derive(Default)]
+struct Doer {
+    agent: String,
+    http: Option<Http>,
+    aws: Option<Aws>,
+}
+
+/// The keys of which a step or an undo has one.
+struct Given<'a> {
+    agent: Option<&'a Spanned<String>>,
+    http: Option<&'a Spanned<RawHttp>>,
+    lambda: Option<&'a Spanned<RawAws>>,
+    aws: Option<&'a Spanned<RawAws>>,
+}
+
+impl<'a> Given<'a> {
+    fn of(
+        agent: &'a Option<Spanned<String>>,
+        http: &'a Option<Spanned<RawHttp>>,
+        lambda: &'a Option<Spanned<RawAws>>,
+        aws: &'a Option<Spanned<RawAws>>,
+    ) -> Self {
+        Self { agent: agent.as_ref(), http: http.as_ref(), lambda: lambda.as_ref(), aws: aws.as_ref() }
+    }
+
+    /// `None` if the file says nothing. `of` is the call that an undo undoes.
+    fn doer(self, of: Option<&Http>, around: Around<'_>) -> Result<Option<Doer>, Problem> {
+        let keys = [
+            ("agent", self.agent.map(Spanned::span)),
+            ("http", self.http.map(Spanned::span)),
+            ("lambda", self.lambda.map(Spanned::span)),
+            ("aws", self.aws.map(Spanned::span)),
+        ];
+        let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
+        let (key, span) = match given.as_slice() {
+            [] => return Ok(None),
+            [only] => only.clone(),
+            [(key, span), (other, _), ..] => {
+                return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
+            }
+        };
+        if let Some(agent) = self.agent {
+            check_agent(agent, around.known)?;
+            return Ok(Some(Doer { agent: agent.get_ref().clone(), ..Doer::default() }));
         }
-        (Some(agent), None) => {
-            check_agent(agent, known)?;
-            Ok(Some((agent.get_ref().clone(), None)))
+        let agents = around.known.agents;
+        if !agents.contains(&HTTP) {
+            let what = if key == "http" { "URLs" } else { "AWS" };
+            return Err((
+                span,
+                format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
+            ));
         }
-        (None, Some(raw)) if !known.agents.contains(&HTTP) => {
-            let message =
-                format!("nothing here calls URLs; write `agent = \"NAME\"` with one of {}", list(known.agents));
-            Err((raw.span(), message))
-        }
-        (None, Some(raw)) => Ok(Some((HTTP.to_owned(), Some(http::build(raw, of)?)))),
-        (None, None) => Ok(None),
+        let lambda = self.lambda.map(|raw| aws::lambda(raw, around.config));
+        let aws = lambda.or_else(|| self.aws.map(aws::action)).transpose()?;
+        let http = self.http.map(|raw| http::build(raw, of)).transpose()?;
+        Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
     }
 }
 

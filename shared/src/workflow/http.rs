@@ -231,7 +231,8 @@ pub fn fill(text: &str, mut value: impl FnMut(&str) -> String) -> String {
 }
 
 /// Percent-encodes all but the unreserved characters of RFC 3986.
-fn encoded(value: &str) -> String {
+#[must_use]
+pub fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

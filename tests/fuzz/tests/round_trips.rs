@@ -18,6 +18,7 @@ use shared::step::{Direction, Failure, FailureKind, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
+use shared::workflow::aws::Aws;
 use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -225,6 +226,17 @@ impl Draw {
         self.many(|draw| (draw.text(), draw.value(2))).into_iter().collect()
     }
 
+    fn signed(&mut self) -> Aws {
+        Aws {
+            action: self.text(),
+            function: self.maybe(Self::text),
+            envelope: self.0.bool(),
+            keep: None,
+            transient: self.many(Self::text),
+            permanent: self.many(Self::text),
+        }
+    }
+
     fn request(&mut self) -> Request {
         Request {
             task_id: self.id(),
@@ -233,6 +245,7 @@ impl Draw {
             pool: self.maybe(Self::text),
             http: None,
             call: None,
+            aws: self.maybe(Self::signed),
             direction: self.direction(),
             attempt: self.small(),
             idempotency_key: self.text(),

@@ -1,5 +1,6 @@
-//! Calls the URL that a step's workflow file names.
+//! Makes the call that a step's workflow file describes: to a URL, or to AWS.
 
+use crate::aws::Aws;
 use crate::mask::Mask;
 use crate::remote::{builder, not_called, output, read, traced, unanswered, with_headers};
 use crate::secrets::Secrets;
@@ -19,18 +20,20 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use url::form_urlencoded;
 
-/// The agent of steps that are a URL: it calls what their workflow file names, with secrets filled in.
+/// The agent of steps that are a call: of a URL, with secrets filled in, or of AWS, signed.
 pub struct Http {
     /// Created for the first call: it reads the machine's root certificates, a large part of a cold start.
     client: OnceLock<Client>,
     secrets: Arc<Secrets>,
+    aws: Arc<Aws>,
 }
 
 impl Http {
-    /// An agent that looks up secrets in `secrets`. If those are in the cloud, it calls nothing on its own machine.
+    /// An agent that looks up secrets in `secrets`, and calls `aws`. If the secrets are in the cloud, it calls no URL of
+    /// its own machine.
     #[must_use]
-    pub fn new(secrets: Arc<Secrets>) -> Self {
-        Self { client: OnceLock::new(), secrets }
+    pub fn new(secrets: Arc<Secrets>, aws: Arc<Aws>) -> Self {
+        Self { client: OnceLock::new(), secrets, aws }
     }
 
     fn client(&self) -> &Client {
@@ -41,7 +44,11 @@ impl Http {
         })
     }
 
-    async fn call(&self, Call { request, time_left }: Call<'_>) -> Result<Value, AgentError> {
+    async fn call(&self, call: Call<'_>) -> Result<Value, AgentError> {
+        if let Some(action) = &call.request.aws {
+            return self.aws.call(action, call).await;
+        }
+        let Call { request, time_left } = call;
         let Some(call) = request.over_http() else {
             // This version knows URL steps; the scheduler that sent the request does not.
             return Err(unready("the request contains no URL; an earlier version of the scheduler sent it".into()));
@@ -115,8 +122,14 @@ impl Agent for Http {
         http::AGENT
     }
 
-    /// Host and port: it is a machine that fails or is slow, not one of its paths.
+    /// Host and port: it is a machine that fails or is slow, not one of its paths. Of AWS, a function or a service.
     fn remote(&self, request: &Request) -> Option<String> {
+        if let Some(aws) = &request.aws {
+            let service = aws.action.split(':').next().unwrap_or_default();
+            return Some(
+                aws.function.as_deref().map_or_else(|| format!("aws:{service}"), |name| format!("lambda:{name}")),
+            );
+        }
         let url = Url::parse(&request.over_http()?.url_for("x", "x")).ok()?;
         Some(url.origin().ascii_serialization())
     }
@@ -141,7 +154,7 @@ fn address(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
-fn is_json(content_type: &str) -> bool {
+pub(crate) fn is_json(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind == "application/json" || kind.ends_with("+json")
 }
@@ -178,7 +191,8 @@ fn form(input: &Value) -> Result<String, String> {
     Ok(pairs.finish())
 }
 
-fn envelope(request: &Request) -> Value {
+/// What a call is sent if its workflow file maps nothing.
+pub(crate) fn envelope(request: &Request) -> Value {
     let mut body =
         json!({"order_id": request.task_id, "step": request.step, "tenant": request.tenant, "input": request.input});
     match request.direction {
@@ -192,13 +206,13 @@ fn envelope(request: &Request) -> Value {
 }
 
 /// The headers of an answer by lower-case name, as `output` reads them. One that is no text is left out.
-fn header(headers: &HeaderMap) -> Value {
+pub(crate) fn header(headers: &HeaderMap) -> Value {
     let texts = headers.iter().filter_map(|(name, value)| Some((name.to_string(), json!(value.to_str().ok()?))));
     Value::Object(texts.collect())
 }
 
 /// What the step's `output` makes of an answer that means done.
-fn kept(
+pub(crate) fn kept(
     keep: &Mapping,
     status: u16,
     header: Value,

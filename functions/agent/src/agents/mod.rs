@@ -6,15 +6,25 @@ mod noop;
 mod plain;
 
 use crate::Agent;
+use crate::aws::Aws;
 use crate::remote::{Remote, client};
 use crate::secrets::Secrets;
 use shared::pools::Layout;
 use std::sync::Arc;
 
-/// Every agent, calling its remote service below the URL that `url` gives for its name. `secrets` is for calls that
+/// What the calls need that workflow files describe.
+#[derive(Clone, Default)]
+pub struct Means {
+    /// Where secrets are.
+    pub secrets: Arc<Secrets>,
+    /// How AWS is called.
+    pub aws: Arc<Aws>,
+}
+
+/// Every agent, calling its remote service below the URL that `url` gives for its name. `means` are for calls that
 /// workflow files describe.
 #[must_use]
-pub fn all(url: impl Fn(&str) -> String, secrets: &Arc<Secrets>) -> Vec<Arc<dyn Agent>> {
+pub fn all(url: impl Fn(&str) -> String, means: &Means) -> Vec<Arc<dyn Agent>> {
     let http = client();
     let remote = |name: &str| Remote::new(http.clone(), &url(name));
     let plain = |name: &'static str| Arc::new(plain::Plain { name, remote: remote(name) });
@@ -24,22 +34,18 @@ pub fn all(url: impl Fn(&str) -> String, secrets: &Arc<Secrets>) -> Vec<Arc<dyn 
         plain("payment"),
         plain("shipping"),
         Arc::new(noop::Noop),
-        Arc::new(http::Http::new(Arc::clone(secrets))),
+        Arc::new(http::Http::new(Arc::clone(&means.secrets), Arc::clone(&means.aws))),
     ]
 }
 
 /// An agent for each pool in `layout` that is not named like its agent: the pool's name, and the agent, calling its
 /// remote service below the URL that `url` gives for agent and pool.
 #[must_use]
-pub fn in_pools(
-    layout: &Layout,
-    url: impl Fn(&str, &str) -> String,
-    secrets: &Arc<Secrets>,
-) -> Vec<(String, Arc<dyn Agent>)> {
+pub fn in_pools(layout: &Layout, url: impl Fn(&str, &str) -> String, means: &Means) -> Vec<(String, Arc<dyn Agent>)> {
     let pools = layout.iter().flat_map(|(agent, pools)| pools.iter().map(move |pool| (agent, pool)));
     let more = pools.filter(|(agent, pool)| agent != pool);
     more.filter_map(|(agent, pool)| {
-        let called = all(|_| url(agent, pool), secrets).into_iter().find(|one| one.name() == agent)?;
+        let called = all(|_| url(agent, pool), means).into_iter().find(|one| one.name() == agent)?;
         Some((pool.clone(), called))
     })
     .collect()
@@ -55,7 +61,7 @@ mod tests {
     // A5: several named agents live in one function.
     #[test]
     fn every_agent_is_listed_by_its_name() {
-        let all = all(|_| String::new(), &Arc::default());
+        let all = all(|_| String::new(), &Means::default());
         let names: Vec<_> = all.iter().map(|agent| agent.name()).collect();
         assert_eq!(names, NAMES);
         assert!(NAMES.contains(&shared::workflow::http::AGENT));
@@ -68,7 +74,7 @@ mod tests {
             ("payment".into(), vec!["payment".into(), "payment-b".into()]),
             ("nobody".into(), vec!["x".into()]),
         ]);
-        let pools = in_pools(&layout, |_, _| String::new(), &Arc::default());
+        let pools = in_pools(&layout, |_, _| String::new(), &Means::default());
         let names: Vec<_> = pools.iter().map(|(pool, agent)| (pool.as_str(), agent.name())).collect();
         assert_eq!(names, [("payment-b", "payment")]);
     }

@@ -84,6 +84,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         urls: up.remotes.into_iter().collect(),
         access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
         external_agents: up.setup.external_agents,
+        functions: up.functions.into_iter().collect(),
     };
     let system = System::start(options).await?;
     let _kept = folder.map(|folder| keep_url(&folder, &system.url));

@@ -66,12 +66,14 @@ fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
 fn uses_expressions(raw: &RawStep) -> bool {
     let undo = raw.undo.as_ref().map(Spanned::get_ref);
     raw.value.is_some()
+        || raw.lambda.is_some()
+        || raw.aws.is_some()
         || raw.fail.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
         || raw.output.is_some()
         || raw.catch.is_some()
-        || undo.is_some_and(|undo| undo.with.is_some())
+        || undo.is_some_and(|undo| undo.with.is_some() || undo.lambda.is_some() || undo.aws.is_some())
         || raw.after.iter().flatten().any(|entry| Edge::split(entry.get_ref()).1 != Edge::Plain)
 }
 
@@ -222,7 +224,7 @@ impl Graph<'_> {
         for text in step.http.iter().flat_map(|http| http.templates()) {
             check("http", at.clone(), text.references().collect(), &[], &known.sure)?;
         }
-        if let Some(keep) = step.http.as_ref().and_then(|http| http.keep.as_ref()) {
+        if let Some(keep) = step.kept() {
             let roots = ["answer", "status", "header"];
             check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
         }
@@ -242,8 +244,7 @@ impl Graph<'_> {
     /// The fields of a step's output, where the file says what they are.
     fn declared(&self, index: usize) -> Option<Vec<&str>> {
         let step = &self.steps[index];
-        let keep = step.http.as_ref().and_then(|http| http.keep.as_ref());
-        step.value.as_ref().or(step.output.as_ref()).or(keep).and_then(|mapping| mapping.keys())
+        step.value.as_ref().or(step.output.as_ref()).or_else(|| step.kept()).and_then(|mapping| mapping.keys())
     }
 
     fn is_undeclared(&self, index: usize, field: Option<&String>) -> bool {

@@ -1,16 +1,18 @@
 //! The parts of a step that expressions fill.
 
-use super::{Problem, RawStep};
+use super::{Doer, Problem, RawStep, aws};
 use crate::expression::{Expression, Fault, Mapping, Template};
-use crate::workflow::http::{Body, Http};
+use crate::workflow::http::Body;
 use serde_json::Value;
 use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "agent",
     "http",
+    "lambda",
+    "aws",
     "value",
     "fail",
     "after",
@@ -64,15 +66,26 @@ fn wrong(at: Range<usize>, what: &str, fault: &Fault) -> Problem {
 pub(super) fn with(
     raw: Option<&Spanned<toml::Value>>,
     form: bool,
-    http: Option<&mut Http>,
+    doer: &mut Doer,
     at: Range<usize>,
 ) -> Result<Option<Mapping>, Problem> {
     let Some(raw) = raw else {
-        return match form {
-            true => {
-                Err((at, "`form` says how `with` is sent, but the step has no `with`; add `with = { ... }`".into()))
+        if form {
+            return Err((
+                at,
+                "`form` says how `with` is sent, but the step has no `with`; add `with = { ... }`".into(),
+            ));
+        }
+        return match &mut doer.aws {
+            Some(aws) if aws.function.is_some() => {
+                aws.envelope = true;
+                Ok(None)
             }
-            false => Ok(None),
+            Some(aws) => {
+                let message = format!("`{}` is sent what `with` says; add `with = {{ ... }}`", aws.action);
+                Err((at, message))
+            }
+            None => Ok(None),
         };
     };
     let mapping = mapping(raw, "with")?;
@@ -80,7 +93,10 @@ pub(super) fn with(
     if !is_table && !raw.get_ref().is_str() {
         return Err((raw.span(), "`with` is neither a table nor a text; write `with = { key = \"value\" }`".into()));
     }
-    match http {
+    if let Some(aws) = &doer.aws {
+        aws::check_with(aws, &mapping).map_err(|words| (raw.span(), words))?;
+    }
+    match &mut doer.http {
         Some(http) if matches!(http.method.as_str(), "GET" | "DELETE") => {
             let message = format!("a {} has no body; write `query` in `http` instead of `with`", http.method);
             return Err((raw.span(), message));
@@ -98,10 +114,14 @@ pub(super) fn with(
 }
 
 /// The `output` of a step; that of a URL belongs to its call, because the whole answer does not travel.
-pub(super) fn output(raw: Option<&Spanned<toml::Value>>, http: Option<&mut Http>) -> Result<Option<Mapping>, Problem> {
+pub(super) fn output(raw: Option<&Spanned<toml::Value>>, doer: &mut Doer) -> Result<Option<Mapping>, Problem> {
     let Some(raw) = raw else { return Ok(None) };
     let mapping = mapping(raw, "output")?;
-    let Some(http) = http else { return Ok(Some(mapping)) };
+    if let Some(aws) = &mut doer.aws {
+        aws.keep = Some(mapping);
+        return Ok(None);
+    }
+    let Some(http) = &mut doer.http else { return Ok(Some(mapping)) };
     if http.output.is_some() {
         return Err((raw.span(), "the step has an `output`, and so has its `http`; keep one of the two".into()));
     }

@@ -2,6 +2,7 @@
 
 use super::At;
 use crate::data_folder::DATA;
+use crate::functions::{Target, target};
 use crate::start_error::StartError;
 use clap::ValueEnum;
 use jiff::SignedDuration;
@@ -42,6 +43,10 @@ pub struct Up {
     /// URL of the remote service for an agent or a pool, instead of the sample service; repeatable
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     pub remotes: Vec<(String, String)>,
+    /// What stands for a Lambda function: a URL that gets its event, or a command that reads it on standard input and writes
+    /// the result on standard output; repeatable
+    #[arg(long = "lambda", value_name = "NAME=URL|COMMAND", value_parser = target)]
+    pub functions: Vec<(String, Target)>,
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,

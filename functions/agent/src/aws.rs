@@ -1,0 +1,530 @@
+//! Signed calls to AWS that workflow files name. How an action is called is in the table of [`shared::workflow::aws`].
+
+use crate::agents::http::{envelope, header, is_json, kept};
+use crate::mask::Mask;
+use crate::remote::{builder, bytes, not_called, output, retry_after, too_long, traced, unanswered};
+use crate::{AgentError, Call};
+use aws_config::SdkConfig;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_sigv4::http_request::{
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode,
+    sign,
+};
+use aws_sigv4::sign::v4;
+use futures::future::BoxFuture;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method, StatusCode, Url};
+use serde_json::{Map, Value, json};
+use shared::history::shorten;
+use shared::message::{MAX_ANSWER, Request};
+use shared::step::Direction;
+use shared::workflow::aws::{Aws as Action, Protocol, S3_HEADERS, Service};
+use shared::workflow::http::{Meaning, encoded};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
+use url::form_urlencoded::Serializer;
+
+/// Longest wait for credentials. In a function they are in the environment.
+const CREDENTIALS_WITHIN: Duration = Duration::from_secs(3);
+/// Credentials are replaced this long before they expire.
+const FRESH_FOR: Duration = Duration::from_secs(60);
+/// Longest message of an error that is kept, in bytes.
+const MAX_MESSAGE: usize = 400;
+
+/// A call of a function on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Invocation<'a> {
+    /// The function's own name.
+    pub function: &'a str,
+    /// Its event, as JSON.
+    pub payload: &'a str,
+    /// The request that it comes from.
+    pub request: &'a Request,
+    /// Time until its answer would be too late.
+    pub time_left: Duration,
+}
+
+/// What a function on this machine answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invoked {
+    /// Its result, as JSON, or what it says of its error.
+    pub payload: Vec<u8>,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// Programs that stand for Lambda functions on this machine.
+pub trait Functions: Send + Sync {
+    /// Calls a function; `None` if none stands for it.
+    fn invoke<'a>(&'a self, call: Invocation<'a>) -> Option<BoxFuture<'a, Result<Invoked, AgentError>>>;
+}
+
+/// Makes signed calls.
+#[derive(Default)]
+pub struct Aws {
+    cloud: Option<Cloud>,
+    here: Option<Arc<dyn Functions>>,
+    /// Not the client of URL steps: an endpoint may be this machine's emulator, and only the deployment names it.
+    client: OnceLock<Client>,
+}
+
+/// AWS, or an emulator.
+struct Cloud {
+    provider: SharedCredentialsProvider,
+    region: String,
+    endpoint: Option<String>,
+    known: Mutex<Option<Credentials>>,
+}
+
+/// A call that is not signed yet.
+#[derive(Debug, PartialEq, Eq)]
+struct Unsigned {
+    method: &'static str,
+    /// With the query.
+    path: String,
+    headers: Vec<(&'static str, String)>,
+    body: String,
+}
+
+impl Aws {
+    /// Calls of AWS with the credentials, the Region and the endpoint of `sdk`. Without credentials there are none.
+    #[must_use]
+    pub fn new(sdk: &SdkConfig) -> Self {
+        let cloud = sdk.credentials_provider().map(|provider| Cloud {
+            provider,
+            region: sdk.region().map_or("us-east-1", |region| region.as_ref()).to_owned(),
+            endpoint: sdk.endpoint_url().map(|url| url.trim_end_matches('/').to_owned()),
+            known: Mutex::default(),
+        });
+        Self { cloud, ..Self::default() }
+    }
+
+    /// The same, with programs of this machine in place of the functions that they stand for.
+    #[must_use]
+    pub fn with_functions(self, here: Arc<dyn Functions>) -> Self {
+        Self { here: Some(here), ..self }
+    }
+
+    /// Whether there is an AWS, or an emulator, to call.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.cloud.is_some()
+    }
+
+    pub(crate) async fn call(
+        &self,
+        action: &Action,
+        Call { request, time_left }: Call<'_>,
+    ) -> Result<Value, AgentError> {
+        let Some((service, name)) = action.service() else {
+            return Err(unready(format!("this version of the agent does not know `{}`", action.action)));
+        };
+        let event = (action.envelope).then(|| {
+            let mut event = envelope(request);
+            event["idempotency_key"] = json!(request.idempotency_key);
+            event["complete_by"] = json!(request.complete_by);
+            event
+        });
+        let input = event.as_ref().unwrap_or(&request.input);
+        if let (Some(function), Some(here)) = (action.function_name(), &self.here) {
+            let payload = input.to_string();
+            if let Some(answer) = here.invoke(Invocation { function, payload: &payload, request, time_left }) {
+                let Invoked { payload, failed } = answer.await?;
+                return match failed {
+                    true => Err(function_error(action, &payload)),
+                    false => result(action, 200, json!({}), &payload, request.direction),
+                };
+            }
+        }
+        let Some(cloud) = &self.cloud else { return Err(unready(absent(action))) };
+        let unsigned = match &action.function {
+            Some(function) => invocation(service, name, function, input, request),
+            None => unsigned(service, name, input),
+        };
+        let unsigned = unsigned.map_err(|why| not_called(format!("`{}`: {why}", action.action), true))?;
+        let region = action.region().unwrap_or(&cloud.region);
+        let url = match &cloud.endpoint {
+            Some(endpoint) => format!("{endpoint}{}", unsigned.path),
+            None => format!("https://{}.{region}.{}{}", service.host, suffix(region), unsigned.path),
+        };
+        let credentials = cloud.credentials().await?;
+        let mut headers = HeaderMap::new();
+        for (header, value) in signature(service, &unsigned, &url, region, credentials)?
+            .into_iter()
+            .chain(unsigned.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())))
+        {
+            let good = (HeaderName::from_bytes(header.as_bytes()), HeaderValue::from_str(&value));
+            let (Ok(header), Ok(mut value)) = good else {
+                let why = format!(
+                    "`{}`: the value of header `{header}` has characters that a header cannot hold",
+                    action.action
+                );
+                return Err(not_called(why, true));
+            };
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        let url = Url::parse(&url).map_err(|e| unready(format!("the endpoint of AWS is not a URL: {e}")))?;
+        let method = Method::from_bytes(unsigned.method.as_bytes()).expect("the table has methods of HTTP");
+        let client = self.client.get_or_init(|| builder().build().expect("the built-in TLS configuration is valid"));
+        let asked = client.request(method, url).headers(headers).body(unsigned.body).timeout(time_left);
+        let answer = asked.send().await.map_err(unanswered)?;
+        traced(&answer);
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = bytes(answer).await?;
+        if !status.is_success() {
+            let error = Said::of(&headers, &body.unwrap_or_default());
+            if error.code.starts_with("ExpiredToken") {
+                *cloud.known.lock().await = None;
+            }
+            return Err(error.meaning(action, status, &headers));
+        }
+        let body = body.ok_or_else(too_long)?;
+        if headers.contains_key("x-amz-function-error") {
+            return Err(function_error(action, &body));
+        }
+        let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
+        let body = if is_readable { body.as_slice() } else { b"" };
+        if let Some(error) = failed_parts(action, body) {
+            return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
+        }
+        result(action, status.as_u16(), header(&headers), body, request.direction)
+    }
+}
+
+impl Cloud {
+    async fn credentials(&self) -> Result<Credentials, AgentError> {
+        let mut known = self.known.lock().await;
+        let is_fresh = |all: &Credentials| all.expiry().is_none_or(|end| end > SystemTime::now() + FRESH_FOR);
+        if let Some(fresh) = known.as_ref().filter(|all| is_fresh(all)) {
+            return Ok(fresh.clone());
+        }
+        let read = tokio::time::timeout(CREDENTIALS_WITHIN, self.provider.provide_credentials()).await;
+        match read {
+            Ok(Ok(new)) => Ok(known.insert(new).clone()),
+            Ok(Err(e)) => Err(unready(format!("no credentials for AWS: {}", stepwarden_aws::telemetry::Chain(&e)))),
+            Err(_) => Err(unready(format!("no credentials for AWS within {} s", CREDENTIALS_WITHIN.as_secs()))),
+        }
+    }
+}
+
+/// Why nothing can be called on this machine, and what to do about it.
+#[must_use]
+pub fn absent(action: &Action) -> String {
+    match action.function_name() {
+        Some(name) => format!(
+            "Lambda function `{name}` is not on this machine; add --lambda {name}=URL or --lambda '{name}=COMMAND', or set \
+             AWS_ENDPOINT_URL to an emulator"
+        ),
+        None => {
+            format!("`{}` needs AWS, and this machine has none; set AWS_ENDPOINT_URL to an emulator", action.action)
+        }
+    }
+}
+
+fn unready(error: String) -> AgentError {
+    not_called(error, false)
+}
+
+/// The domain of the endpoints of a Region.
+fn suffix(region: &str) -> &'static str {
+    match region.split('-').next() {
+        Some("cn") => "amazonaws.com.cn",
+        Some("eusc") => "amazonaws.eu",
+        Some(_) | None => "amazonaws.com",
+    }
+}
+
+/// The call of a function. Its context has what a call over HTTP has in headers.
+fn invocation(
+    service: &Service,
+    action: &str,
+    function: &str,
+    event: &Value,
+    request: &Request,
+) -> Result<Unsigned, String> {
+    let (method, path) = service.route(action).ok_or("it has no route")?;
+    let custom = json!({"idempotency_key": request.idempotency_key, "complete_by": request.complete_by});
+    let context = aws_smithy_types::base64::encode(json!({"custom": custom}).to_string());
+    Ok(Unsigned {
+        method,
+        path: path.replace("{FunctionName}", &encoded(function)),
+        headers: vec![("content-type", "application/json".into()), ("x-amz-client-context", context)],
+        body: event.to_string(),
+    })
+}
+
+/// The call of another action, as its service's protocol has it.
+fn unsigned(service: &Service, action: &str, input: &Value) -> Result<Unsigned, String> {
+    let table = input.as_object().ok_or("it takes a table; resubmit the step with a table")?;
+    let post = |headers, body| Unsigned { method: "POST", path: "/".into(), headers, body };
+    match service.protocol {
+        Protocol::Json(version, target) => {
+            let kind = ("content-type", format!("application/x-amz-json-{version}"));
+            Ok(post(vec![kind, ("x-amz-target", format!("{target}.{action}"))], input.to_string()))
+        }
+        Protocol::Query(version) => {
+            let kind = ("content-type", "application/x-www-form-urlencoded; charset=utf-8".into());
+            let mut pairs = Serializer::new(String::new());
+            pairs.append_pair("Action", action).append_pair("Version", version);
+            table.iter().for_each(|(name, value)| add(name, value, &mut pairs));
+            Ok(post(vec![kind], pairs.finish()))
+        }
+        Protocol::Rest => {
+            let (method, path, rest) = route(service, action, table)?;
+            if matches!(method, "GET" | "DELETE") {
+                return Ok(Unsigned { method, path: path + &query(&rest)?, headers: Vec::new(), body: String::new() });
+            }
+            let headers = vec![("content-type", "application/json".into())];
+            Ok(Unsigned { method, path, headers, body: Value::Object(rest).to_string() })
+        }
+        Protocol::S3 => {
+            let (method, path, mut rest) = route(service, action, table)?;
+            let content = if method == "PUT" { rest.remove("Body") } else { None };
+            let mut headers = Vec::new();
+            let (kind, body) = match content {
+                None => (None, String::new()),
+                Some(Value::String(text)) => (Some("text/plain; charset=utf-8"), text),
+                Some(other) => (Some("application/json"), other.to_string()),
+            };
+            if let Some(kind) = kind.filter(|_| !rest.contains_key("ContentType")) {
+                headers.push(("content-type", kind.to_owned()));
+            }
+            for (name, value) in &rest {
+                let known = S3_HEADERS.iter().find(|(known, _)| known == name);
+                let (_, header) = known.ok_or_else(|| format!("it takes no `{name}`"))?;
+                headers.push((header, text(name, value)?));
+            }
+            Ok(Unsigned { method, path, headers, body })
+        }
+    }
+}
+
+/// Method and path of a REST action, and the fields that are not in the path.
+fn route(
+    service: &Service,
+    action: &str,
+    table: &Map<String, Value>,
+) -> Result<(&'static str, String, Map<String, Value>), String> {
+    let (method, pattern) = service.route(action).ok_or("it has no route")?;
+    let mut rest = table.clone();
+    let mut path = String::new();
+    for (n, part) in pattern.split(['{', '}']).enumerate() {
+        if n % 2 == 0 {
+            path.push_str(part);
+            continue;
+        }
+        let value = rest.remove(part).ok_or_else(|| format!("`{part}` is missing in `with`"))?;
+        let value = text(part, &value)?;
+        let is_key = part == "Key" && service.protocol == Protocol::S3;
+        let mut segments = if is_key { value.split('/').collect() } else { vec![value.as_str()] };
+        // Another path would be called.
+        if value.is_empty() || segments.iter().any(|segment| matches!(*segment, "." | "..")) {
+            return Err(format!("`{part}` is empty, or has a segment `.` or `..`, so another path would be called"));
+        }
+        if part == "Bucket"
+            && !value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+        {
+            return Err(format!("`{part}` is not the name of a bucket"));
+        }
+        let encoded: Vec<String> = segments.drain(..).map(encoded).collect();
+        path.push_str(&encoded.join("/"));
+    }
+    Ok((method, path, rest))
+}
+
+/// Fields as the query of a URL.
+fn query(fields: &Map<String, Value>) -> Result<String, String> {
+    let mut query = String::new();
+    for (name, value) in fields {
+        query.push(if query.is_empty() { '?' } else { '&' });
+        query.push_str(&format!("{}={}", encoded(name), encoded(&text(name, value)?)));
+    }
+    Ok(query)
+}
+
+/// A value that is part of a URL or a header.
+fn text(name: &str, value: &Value) -> Result<String, String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Null | Value::Array(_) | Value::Object(_) => return Err(format!("`{name}` is not a text")),
+    };
+    if text.contains(char::is_control) {
+        return Err(format!("`{name}` has control characters"));
+    }
+    Ok(text)
+}
+
+/// A field of the query protocol: `A.B` for a table, `A.member.1` for a list.
+fn add(name: &str, value: &Value, pairs: &mut Serializer<'_, String>) {
+    match value {
+        Value::Null => {}
+        Value::Bool(_) | Value::Number(_) => drop(pairs.append_pair(name, &value.to_string())),
+        Value::String(text) => drop(pairs.append_pair(name, text)),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(n, item)| add(&format!("{name}.member.{}", n + 1), item, pairs));
+        }
+        Value::Object(table) => table.iter().for_each(|(key, item)| add(&format!("{name}.{key}"), item, pairs)),
+    }
+}
+
+/// The headers that sign a call. In a path of S3 nothing is encoded twice.
+fn signature(
+    service: &Service,
+    call: &Unsigned,
+    url: &str,
+    region: &str,
+    credentials: Credentials,
+) -> Result<Vec<(String, String)>, AgentError> {
+    let mut settings = SigningSettings::default();
+    if service.protocol == Protocol::S3 {
+        settings.percent_encoding_mode = PercentEncodingMode::Single;
+        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+    }
+    let identity = credentials.into();
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name(service.signed_as)
+        .time(SystemTime::now())
+        .settings(settings)
+        .build()
+        .expect("everything that a signature needs is set")
+        .into();
+    let headers = call.headers.iter().map(|(name, value)| (*name, value.as_str()));
+    let body = SignableBody::Bytes(call.body.as_bytes());
+    let signed = SignableRequest::new(call.method, url, headers, body).and_then(|request| sign(request, &params));
+    // The error may quote the request.
+    let signed = signed.map_err(|_| not_called("the call cannot be signed".into(), true))?;
+    let (instructions, _) = signed.into_parts();
+    Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+/// What is kept of an answer that means done. A body that is no JSON is empty here.
+fn result(action: &Action, status: u16, header: Value, body: &[u8], direction: Direction) -> Result<Value, AgentError> {
+    let mask = Mask::default();
+    match &action.keep {
+        Some(keep) => kept(keep, status, header, body, direction, &mask),
+        None if body.is_empty() => Ok(Value::Null),
+        None => output(body, "", direction, &mask),
+    }
+}
+
+/// That some of several things failed, if the answer says so.
+fn failed_parts(action: &Action, body: &[u8]) -> Option<String> {
+    let field = action.field_of_failures()?;
+    let answer: Value = serde_json::from_slice(body).ok()?;
+    let value = answer.get(field)?;
+    let is_none = match value {
+        Value::Null => true,
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(table) => table.is_empty(),
+        Value::Bool(_) | Value::String(_) => false,
+    };
+    let said = shorten(&value.to_string(), MAX_MESSAGE);
+    (!is_none).then(|| format!("a part of the call failed: `{field}` is {said}"))
+}
+
+/// That a function failed, by what it says. A runtime that died says no type, or one of its own.
+fn function_error(action: &Action, payload: &[u8]) -> AgentError {
+    let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let field = |name: &str| payload.get(name).and_then(Value::as_str);
+    let kind = shorten(field("errorType").unwrap_or("Unknown"), MAX_MESSAGE / 4);
+    let message = shorten(field("errorMessage").unwrap_or_default(), MAX_MESSAGE);
+    let error = format!("the function failed: {kind}");
+    match action.meaning_of_function_error(&kind) {
+        Meaning::Permanent => AgentError::Refused {
+            error: with_words(&error, &message),
+            status: StatusCode::OK.as_u16(),
+            answer: Some(json!({"errorType": kind, "errorMessage": message})),
+        },
+        Meaning::Done | Meaning::Transient => AgentError::Transient {
+            error,
+            said: Some(message).filter(|said| !said.is_empty()),
+            status: Some(StatusCode::OK.as_u16()),
+            retry_after: None,
+        },
+    }
+}
+
+fn with_words(error: &str, words: &str) -> String {
+    if words.is_empty() { error.to_owned() } else { format!("{error}: {words}") }
+}
+
+/// What AWS says of an error.
+struct Said {
+    /// Its name, without a namespace; may be empty.
+    code: String,
+    message: String,
+    /// The body, if it is JSON.
+    body: Value,
+}
+
+impl Said {
+    fn of(headers: &HeaderMap, body: &[u8]) -> Self {
+        let json: Value = serde_json::from_slice(body).unwrap_or_default();
+        let field = |names: [&str; 3]| names.iter().find_map(|name| json.get(name)?.as_str()).map(str::to_owned);
+        let text = String::from_utf8_lossy(body);
+        let header = headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let code = field(["__type", "code", "Code"]).or(header).or_else(|| element(&text, "Code"));
+        let code = code.unwrap_or_default();
+        let code = code.rsplit('#').next().unwrap_or_default().split(':').next().unwrap_or_default().trim();
+        let message = field(["message", "Message", "errorMessage"]).or_else(|| element(&text, "Message"));
+        let message = message.unwrap_or_default().replace(char::is_control, " ");
+        Self { code: shorten(code, MAX_MESSAGE / 4), message: shorten(&message, MAX_MESSAGE), body: json }
+    }
+
+    fn meaning(self, action: &Action, status: StatusCode, headers: &HeaderMap) -> AgentError {
+        let error = match self.code.as_str() {
+            "" => status.to_string(),
+            code => format!("{} {code}", status.as_u16()),
+        };
+        let meaning = match action.meaning(status.as_u16(), &self.code) {
+            Meaning::Permanent if self.is_conflict() => Meaning::Transient,
+            other => other,
+        };
+        if meaning == Meaning::Permanent {
+            let error = with_words(&error, &self.message);
+            return AgentError::Refused { error, status: status.as_u16(), answer: Some(self.answer()) };
+        }
+        let said = Some(self.message).filter(|said| !said.is_empty());
+        AgentError::Transient { error, said, status: Some(status.as_u16()), retry_after: retry_after(headers) }
+    }
+
+    /// A transaction that was cancelled for nothing but conflicts and throttling.
+    fn is_conflict(&self) -> bool {
+        const PASSING: [&str; 4] = ["None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
+        let reasons = self.body.get("CancellationReasons").and_then(Value::as_array);
+        self.code == "TransactionCanceledException"
+            && reasons.is_some_and(|all| {
+                all.iter().all(|one| one["Code"].as_str().is_some_and(|code| PASSING.contains(&code)))
+            })
+    }
+
+    /// What `catch` sees: the body with the error's bare name as `__type`, or name and message alone.
+    fn answer(self) -> Value {
+        if let Value::Object(mut all) = self.body {
+            all.insert("__type".into(), json!(self.code));
+            let whole = Value::Object(all);
+            let is_kept = shared::json::read_value(whole.to_string().as_bytes()).is_ok();
+            if is_kept && whole.to_string().len() <= MAX_ANSWER {
+                return whole;
+            }
+        }
+        json!({"__type": self.code, "message": self.message})
+    }
+}
+
+/// The text of the first element called `name`.
+fn element(xml: &str, name: &str) -> Option<String> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once(&format!("</{name}>"))?;
+    let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
+    Some(plain.iter().fold(text.trim().to_owned(), |text, (entity, sign)| text.replace(entity, sign)))
+}

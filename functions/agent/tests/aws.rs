@@ -1,0 +1,497 @@
+//! Goal: a signed call is what AWS's protocols have it, signed over what arrives, and answers are interpreted as AWS means
+//! them. Method: the real agent against a server on loopback that computes each signature again, from the request as it
+//! arrived; the canonical request is written here, only the keyed hashes are the crate's.
+
+use agent::agents::http::Http;
+use agent::aws::Aws;
+use agent::{Agent, AgentError, Call};
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, error::CredentialsError, future};
+use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
+use axum::Router;
+use axum::extract::{Request as Asked, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use shared::message::Request;
+use shared::time::{SignedDuration, Timestamp};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+const JSON: &str = "application/x-amz-json-1.0";
+
+#[derive(Clone, Debug)]
+struct Heard {
+    method: String,
+    path: String,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Heard {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The service, if the signature is right.
+    fn service(&self) -> String {
+        let authorization = self.header("authorization").strip_prefix("AWS4-HMAC-SHA256 ").expect("a signature");
+        let part = |name: &str| {
+            let mut parts = authorization.split(", ").filter_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            parts.next().expect(name).to_owned()
+        };
+        let credential = part("Credential");
+        let [key, day, region, service, "aws4_request"] = *credential.split('/').collect::<Vec<_>>() else {
+            panic!("{credential}")
+        };
+        assert_eq!((key, region), ("AKIDEXAMPLE", "eu-west-1"));
+        let hash = |text: &[u8]| Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        // Everywhere but in S3 the path is encoded once more.
+        let path = if service == "s3" { path.to_owned() } else { path.replace('%', "%25") };
+        let mut query: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
+        query.sort_unstable();
+        let signed = part("SignedHeaders");
+        let headers: String = signed.split(';').map(|name| format!("{name}:{}\n", self.header(name).trim())).collect();
+        for name in ["host", "x-amz-date", "x-amz-security-token"] {
+            assert!(signed.split(';').any(|one| one == name), "{name} is not signed: {signed}");
+        }
+        for (name, _) in &self.headers {
+            let is_free = matches!(name.as_str(), "authorization" | "user-agent" | "accept" | "content-length");
+            assert!(is_free || signed.split(';').any(|one| one == name), "{name} is not signed: {signed}");
+        }
+        let content = hash(self.body.as_bytes());
+        if service == "s3" {
+            assert_eq!(self.header("x-amz-content-sha256"), content);
+        }
+        let canonical =
+            [&self.method, &path, &query.join("&"), &headers, &signed, &content].map(String::as_str).join("\n");
+        let scope = format!("{day}/{region}/{service}/aws4_request");
+        let text = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{}", self.header("x-amz-date"), hash(canonical.as_bytes()));
+        let at = Timestamp::strptime("%Y%m%dT%H%M%S%z", format!("{}+0000", self.header("x-amz-date").replace('Z', "")));
+        let signing = generate_signing_key(SECRET, SystemTime::from(at.unwrap()), region, service);
+        assert_eq!(part("Signature"), calculate_signature(signing, text.as_bytes()), "{canonical}");
+        service.to_owned()
+    }
+}
+
+type Answer = (u16, Vec<(&'static str, String)>, String);
+
+#[derive(Clone, Default)]
+struct Server {
+    url: String,
+    heard: Arc<Mutex<Vec<Heard>>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+}
+
+async fn answer(State(server): State<Server>, asked: Asked) -> Response {
+    let (head, body) = asked.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    server.heard.lock().unwrap().push(Heard {
+        method: head.method.to_string(),
+        path: head.uri.path_and_query().unwrap().to_string(),
+        headers: head.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    });
+    let (status, headers, body) = server.answers.lock().unwrap().pop_front().expect("an answer");
+    let mut answer = (StatusCode::from_u16(status).unwrap(), body).into_response();
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, value.parse().unwrap());
+    }
+    answer
+}
+
+/// Credentials that are read once, and counted.
+#[derive(Debug, Default)]
+struct Source {
+    reads: AtomicUsize,
+    fails: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Shared(Arc<Source>);
+
+impl ProvideCredentials for Shared {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        self.0.reads.fetch_add(1, Ordering::SeqCst);
+        future::ProvideCredentials::ready(match self.0.fails {
+            true => Err(CredentialsError::not_loaded("there are none")),
+            false => Ok(Credentials::new("AKIDEXAMPLE", SECRET, Some("token".into()), None, "test")),
+        })
+    }
+}
+
+struct World {
+    server: Server,
+    agent: Http,
+    source: Arc<Source>,
+}
+
+impl World {
+    async fn start() -> Self {
+        Self::with(Source::default()).await
+    }
+
+    async fn with(source: Source) -> Self {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = Server { url: format!("http://{}", listener.local_addr().unwrap()), ..Server::default() };
+        let router = Router::new().fallback(answer).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let source = Arc::new(source);
+        let sdk = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new("eu-west-1"))
+            .endpoint_url(format!("{}/", server.url))
+            .credentials_provider(SharedCredentialsProvider::new(Shared(Arc::clone(&source))))
+            .build();
+        Self { server, agent: Http::new(Arc::default(), Arc::new(Aws::new(&sdk))), source }
+    }
+
+    async fn act(&self, request: &Request) -> Result<Value, AgentError> {
+        self.agent.act(Call { request, time_left: Duration::from_secs(5) }).await
+    }
+
+    /// What a call returns when AWS answers so, and the request that it got.
+    async fn ask(&self, aws: Value, input: Value, answer: Answer) -> (Result<Value, AgentError>, Heard) {
+        self.server.answers.lock().unwrap().push_back(answer);
+        let result = self.act(&request(&aws, &input)).await;
+        (result, self.server.heard.lock().unwrap().pop().expect("a call"))
+    }
+
+    /// The error of a call that was not made.
+    async fn uncalled(&self, aws: Value, input: Value) -> String {
+        let error = match self.act(&request(&aws, &input)).await {
+            Err(AgentError::NotCalled { error, .. }) => error,
+            other => panic!("{other:?}"),
+        };
+        assert!(self.server.heard.lock().unwrap().is_empty(), "{error}");
+        error
+    }
+}
+
+fn request(aws: &Value, input: &Value) -> Request {
+    serde_json::from_value(json!({
+        "task_id": "ord_1", "step": "stock", "agent": "http", "aws": aws, "direction": "do", "attempt": 1,
+        "idempotency_key": "ord_1:stock:do", "complete_by": Timestamp::now() + SignedDuration::from_secs(5),
+        "tenant": "acme", "calls": {"attempts": 1, "base": "PT0.01S", "cap": "PT0.01S"}, "input": input,
+        "outputs": {"reserve": {"id": 1}},
+    }))
+    .unwrap()
+}
+
+fn ok(kind: &str, body: &Value) -> Answer {
+    (200, vec![("content-type", kind.to_owned())], body.to_string())
+}
+
+fn refusal(status: u16, body: &Value) -> Answer {
+    (status, vec![("content-type", JSON.to_owned())], body.to_string())
+}
+
+// K5: the JSON protocol, with a target and a version for each service; the answer is the output.
+#[tokio::test]
+async fn a_call_of_a_json_api_is_signed_and_answered() {
+    let world = World::start().await;
+    let item = json!({"TableName": "orders", "Item": {"id": {"S": "ord_1"}, "note": {"S": "ä \"x\""}}});
+    let (result, heard) =
+        world.ask(json!({"action": "dynamodb:PutItem"}), item.clone(), ok(JSON, &json!({"Attributes": {}}))).await;
+    assert_eq!(result, Ok(json!({"Attributes": {}})));
+    assert_eq!((heard.service().as_str(), heard.method.as_str(), heard.path.as_str()), ("dynamodb", "POST", "/"));
+    assert_eq!(heard.header("x-amz-target"), "DynamoDB_20120810.PutItem");
+    assert_eq!(heard.header("content-type"), JSON);
+    assert_eq!(heard.header("x-amz-security-token"), "token");
+    assert_eq!(serde_json::from_str::<Value>(&heard.body).unwrap(), item);
+    let (result, heard) = world
+        .ask(
+            json!({"action": "states:StartExecution", "keep": {"arn": "${answer.executionArn}", "status": "${status}"}}),
+            json!({"name": "ord_1"}),
+            ok(JSON, &json!({"executionArn": "arn:x", "startDate": 1.5})),
+        )
+        .await;
+    assert_eq!(result, Ok(json!({"arn": "arn:x", "status": 200})));
+    assert_eq!((heard.service().as_str(), heard.header("x-amz-target")), ("states", "AWSStepFunctions.StartExecution"));
+    assert_eq!(world.source.reads.load(Ordering::SeqCst), 1, "credentials are kept");
+}
+
+// K5: the query protocol is a form; XML is no output.
+#[tokio::test]
+async fn a_call_of_a_query_api_is_a_form() {
+    let world = World::start().await;
+    let xml = "<PublishResponse><MessageId>1</MessageId></PublishResponse>";
+    let input = json!({
+        "TopicArn": "arn:aws:sns:eu-west-1:1:t", "Message": "a b&c", "Dry": true, "Count": 2, "None": null,
+        "MessageAttributes.entry.1": {"Name": "kind", "Value": {"DataType": "String", "StringValue": "x"}},
+        "PublishBatchRequestEntries": [{"Id": "a"}, {"Id": "b"}],
+    });
+    let answer =
+        (200, vec![("content-type", "text/xml".to_owned()), ("x-amzn-requestid", "r-1".to_owned())], xml.into());
+    let call = json!({"action": "sns:Publish", "keep": {"request": "${header['x-amzn-requestid']}"}});
+    let (result, heard) = world.ask(call, input, answer).await;
+    assert_eq!(result, Ok(json!({"request": "r-1"})));
+    assert_eq!(heard.service(), "sns");
+    assert_eq!(heard.header("content-type"), "application/x-www-form-urlencoded; charset=utf-8");
+    let pairs = url::form_urlencoded::parse(heard.body.as_bytes());
+    let mut pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}={value}")).collect();
+    pairs.sort();
+    let wanted = [
+        "Action=Publish",
+        "Count=2",
+        "Dry=true",
+        "Message=a b&c",
+        "MessageAttributes.entry.1.Name=kind",
+        "MessageAttributes.entry.1.Value.DataType=String",
+        "MessageAttributes.entry.1.Value.StringValue=x",
+        "PublishBatchRequestEntries.member.1.Id=a",
+        "PublishBatchRequestEntries.member.2.Id=b",
+        "TopicArn=arn:aws:sns:eu-west-1:1:t",
+        "Version=2010-03-31",
+    ];
+    assert_eq!(pairs, wanted);
+}
+
+// K5: S3's object is the body; its key keeps its slashes and nothing else.
+#[tokio::test]
+async fn an_object_of_s3_is_put_and_read() {
+    let world = World::start().await;
+    let put = json!({"action": "s3:PutObject"});
+    let input = json!({"Bucket": "b-1", "Key": "in/ö a+b(1)*.json", "Body": {"n": 1}, "IfNoneMatch": "*"});
+    let (result, heard) = world.ask(put.clone(), input, (200, vec![], String::new())).await;
+    assert_eq!(result, Ok(Value::Null));
+    assert_eq!((heard.method.as_str(), heard.path.as_str()), ("PUT", "/b-1/in/%C3%B6%20a%2Bb%281%29%2A.json"));
+    assert_eq!((heard.service().as_str(), heard.body.as_str()), ("s3", r#"{"n":1}"#));
+    assert_eq!((heard.header("content-type"), heard.header("if-none-match")), ("application/json", "*"));
+    let text = json!({"Bucket": "b-1", "Key": "a.csv", "Body": "x,y\n", "ContentType": "text/csv"});
+    let (_, heard) = world.ask(put.clone(), text, (200, vec![], String::new())).await;
+    assert_eq!(
+        (heard.body.as_str(), heard.header("content-type"), heard.service().as_str()),
+        ("x,y\n", "text/csv", "s3")
+    );
+    let get = json!({"action": "s3:GetObject"});
+    let at = json!({"Bucket": "b-1", "Key": "a.json"});
+    let (result, heard) = world.ask(get.clone(), at.clone(), ok("application/json", &json!({"n": 1}))).await;
+    assert_eq!((result, heard.method.as_str(), heard.body.as_str()), (Ok(json!({"n": 1})), "GET", ""));
+    let gone = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>a &lt; b</Message></Error>";
+    let (result, _) = world.ask(get, at, (404, vec![("content-type", "application/xml".into())], gone.into())).await;
+    let Err(AgentError::Refused { error, status: 404, answer }) = result else { panic!("{result:?}") };
+    assert_eq!(error, "404 NoSuchKey: a < b");
+    assert_eq!(answer, Some(json!({"__type": "NoSuchKey", "message": "a < b"})));
+    for (bad, word) in [
+        (json!({"Bucket": "b-1", "Key": "a/../b", "Body": ""}), "`Key`"),
+        (json!({"Bucket": "b-1", "Key": "", "Body": ""}), "`Key`"),
+        (json!({"Bucket": "b/../x", "Key": "a", "Body": ""}), "`Bucket`"),
+        (json!({"Bucket": "..", "Key": "a", "Body": ""}), "`Bucket`"),
+        (json!({"Key": "a", "Body": ""}), "`Bucket` is missing"),
+        (json!({"Bucket": "b-1", "Key": "a", "Acl": "public-read"}), "`Acl`"),
+        (json!({"Bucket": "b-1", "Key": "a", "ContentType": "a\nx-amz-acl: public-read"}), "`ContentType`"),
+        (json!("text"), "a table"),
+    ] {
+        let error = world.uncalled(put.clone(), bad).await;
+        assert!(error.contains(word) && error.contains("s3:PutObject"), "{word}: {error}");
+    }
+}
+
+// K5: fields of a path leave the body; those of a GET or DELETE are its query.
+#[tokio::test]
+async fn a_call_of_a_rest_api_has_its_fields_where_they_belong() {
+    let world = World::start().await;
+    let json = "application/json";
+    let create = json!({"Name": "a b", "ScheduleExpression": "at(x)"});
+    let (_, heard) = world.ask(json!({"action": "scheduler:CreateSchedule"}), create, ok(json, &json!({}))).await;
+    assert_eq!((heard.method.as_str(), heard.path.as_str()), ("POST", "/schedules/a%20b"));
+    assert_eq!((heard.service().as_str(), heard.body.as_str()), ("scheduler", r#"{"ScheduleExpression":"at(x)"}"#));
+    let delete = json!({"Name": "n", "groupName": "g&h", "clientToken": "t"});
+    let (_, heard) = world.ask(json!({"action": "scheduler:DeleteSchedule"}), delete, ok(json, &json!({}))).await;
+    assert_eq!((heard.method.as_str(), heard.path.as_str()), ("DELETE", "/schedules/n?clientToken=t&groupName=g%26h"));
+    assert_eq!((heard.service().as_str(), heard.body.as_str()), ("scheduler", ""));
+    let (_, heard) =
+        world.ask(json!({"action": "sesv2:SendEmail"}), json!({"Content": {}}), ok(json, &json!({}))).await;
+    assert_eq!((heard.path.as_str(), heard.service().as_str()), ("/v2/email/outbound-emails", "ses"));
+}
+
+// K5: a function gets what `with` maps, or the envelope; its context has the key and the deadline.
+#[tokio::test]
+async fn a_function_is_invoked() {
+    let world = World::start().await;
+    let call = |more: Value| {
+        let mut call = json!({"action": "lambda:Invoke", "function": "stock:live"});
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call
+    };
+    let result = ok("application/json", &json!({"left": 3}));
+    let (answer, heard) = world.ask(call(json!({})), json!({"sku": "a"}), result.clone()).await;
+    assert_eq!(answer, Ok(json!({"left": 3})));
+    assert_eq!(
+        (heard.method.as_str(), heard.path.as_str()),
+        ("POST", "/2015-03-31/functions/stock%3Alive/invocations")
+    );
+    assert_eq!((heard.service().as_str(), heard.body.as_str()), ("lambda", r#"{"sku":"a"}"#));
+    let context = aws_smithy_types::base64::decode(heard.header("x-amz-client-context")).unwrap();
+    let context: Value = serde_json::from_slice(&context).unwrap();
+    assert_eq!(context["custom"]["idempotency_key"], "ord_1:stock:do");
+    assert!(context["custom"]["complete_by"].is_string(), "{context}");
+    let (_, heard) = world.ask(call(json!({})), json!("a text"), result.clone()).await;
+    assert_eq!(heard.body, "\"a text\"", "a payload is always JSON");
+    let (_, heard) = world.ask(call(json!({"envelope": true})), json!({"sku": "a"}), result).await;
+    let envelope: Value = serde_json::from_str(&heard.body).unwrap();
+    assert_eq!((&envelope["input"], &envelope["order_id"]), (&json!({"sku": "a"}), &json!("ord_1")));
+    assert_eq!(
+        (&envelope["idempotency_key"], &envelope["outputs"]["reserve"]["id"]),
+        (&json!("ord_1:stock:do"), &json!(1))
+    );
+    let (answer, _) = world.ask(call(json!({})), json!({}), ok("application/json", &Value::Null)).await;
+    assert_eq!(answer, Ok(Value::Null));
+}
+
+// K5: any error of a function may pass, but for those that the file names.
+#[tokio::test]
+async fn an_error_of_a_function_is_tried_again_unless_the_file_says_that_it_is_permanent() {
+    let world = World::start().await;
+    let call = json!({"action": "lambda:Invoke", "function": "stock", "permanent": ["OutOfStock"]});
+    let failed = |how: &str, payload: Value| {
+        (
+            200,
+            vec![("x-amz-function-error", how.to_owned()), ("content-type", "application/json".into())],
+            payload.to_string(),
+        )
+    };
+    let thrown = json!({"errorType": "OutOfStock", "errorMessage": "none left", "stackTrace": ["x".repeat(2000)]});
+    let (result, _) = world.ask(call.clone(), json!({}), failed("Unhandled", thrown)).await;
+    let Err(AgentError::Refused { error, status: 200, answer }) = result else { panic!("{result:?}") };
+    assert_eq!(error, "the function failed: OutOfStock: none left");
+    assert_eq!(answer, Some(json!({"errorType": "OutOfStock", "errorMessage": "none left"})));
+    for (how, payload, error) in [
+        ("Unhandled", json!({"errorMessage": "2026-01-01 Task timed out after 3.00 seconds"}), "Unknown"),
+        ("Handled", json!({"errorType": "KeyError", "errorMessage": "'sku'"}), "KeyError"),
+        ("Unhandled", json!({"errorType": "Runtime.ExitError"}), "Runtime.ExitError"),
+    ] {
+        let (result, _) = world.ask(call.clone(), json!({}), failed(how, payload)).await;
+        let Err(AgentError::Transient { error: found, .. }) = result else { panic!("{result:?}") };
+        assert_eq!(found, format!("the function failed: {error}"));
+    }
+    let busy = (
+        429,
+        vec![("x-amzn-errortype", "TooManyRequestsException:http://x/".to_owned()), ("retry-after", "7".into())],
+        "{}".into(),
+    );
+    let (result, _) = world.ask(call.clone(), json!({}), busy).await;
+    let Err(AgentError::Transient { error, status: Some(429), retry_after: Some(wait), .. }) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!((error.as_str(), wait.as_secs()), ("429 TooManyRequestsException", 7));
+    let missing = (
+        404,
+        vec![("x-amzn-errortype", "ResourceNotFoundException".to_owned())],
+        json!({"Message": "no stock"}).to_string(),
+    );
+    let (result, _) = world.ask(call, json!({}), missing).await;
+    let Err(AgentError::Refused { status: 404, answer: Some(answer), .. }) = result else { panic!("{result:?}") };
+    assert_eq!(answer, json!({"Message": "no stock", "__type": "ResourceNotFoundException"}));
+}
+
+// K5: an error is known by its name, whatever namespace the service writes before it.
+#[tokio::test]
+async fn an_error_has_its_name_for_catch() {
+    let world = World::start().await;
+    let put = json!({"action": "dynamodb:PutItem"});
+    let body = json!({"__type": "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException", "message": "The conditional request failed"});
+    let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &body)).await;
+    let Err(AgentError::Refused { error, status: 400, answer: Some(answer) }) = result else { panic!("{result:?}") };
+    assert_eq!(error, "400 ConditionalCheckFailedException: The conditional request failed");
+    assert_eq!(answer["__type"], "ConditionalCheckFailedException");
+    let long = json!({"__type": "x#ValidationException", "message": "m".repeat(3000), "more": 1});
+    let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &long)).await;
+    let Err(AgentError::Refused { answer: Some(answer), .. }) = result else { panic!("{result:?}") };
+    assert_eq!((&answer["__type"], answer.get("more")), (&json!("ValidationException"), None));
+    let throttled = json!({"__type": "x#ProvisionedThroughputExceededException", "message": "slow down"});
+    let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &throttled)).await;
+    let Err(AgentError::Transient { error, said, .. }) = result else { panic!("{result:?}") };
+    assert_eq!((error.as_str(), said.as_deref()), ("400 ProvisionedThroughputExceededException", Some("slow down")));
+    let cancelled = |codes: &[&str]| {
+        let reasons: Vec<Value> = codes.iter().map(|code| json!({"Code": code})).collect();
+        refusal(
+            400,
+            &json!({"__type": "x#TransactionCanceledException", "Message": "no", "CancellationReasons": reasons}),
+        )
+    };
+    let write = json!({"action": "dynamodb:TransactWriteItems"});
+    let (result, _) = world.ask(write.clone(), json!({}), cancelled(&["None", "TransactionConflict"])).await;
+    assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
+    let (result, _) = world.ask(write, json!({}), cancelled(&["ConditionalCheckFailed", "TransactionConflict"])).await;
+    assert!(matches!(result, Err(AgentError::Refused { .. })), "{result:?}");
+    let (result, _) = world.ask(put, json!({}), (503, vec![], "<html>".into())).await;
+    let Err(AgentError::Transient { error, status: Some(503), .. }) = result else { panic!("{result:?}") };
+    assert_eq!(error, "503 Service Unavailable");
+}
+
+// K5: 200 does not mean that every entry of a list was taken.
+#[tokio::test]
+async fn a_call_that_failed_in_part_is_not_done() {
+    let world = World::start().await;
+    for (action, answer, is_done) in [
+        ("events:PutEvents", json!({"FailedEntryCount": 0, "Entries": []}), true),
+        ("events:PutEvents", json!({"FailedEntryCount": 1, "Entries": []}), false),
+        ("sqs:SendMessageBatch", json!({"Successful": [{}]}), true),
+        ("sqs:SendMessageBatch", json!({"Failed": [{"Id": "a"}]}), false),
+        ("dynamodb:BatchWriteItem", json!({"UnprocessedItems": {}}), true),
+        ("dynamodb:BatchWriteItem", json!({"UnprocessedItems": {"t": [{}]}}), false),
+    ] {
+        let (result, _) = world.ask(json!({"action": action}), json!({}), ok(JSON, &answer)).await;
+        match result {
+            Ok(_) => assert!(is_done, "{action} {answer}"),
+            Err(AgentError::Transient { error, .. }) => {
+                assert!(!is_done && error.contains("a part of the call failed"), "{error}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+// K5: without credentials, or without this version knowing the action, nothing is called and nothing is lost.
+#[tokio::test]
+async fn what_cannot_be_signed_is_not_called() {
+    let world = World::with(Source { fails: true, ..Source::default() }).await;
+    let put = request(&json!({"action": "dynamodb:PutItem"}), &json!({}));
+    let result = world.act(&put).await;
+    let Err(AgentError::NotCalled { error, is_permanent: false }) = result else { panic!("{result:?}") };
+    assert!(error.contains("no credentials for AWS"), "{error}");
+    let newer = world.act(&request(&json!({"action": "dynamodb:NewItem"}), &json!({}))).await;
+    assert!(matches!(newer, Err(AgentError::NotCalled { is_permanent: false, .. })), "{newer:?}");
+    let nowhere = Http::new(Arc::default(), Arc::default());
+    let call = |aws: Value| request(&aws, &json!({}));
+    for (aws, word) in [
+        (json!({"action": "dynamodb:PutItem"}), "set AWS_ENDPOINT_URL"),
+        (
+            json!({"action": "lambda:Invoke", "function": "arn:aws:lambda:eu-west-1:123456789012:function:stock:live"}),
+            "--lambda stock=URL",
+        ),
+    ] {
+        let request = call(aws);
+        let result = nowhere.act(Call { request: &request, time_left: Duration::from_secs(5) }).await;
+        let Err(AgentError::NotCalled { error, is_permanent: false }) = result else { panic!("{result:?}") };
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(nowhere.remote(&put).as_deref(), Some("aws:dynamodb"), "each service has a breaker");
+    let invoke = request(&json!({"action": "lambda:Invoke", "function": "stock"}), &json!({}));
+    assert_eq!(nowhere.remote(&invoke).as_deref(), Some("lambda:stock"));
+    assert!(world.server.heard.lock().unwrap().is_empty());
+}
+
+// Credentials that AWS no longer takes are read again.
+#[tokio::test]
+async fn expired_credentials_are_read_again() {
+    let world = World::start().await;
+    let call = json!({"action": "sqs:SendMessage"});
+    let expired = json!({"__type": "com.amazon.coral.service#ExpiredTokenException", "message": "old"});
+    let (result, _) = world.ask(call.clone(), json!({}), refusal(403, &expired)).await;
+    assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
+    let (result, _) = world.ask(call, json!({}), ok(JSON, &json!({"MessageId": "1"}))).await;
+    assert_eq!(result, Ok(json!({"MessageId": "1"})));
+    assert_eq!(world.source.reads.load(Ordering::SeqCst), 2);
+}
