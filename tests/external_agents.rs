@@ -91,6 +91,20 @@ async fn a_reply_of_plain_json_moves_the_order_on() {
     assert_eq!(whole.set_aside(), 0);
 }
 
+// K6: an output that is too long for the record, from the reply to the reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_output_is_kept_and_shown_to_those_who_ask() {
+    let (whole, id) = start("30s").await;
+    let output = json!({"paper": "x".repeat(200_000)});
+    answer(&whole, json!({"outcome": "done", "output": output})).await;
+    assert_eq!(whole.ended(&[id.clone()]).await[0].process_state(), ProcessState::Processed);
+    let step = async |query: &str| whole.get(&format!("/orders/{id}{query}")).await["steps"][WRAP].clone();
+    let (short, full) = (step("").await, step("?outputs=full").await);
+    assert_eq!((&short["output"], &short["output_bytes"]), (&json!(null), &json!(output.to_string().len())));
+    assert_eq!(full["output"], output);
+    assert_eq!(whole.get(&format!("/orders/{id}?outputs=some")).await["code"], "invalid_field");
+}
+
 // A2: the four outcomes.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_means_what_the_page_says() {
@@ -154,9 +168,9 @@ async fn a_message_that_is_not_a_reply_is_set_aside() {
     }
     until("all are set aside", async || (whole.set_aside() == bad.len()).then_some(())).await;
     // An output that is too long is a permanent failure that says so.
-    send(&whole, &reply(&asked, json!({"outcome": "done", "output": "x".repeat(4095)})).to_string()).await;
+    send(&whole, &reply(&asked, json!({"outcome": "done", "output": "x".repeat(256 * 1024)})).to_string()).await;
     let task = whole.task_once(&id, "failed", |task| task.reason.is_some()).await;
-    assert!(task.reason.as_deref().unwrap().contains("the limit is 4096"), "{:?}", task.reason);
+    assert!(task.reason.as_deref().unwrap().contains("the limit is 262144"), "{:?}", task.reason);
 }
 
 // If an agent does not run, no other program receives from its queue.

@@ -155,6 +155,7 @@ impl Synthetic {
             skew: SignedDuration::from_secs(1),
             agents: &shared::control::Agents::default(),
             pools: &shared::pools::ONE_EACH,
+            outputs: &shared::outputs::NONE,
         };
         let Decision::Save { task, .. } = schedule(&new, &Event::Wake { seen: 0, hops: 0 }, &turn) else { panic!() };
         let begun = Instant::now();
@@ -310,6 +311,14 @@ impl StateStore for Synthetic {
 
     async fn order(&self, _: &Task) -> Result<Option<Order>, Error> {
         unreachable!("a supervisor sends no requests")
+    }
+
+    async fn put_output(&self, _: &Id, _: &Hash, _: &str) -> Result<(), Error> {
+        unreachable!("no output is long")
+    }
+
+    async fn outputs(&self, _: &Id, _: &[Hash]) -> Vec<Result<Option<serde_json::Value>, Error>> {
+        unreachable!("no output is long")
     }
 
     async fn put_workflow(&self, _: &Workflow) -> Result<(), Error> {

@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
+use shared::outputs::Beside;
 use shared::ports::StateStore;
 use shared::step::{Failure, FailureKind, State, Step};
 use shared::task::{Alert, Phase, Priority, ProcessState, Task};
@@ -416,7 +417,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 8] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 9] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -428,6 +429,11 @@ const DROPPED_BEFORE: [(&str, &str, &str); 8] = [
          a_mark_that_an_older_version_dropped_costs_no_key",
     ),
     ("step", "fl", "only in orders of definitions with `catch` or mapped data, which that version refuses to read"),
+    (
+        "step",
+        "ob",
+        "that version fails every step with such an output; deploy this one everywhere before agents return any",
+    ),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
 ];
@@ -436,6 +442,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 8] = [
 fn with_everything() -> Task {
     let claimed = item::to_task(&to_item(&recorded(VERSIONS[1].0, "task-claimed"))).unwrap();
     let time = Some(claimed.created_at);
+    let hash = claimed.workflow_hash.clone();
     let step = |state: State| Step {
         state,
         attempt: 1,
@@ -446,6 +453,7 @@ fn with_everything() -> Task {
         claimed_at: 1,
         settled_at: 1,
         output: Some(json!(1)),
+        beside: Some(Beside { hash: hash.clone(), bytes: 5000 }),
         error: Some("e".into()),
         input: Some(json!(2)),
         failure: Some(Failure { kind: FailureKind::Refused, status: 409, answer: json!(3) }),

@@ -5,10 +5,10 @@
 
 mod effects;
 
-use effects::{Mapped, call, fits, is_withheld, request_of};
+use effects::{Mapped, call, is_withheld, request_of};
 pub(crate) use effects::{
-    alert, check_output, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo,
-    turn_notices, wake,
+    alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
+    wake,
 };
 
 use crate::decision::{Decision, Turn};
@@ -16,6 +16,7 @@ use crate::expression::Mistake;
 use crate::history::{self, Entry, Kind};
 use crate::message::{Effect, NoticeKind, Wake};
 use crate::names::{self, names};
+use crate::outputs::{MAX_ALL_BESIDE, Place};
 use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
@@ -204,20 +205,23 @@ impl<'a> Change<'a> {
         if spec.reads("now") && self.task.steps[index].turn.is_none() {
             self.task.steps[index].turn = Some(self.turn.now);
         }
-        let names = names(&self.task, index, self.turn);
+        let names = names(&self.task, index, Direction::Do, self.turn);
         let test = match &spec.when {
             Some(when) if self.task.steps[index].attempt == 0 => when.test(&names).map(Some),
             Some(_) | None => Ok(None),
         };
-        let value = spec.value.as_ref().map(|value| value.evaluate(&names).and_then(|value| fits(value, "the value")));
+        let value = spec.value.as_ref().map(|value| value.evaluate(&names));
         let reason = spec.fail.as_ref().map(|reason| reason.text_of(&names));
         drop(names);
         match (test, value, reason) {
             (Err(mistake), ..) => self.mistaken(index, Direction::Do, &mistake),
             // The check of a `fail` step is made, and the order goes on.
-            (Ok(Some(test)), _, Some(_)) if !test.holds => self.computed(index, None, Some(test.why)),
+            (Ok(Some(test)), _, Some(_)) if !test.holds => self.computed(index, Some(test.why)),
             (Ok(Some(test)), ..) if !test.holds => self.pass_over(index, test.why),
-            (Ok(_), Some(Ok(value)), _) => self.computed(index, Some(value), None),
+            (Ok(_), Some(Ok(value)), _) => match self.keep(index, value, "the value") {
+                Ok(()) => self.computed(index, None),
+                Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
+            },
             (Ok(_), None, Some(Ok(reason))) => {
                 self.fail(index, Direction::Do, &reason, Failure::of(FailureKind::Refused));
             }
@@ -235,10 +239,8 @@ impl<'a> Change<'a> {
     }
 
     /// A step that no agent does is done.
-    fn computed(&mut self, index: usize, output: Option<Value>, why: Option<String>) {
-        let step = &mut self.task.steps[index];
-        step.state = State::Processed;
-        step.output = output.filter(|value| !value.is_null());
+    fn computed(&mut self, index: usize, why: Option<String>) {
+        self.task.steps[index].state = State::Processed;
         self.log(Kind::Completed, Some(index), why);
     }
 
@@ -268,10 +270,11 @@ impl<'a> Change<'a> {
                 self.log(Kind::UndoClaimed, Some(index), pool);
             }
         }
-        self.requests.extend(request_of(&self.task, index, self.turn.workflow, call));
+        self.requests.extend(request_of(&self.task, index, self.turn, call));
     }
 
-    pub(crate) fn complete(&mut self, index: usize, direction: Direction, output: Value) {
+    /// The attempt at step `index` is done. Its output is [kept](Change::keep) already.
+    pub(crate) fn complete(&mut self, index: usize, direction: Direction) {
         let step = &mut self.task.steps[index];
         step.settled_at = self.task.version;
         step.error = None;
@@ -279,7 +282,6 @@ impl<'a> Change<'a> {
         match direction {
             Direction::Do => {
                 step.state = State::Processed;
-                step.output = Some(output).filter(|o| !o.is_null());
                 self.log(Kind::Completed, Some(index), None);
                 self.notice = Some((NoticeKind::StepCompleted, Some(index)));
             }
@@ -290,18 +292,37 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What an agent returned, as the step keeps it.
+    /// Keeps of what an agent returned what the workflow asks for.
     ///
     /// # Errors
-    /// Its `output` has no value for this answer.
-    pub(crate) fn kept(&self, index: usize, answer: Value) -> Result<Value, Mistake> {
+    /// Its `output` has no value for this answer, or it is too long or too deep.
+    pub(crate) fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
         match &self.turn.workflow.steps[index].output {
-            None => Ok(answer),
+            None => self.keep(index, answer, "the agent's output"),
             Some(output) => {
-                let names = names(&self.task, index, self.turn).with("answer", Cow::Owned(answer));
-                output.evaluate(&names).and_then(|value| fits(value, "the output"))
+                let names = names(&self.task, index, Direction::Do, self.turn).with("answer", Cow::Owned(answer));
+                let value = output.evaluate(&names);
+                drop(names);
+                self.keep(index, value?, "the output")
             }
         }
+    }
+
+    /// Keeps `value`, called `what` in words, as the output of step `index`: in the record, or beside it if it is long.
+    fn keep(&mut self, index: usize, value: Value, what: &str) -> Result<(), Mistake> {
+        let place = self.turn.outputs.place(value, what).map_err(Mistake)?;
+        let step = &mut self.task.steps[index];
+        (step.output, step.beside) = match place {
+            Place::Record(value) => (Some(value).filter(|value| !value.is_null()), None),
+            Place::Beside(beside) => (None, Some(beside)),
+        };
+        let all: usize = self.task.steps.iter().filter_map(|step| Some(step.beside.as_ref()?.bytes)).sum();
+        if all > MAX_ALL_BESIDE {
+            self.task.steps[index].beside = None;
+            let limit = format!("the limit for the long outputs of an order is {MAX_ALL_BESIDE} bytes together");
+            return Err(Mistake(format!("{what} makes {all} bytes; {limit}: return a reference to it instead")));
+        }
+        Ok(())
     }
 
     /// It can never succeed: the agent says so, or an expression has no value.
@@ -352,7 +373,8 @@ impl<'a> Change<'a> {
         if self.task.phase == Phase::Undoing {
             return Ok(false);
         }
-        let names = names(&self.task, index, self.turn).with("error", Cow::Owned(names::error(&failure, error)));
+        let names =
+            names(&self.task, index, Direction::Do, self.turn).with("error", Cow::Owned(names::error(&failure, error)));
         let test = catch.test(&names)?;
         if test.holds {
             self.task.steps[index].state = State::Caught;

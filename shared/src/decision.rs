@@ -3,6 +3,7 @@
 
 use crate::control::Agents;
 use crate::message::{Effect, Reply};
+use crate::outputs::Outputs;
 use crate::pools::Pools;
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp};
@@ -26,6 +27,8 @@ pub struct Turn<'a> {
     pub agents: &'a Agents,
     /// The agents' pools and their health.
     pub pools: &'a Pools,
+    /// What is known of outputs beside the record.
+    pub outputs: &'a Outputs,
 }
 
 /// What happened to a task.

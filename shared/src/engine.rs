@@ -14,6 +14,7 @@ use crate::mend::{self, Unfit};
 use crate::message::{AlertEvent, Effect};
 use crate::operator::Outcome;
 use crate::order::{Id, Order};
+use crate::outputs::Outputs;
 use crate::pools::{self, Pools};
 use crate::ports::{Created, Error, Messenger, Saved, StateStore};
 use crate::registry::Pointers;
@@ -35,6 +36,8 @@ use std::sync::{Arc, Mutex};
 const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
+/// Number of outputs beside records kept in memory between messages: at most 8 MiB of JSON.
+const CACHED_OUTPUTS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
 /// How long an instance relies on what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
@@ -142,6 +145,8 @@ pub struct Engine<S, M> {
     saves: AtomicU64,
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
+    /// Outputs beside records.
+    outputs: Mutex<LruCache<Hash, Arc<Value>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
@@ -216,6 +221,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             saves: AtomicU64::new(0),
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
+            outputs: Mutex::new(LruCache::new(CACHED_OUTPUTS)),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
             pointers: Mutex::new(None),
@@ -293,7 +299,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
-        let decision = schedule(task, &Event::Act(act.clone()), &self.turn(&workflow, &Value::Null, &agents));
+        let outputs = Outputs::default();
+        let turn = self.turn(&workflow, &Value::Null, &agents, &outputs);
+        let decision = schedule(task, &Event::Act(act.clone()), &turn);
         Ok(outcome(match decision {
             Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
             Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
@@ -309,7 +317,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         reason: &str,
     ) -> Result<Result<(Box<Task>, Vec<Effect>), Unfit>, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
-        let mended = mend::mend(task, tenant, by, reason, &self.turn(&workflow, &Value::Null, &agents));
+        let outputs = Outputs::default();
+        let turn = self.turn(&workflow, &Value::Null, &agents, &outputs);
+        let mended = mend::mend(task, tenant, by, reason, &turn);
         Ok(mended.map(|(mut task, effects)| {
             task.stamp = self.stamp();
             (task, effects)
@@ -463,8 +473,13 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 true => self.input(&task, &workflow).await?,
                 false => Arc::default(),
             };
-            let turn = self.turn(&workflow, &input, &agents);
-            let Some(mut fold) = self.fold(&task, events, &turn, full) else { return Ok(Vec::new()) };
+            let outputs = Outputs::default();
+            let turn = self.turn(&workflow, &input, &agents, &outputs);
+            let mut fold = self.fold(&task, events, &turn, full);
+            while self.know_outputs(&task, &outputs).await? {
+                fold = self.fold(&task, events, &turn, full);
+            }
+            let Some(mut fold) = fold else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
                 // Never decide to do nothing on a task from memory: only the store knows.
                 if !is_fresh {
@@ -474,6 +489,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 self.remember(Arc::clone(&task));
                 return Ok(fold.decided(&task));
             };
+            self.put_outputs(&next, &outputs).await?;
             match self.try_save(next, &task, &workflow).await? {
                 Ok(saved) => {
                     if let Some(pools) = &self.pools {
@@ -549,15 +565,21 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
             let input = self.input(&task, &workflow).await?;
-            let turn = self.turn(&workflow, &input, agents);
+            let outputs = Outputs::default();
+            let turn = self.turn(&workflow, &input, agents, &outputs);
             let held_by = holders(&task, &turn).into_iter().map(str::to_owned).collect();
             let found = Found { expired: 0, held_by };
-            let verdict = match &full {
+            let judge = || match &full {
                 None => (self.core.supervise)(&task, token, &turn),
                 Some(why) => supervise_full(&task, token, &turn, why),
             };
+            let mut verdict = judge();
+            while self.know_outputs(&task, &outputs).await? {
+                verdict = judge();
+            }
             match verdict {
                 Verdict::Recover { task: next, effects, expired } => {
+                    self.put_outputs(&next, &outputs).await?;
                     match self.try_save(next, &task, &workflow).await {
                         Ok(Ok(saved)) => {
                             let found = Found { expired, ..found };
@@ -621,9 +643,15 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    fn turn<'a>(&'a self, workflow: &'a Workflow, input: &'a Value, agents: &'a Agents) -> Turn<'a> {
+    fn turn<'a>(
+        &'a self,
+        workflow: &'a Workflow,
+        input: &'a Value,
+        agents: &'a Agents,
+        outputs: &'a Outputs,
+    ) -> Turn<'a> {
         let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
-        Turn { workflow, input, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH }
+        Turn { workflow, input, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH, outputs }
     }
 
     fn stamp(&self) -> String {

@@ -20,6 +20,7 @@ pub mod message;
 pub mod names;
 pub mod operator;
 pub mod order;
+pub mod outputs;
 pub mod overload;
 pub mod pools;
 pub mod ports;

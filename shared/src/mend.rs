@@ -9,6 +9,7 @@ use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
+use crate::outputs::MAX_BESIDE;
 use crate::step::{State, Step};
 use crate::task::{Phase, Task};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -222,6 +223,12 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             step.output.as_ref().is_some_and(|output| length(output) > MAX_OUTPUT),
             "o",
             "is longer than 4096 bytes; replace it with a reference",
+        ),
+        (step.output.is_some() && step.beside.is_some(), "ob", "is for a step without an output in the record, `o`"),
+        (
+            step.beside.as_ref().is_some_and(|beside| beside.bytes > MAX_BESIDE),
+            "ob",
+            "names an output of more than 262144 bytes",
         ),
         (step.output.as_ref().is_some_and(json::is_deep), "o", "is nested more than 50 levels deep"),
         (

@@ -2,7 +2,7 @@
 
 use crate::decision::Turn;
 use crate::expression::Names;
-use crate::step::{Failure, State};
+use crate::step::{Direction, Failure, State};
 use crate::task::Task;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -13,14 +13,19 @@ pub fn of_step(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// What the expressions of step `index` read, apart from names of one moment such as `error`. Steps that are not before
+/// What the expressions of step `index` read on their way in `direction`, apart from names of one moment such as `error`. Steps that are not before
 /// it are left out: a file that reads them is refused.
-pub(crate) fn names<'a>(task: &'a Task, index: usize, turn: &Turn<'a>) -> Names<'a> {
+pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn: &Turn<'a>) -> Names<'a> {
     let (spec, before) = (&turn.workflow.steps[index], turn.workflow.before(index));
     let of_all = |root: &str, value: &dyn Fn(usize) -> Option<Value>| {
         let wanted = before.iter().filter(|_| spec.reads(root));
         let all = wanted.filter_map(|&i| Some((of_step(&turn.workflow.steps[i].name), value(i)?)));
         Value::Object(all.collect::<Map<_, _>>())
+    };
+    // What is beside the record is read only if an expression names it.
+    let output = |i: usize| match &task.steps[i].beside {
+        Some(_) if !spec.reads_output(&of_step(&turn.workflow.steps[i].name), direction) => None,
+        _ => turn.outputs.of(&task.steps[i]),
     };
     let mut order = json!({
         "id": task.id, "tenant": task.tenant, "created_at": task.created_at.to_string(),
@@ -31,7 +36,7 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, turn: &Turn<'a>) -> Names<
     let mut names = Names::new()
         .with("input", Cow::Borrowed(turn.input))
         .with("order", Cow::Owned(order))
-        .with("outputs", Cow::Owned(of_all("outputs", &|i| task.steps[i].output.clone())))
+        .with("outputs", Cow::Owned(of_all("outputs", &|i| output(i))))
         .with("ran", Cow::Owned(of_all("ran", &|i| Some(json!(task.steps[i].state == State::Processed)))))
         .with(
             "errors",

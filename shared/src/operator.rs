@@ -188,6 +188,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
         (Direction::Do, Some(output)) => {
             step.state = State::Processed;
             step.output = Some(output.clone()).filter(|o| !o.is_null());
+            step.beside = None;
             step.error = None;
             step.failure = None;
         }

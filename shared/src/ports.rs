@@ -13,6 +13,7 @@ use crate::task::Task;
 use crate::time::Timestamp;
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
+use serde_json::Value;
 use std::future::Future;
 
 /// The source of an error, kept for the log.
@@ -165,6 +166,12 @@ pub trait StateStore: Send + Sync {
     fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {
         join_all(tasks.iter().map(|task| self.order(task)))
     }
+    /// Stores the text of an output beside the record of the order `id`; storing it again changes nothing. It stays as
+    /// long as the record.
+    fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> impl Future<Output = Result<(), Error>> + Send;
+    /// These outputs of the order `id`. One answer per hash, in order. They never change, so any replica may answer that
+    /// has what was written before.
+    fn outputs(&self, id: &Id, hashes: &[Hash]) -> impl Future<Output = Vec<Result<Option<Value>, Error>>> + Send;
     /// Stores a definition under its hash; storing it again changes nothing.
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
@@ -244,6 +251,12 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     }
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
         (**self).orders(tasks).await
+    }
+    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
+        (**self).put_output(id, hash, text).await
+    }
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+        (**self).outputs(id, hashes).await
     }
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
         (**self).put_workflow(workflow).await

@@ -5,9 +5,8 @@
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
-use crate::change::{self, Change, Miss, check_output};
+use crate::change::{self, Change, Miss};
 use crate::decision::{Decision, Event, Kept, Turn};
-use crate::expression::Mistake;
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, Outcome, Reply, Wake};
 use crate::operator;
@@ -126,16 +125,13 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     match &reply.outcome {
         // An undo's output is not kept, so its form does not matter.
         Outcome::Done { .. } | Outcome::Garbled { .. } if direction == Direction::Undo => {
-            change.complete(index, direction, Value::Null);
+            change.complete(index, direction);
         }
         // The service did its work, so this failure is none that a `catch` may pass over.
-        Outcome::Done { output } => {
-            let kept = check_output(output, "the agent's output").map_err(Mistake);
-            match kept.and_then(|()| change.kept(index, output.clone())) {
-                Ok(output) => change.complete(index, direction, output),
-                Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
-            }
-        }
+        Outcome::Done { output } => match change.keep_of(index, output.clone()) {
+            Ok(()) => change.complete(index, direction),
+            Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
+        },
         Outcome::Garbled { error } => {
             let error = format!("the agent's output cannot be stored: {error}");
             change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));

@@ -1,5 +1,6 @@
 //! One step of a task: its record and the transitions that need no policy.
 
+use crate::outputs::Beside;
 use crate::time::Timestamp;
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,9 @@ pub struct Step {
     /// What the agent returned, which is also all that the undo needs.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
+    /// Where that is, if it is too long for the record.
+    #[serde(rename = "ob", default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
     /// Why the last attempt failed.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -193,6 +197,8 @@ struct Recorded {
     settled_at: u64,
     #[serde(rename = "o")]
     output: Option<Value>,
+    #[serde(rename = "ob")]
+    beside: Option<Beside>,
     #[serde(rename = "e")]
     error: Option<String>,
     #[serde(rename = "i")]
@@ -266,6 +272,7 @@ impl TryFrom<Recorded> for Step {
             claimed_at: read.claimed_at,
             settled_at: read.settled_at,
             output: read.output,
+            beside: read.beside,
             error: read.error,
             input: read.input,
             failure: read.failure,
@@ -297,6 +304,7 @@ impl Step {
             claimed_at: 0,
             settled_at: 0,
             output: None,
+            beside: None,
             error: None,
             input: None,
             failure: None,

@@ -109,8 +109,11 @@ pub struct StepStatus {
     /// When it last changed (UTC, milliseconds), if ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<Timestamp>,
-    /// What the agent returned.
+    /// What the agent returned. `null` for an output of more than 4,096 bytes, unless the request asks for full outputs.
     pub output: Option<Value>,
+    /// Of such an output: its length in bytes of JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<usize>,
 }
 
 /// The status of `task`, whose definition is `workflow`, where clocks are up to `skew` apart.
@@ -179,6 +182,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         held_back: task.is_held_back(index),
         changed_at: task.last_entry(index).map(|entry| entry.at(task.created_at)),
         output: step.output.clone(),
+        output_bytes: step.beside.as_ref().map(|beside| beside.bytes),
     }
 }
 

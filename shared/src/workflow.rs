@@ -349,6 +349,21 @@ impl Step {
         own || self.work(Direction::Do).is_some_and(of) || self.work(Direction::Undo).is_some_and(of)
     }
 
+    /// Whether a decision about this step on its way in `direction` reads the output of the step called `name` in
+    /// expressions.
+    #[must_use]
+    pub fn reads_output(&self, name: &str, direction: Direction) -> bool {
+        let is_named = |all: &[Reference]| {
+            all.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
+        };
+        let texts =
+            self.value.iter().flat_map(Mapping::references).chain(self.fail.iter().flat_map(Template::references));
+        let own = direction == Direction::Do
+            && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
+                || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));
+        own || self.work(direction).is_some_and(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
+    }
+
     /// Whether the undo needs an order's data, so that an answer that refused the step leaves nothing to undo. Its
     /// headers do not count: they may be those of the step.
     #[must_use]
@@ -391,10 +406,23 @@ pub struct Work<'a> {
     pub calls: Calls,
 }
 
-impl Work<'_> {
-    fn reads(&self, root: &str) -> bool {
-        let call = self.http.is_some_and(|http| http.templates().any(|text| reads(text.references(), root)));
-        call || self.with.is_some_and(|with| reads(with.references(), root))
+impl<'a> Work<'a> {
+    fn references(&self) -> impl Iterator<Item = &'a Reference> {
+        let call = self.http.into_iter().flat_map(Http::templates).flat_map(Template::references);
+        call.chain(self.with.into_iter().flat_map(Mapping::references))
+    }
+
+    /// Whether it reads the name `root`.
+    #[must_use]
+    pub fn reads(&self, root: &str) -> bool {
+        reads(self.references(), root)
+    }
+
+    /// Whether it sends the usual envelope, with all outputs: it maps nothing, and a URL's method has a body.
+    #[must_use]
+    pub fn sends_envelope(&self) -> bool {
+        let has_body = |http: &Http| !matches!(http.method.as_str(), "GET" | "DELETE");
+        self.with.is_none() && self.http.is_none_or(has_body)
     }
 
     /// Whether each attempt at it sends the same for every order.

@@ -9,6 +9,7 @@ mod language;
 mod mend;
 mod mistakes;
 mod operator;
+mod outputs;
 mod pools;
 mod records;
 mod support;

@@ -7,6 +7,7 @@ use serde_json::json;
 use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
+use shared::outputs::MAX_BESIDE;
 use shared::step::Direction;
 use shared::task::{Phase, Priority, Task};
 
@@ -241,7 +242,7 @@ fn a_failed_undo_is_resubmitted_as_an_undo_with_its_count_at_nothing() {
 fn unkeepable() -> [(Outcome, &'static str); 3] {
     let deep = (0..=MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
     let garbled = Outcome::Garbled { error: "`a` is there twice".into() };
-    [(done(json!("x".repeat(MAX_OUTPUT + 1))), "return a reference"), (done(deep), "nested"), (garbled, "twice")]
+    [(done(json!("x".repeat(MAX_BESIDE + 1))), "return a reference"), (done(deep), "nested"), (garbled, "twice")]
 }
 
 // An undo's output is not kept, so no answer can make it fail.

@@ -20,6 +20,7 @@ fn mended(bench: &mut Bench, change: impl FnOnce(&mut Task)) -> Result<(), Unfit
         skew: SKEW,
         agents: &bench.agents,
         pools: &bench.pools,
+        outputs: &bench.outputs,
     };
     let version = bench.task.version;
     let (task, effects) = mend(&bench.task, "acme", "ann", "a bad disk", &turn)?;

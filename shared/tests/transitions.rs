@@ -416,6 +416,7 @@ fn holders(bench: &Bench) -> Vec<&str> {
         skew: SKEW,
         agents: &bench.agents,
         pools: &bench.pools,
+        outputs: &bench.outputs,
     };
     shared::supervisor::holders(&bench.task, &turn)
 }

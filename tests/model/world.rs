@@ -263,6 +263,7 @@ impl World {
             skew: SKEW,
             agents,
             pools,
+            outputs: &shared::outputs::NONE,
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use shared::engine::Clock;
 use shared::json;
 use shared::message::{Outcome, Reply, Request};
+use shared::outputs::{self, MAX_BESIDE};
 use shared::step::{Direction, FailureKind};
 use shared::time::{SignedDuration, Timestamp, millis, until};
 use std::collections::HashMap;
@@ -157,7 +158,11 @@ impl Runtime {
                         Direction::Do if json::is_deep(&output) => {
                             unusable(format!("the agent's output {}", json::Fault::Deep))
                         }
-                        Direction::Do => reply(Outcome::Done { output }),
+                        Direction::Do => match serde_json::to_string(&output).map_or(usize::MAX, |json| json.len()) {
+                            // Its reply might be longer than a message can be.
+                            bytes if bytes > MAX_BESIDE => unusable(outputs::too_long("the agent's output", bytes)),
+                            _ => reply(Outcome::Done { output }),
+                        },
                     });
                 }
                 // It answered, so it is healthy: the breaker guards only against silence and overload.

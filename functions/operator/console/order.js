@@ -87,6 +87,7 @@ function steps({ order, plan }) {
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
+        step.output_bytes && h("small", {}, `An output of ${step.output_bytes} bytes. To see it: `, h("code", {}, `stepwarden get ${order.order_id} --output ${step.name}`)),
         bounds.input !== undefined && h("details", {}, h("summary", {}, "Input from an operator"), json(bounds.input))),
     );
   };

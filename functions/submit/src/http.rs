@@ -13,7 +13,8 @@ use shared::message::HistoryEntry;
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use shared::task::Task;
-use shared::workflow::Workflow;
+use shared::view::Status;
+use shared::workflow::{Hash, Workflow};
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::traces;
@@ -143,7 +144,14 @@ async fn get_order<S: StateStore, M: Messenger>(
     longest: Duration,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     auth::check(event, &submit.scopes.orders)?;
-    let query = query::read(event, &["wait"])?;
+    let query = query::read(event, &["wait", "outputs"])?;
+    let is_full = match query.get("outputs").map(String::as_str) {
+        None => false,
+        Some("full") => true,
+        Some(other) => {
+            return Err(problem::invalid_field("outputs", format!("is `{other}`; write `full`, or leave it out")));
+        }
+    };
     let wait = query.get("wait").map_or(Ok(0), |text| query::number("wait", text, 0, MAX_WAIT_S))?;
     let until = Instant::now() + Duration::from_secs(wait as u64).min(longest);
     let has_known = event.headers.contains_key("if-none-match");
@@ -155,14 +163,38 @@ async fn get_order<S: StateStore, M: Messenger>(
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() || task.process_state().is_final() || (has_known && !is_known) {
             let headers = [("etag", etag.as_str())];
-            return Ok(match is_known {
-                true => answer(304, "", None, &headers),
-                false => json_answer(200, &shared::view::status(&task, &workflow, submit.engine.skew()), &headers),
-            });
+            if is_known {
+                return Ok(answer(304, "", None, &headers));
+            }
+            let mut status = shared::view::status(&task, &workflow, submit.engine.skew());
+            if is_full {
+                fill(submit, &task, &mut status).await?;
+            }
+            return Ok(json_answer(200, &status, &headers));
         }
         sleep(pause.min(left)).await;
         pause = (pause * 3 / 2).min(longest_pause);
     }
+}
+
+/// Adds to `status` the outputs of `task` that are beside its record.
+async fn fill<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    task: &Task,
+    status: &mut Status,
+) -> Result<(), Problem> {
+    let hashes: Vec<Hash> = shared::outputs::beside(task).into_iter().cloned().collect();
+    if hashes.is_empty() {
+        return Ok(());
+    }
+    let read = submit.engine.store.outputs(&task.id, &hashes).await;
+    for (hash, value) in hashes.iter().zip(read) {
+        let value = value.map_err(|e| submission::unavailable(&e))?;
+        let steps = task.steps.iter().zip(&mut status.steps);
+        let named = steps.filter(|(step, _)| step.beside.as_ref().is_some_and(|beside| beside.hash == *hash));
+        named.for_each(|(_, shown)| shown.output = value.clone());
+    }
+    Ok(())
 }
 
 async fn find<S: StateStore, M: Messenger>(

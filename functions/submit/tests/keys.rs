@@ -4,7 +4,7 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
 use serde_json::json;
-use shared::decision::Event;
+use shared::decision::{Act, Event, What};
 use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::ports::StateStore;
@@ -232,4 +232,38 @@ async fn a_mark_that_an_older_version_dropped_costs_no_key() {
     world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
     assert_eq!(world.expire().await, 1);
     assert_eq!(world.accept(1).await.unwrap_err().1, "idempotency_key_spent");
+}
+
+// K6: outputs beside the record go with it, and stay while an order is open, also one that is opened again.
+#[tokio::test]
+async fn long_outputs_are_removed_with_their_record() {
+    let world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    let output = json!("x".repeat(5000));
+    let wake = Event::Wake { seen: 0, hops: 0 };
+    let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: output.clone() });
+    let ttl = async || {
+        let mut items = world.items("state").await;
+        items.retain(|item| item["pk"].as_s().is_ok_and(|pk| pk == &id.0 || pk.starts_with("output#")));
+        assert_eq!(items.len(), 2);
+        items.iter().map(|item| item.get("ttl").cloned()).collect::<Vec<_>>()
+    };
+    let _ = world.submit.engine.handle(vec![(id.clone(), wake)]).await;
+    let _ = world.submit.engine.handle(vec![(id.clone(), Event::Reply(reply))]).await;
+    let ended = ttl().await;
+    assert!(ended[0].is_some() && ended[0] == ended[1], "{ended:?}");
+    let undo = Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None };
+    world.submit.engine.act(vec![(id.clone(), undo)]).await.remove(0).unwrap();
+    assert_eq!(ttl().await, [None, None], "the undo may need it");
+    let task = world.submit.engine.store.load(&id).await.unwrap().unwrap();
+    let hash = task.steps[0].beside.clone().unwrap().hash;
+    let read = world.submit.engine.store.outputs(&id, std::slice::from_ref(&hash)).await.remove(0);
+    assert_eq!(read.unwrap(), Some(output));
+    // A damaged one is refused.
+    let put = world.clients.dynamodb.put_item().table_name("state");
+    let put =
+        put.item("pk", AttributeValue::S(format!("output#{id}#{hash}"))).item("output", AttributeValue::S("1".into()));
+    put.send().await.unwrap();
+    let error = world.submit.engine.store.outputs(&id, &[hash]).await.remove(0).unwrap_err();
+    assert!(error.to_string().contains("damaged"), "{error}");
 }

@@ -212,6 +212,7 @@ async fn two_leaders_at_once_do_no_harm() {
         skew: SKEW,
         agents: &shared::control::Agents::default(),
         pools: &shared::pools::ONE_EACH,
+        outputs: &shared::outputs::NONE,
     };
     world.store.rearm(&task, task.due, 2).await.unwrap();
     let unaware = Task { lease_token: 1, ..task.clone() };

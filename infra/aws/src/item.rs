@@ -9,6 +9,7 @@ use shared::order::{Id, Order};
 use shared::ports::Error;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp, plus};
+use shared::workflow::Hash;
 use std::collections::{BTreeMap, HashMap};
 
 /// An item as the SDK has it.
@@ -84,6 +85,12 @@ pub fn used_id(task: &Task) -> Item {
         ("pk".into(), s(format!("used#{}", task.id))),
         ("created_at".into(), n(task.created_at.as_millisecond())),
     ])
+}
+
+/// The key of an output beside the record of the order `id`.
+#[must_use]
+pub fn output_key(id: &Id, hash: &Hash) -> String {
+    format!("output#{id}#{hash}")
 }
 
 /// The key of a part of the due index.

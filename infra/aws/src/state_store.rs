@@ -11,16 +11,19 @@ use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+    AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
 use leader::{Lease, LeaseStore};
+use serde_json::Value;
 use shared::control::Agents;
+use shared::json;
 use shared::order::{Id, Order};
+use shared::outputs;
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::registry::Pointers;
 use shared::strain::Strain;
-use shared::task::{Task, moved};
+use shared::task::{Phase, Task, moved};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::{Hash, Workflow};
 use std::sync::Arc;
@@ -33,6 +36,8 @@ pub const DUE_INDEX: &str = "due";
 pub const ATTENTION_INDEX: &str = "attention";
 /// Attempts at a write that collides with a transaction on the same item; the SDK does not retry those.
 const CONFLICT_ATTEMPTS: u32 = 4;
+/// The condition of every change of a task: the version is the one that was read, and no newer supervisor wrote it.
+const AS_SEEN: &str = "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)";
 /// Longest wait of a writer among many, in milliseconds: the time of a few writes, so a hundred rounds take seconds.
 const LONGEST_YIELD_MS: u64 = 60;
 
@@ -109,6 +114,78 @@ impl DynamoStore {
         Ok(true)
     }
 
+    /// The writes that make the outputs beside the record expire with it: with the save that ends the task, and no
+    /// longer with the one that turns an ended task to undo. `None` if the save of `item` changes nothing about them.
+    fn expiries(&self, task: &Task, item: &Item) -> Option<Vec<TransactWriteItem>> {
+        let expires = task.expires && !self.retention.is_zero();
+        let ttl = item.get("ttl");
+        let is_reopened = task.phase == Phase::Undoing && !task.is_undo_begun();
+        let beside = outputs::beside(task);
+        if beside.is_empty() || !expires || ttl.is_none() && !is_reopened {
+            return None;
+        }
+        let update = |hash: &Hash| {
+            let update = Update::builder()
+                .table_name(&self.state_table)
+                .key("pk", s(item::output_key(&task.id, hash)))
+                .expression_attribute_names("#ttl", "ttl");
+            let update = match ttl {
+                Some(ttl) => {
+                    update.update_expression("SET #ttl = :ttl").expression_attribute_values(":ttl", ttl.clone())
+                }
+                None => update.update_expression("REMOVE #ttl"),
+            };
+            TransactWriteItem::builder().update(update.build().expect("all its parts are set")).build()
+        };
+        Some(beside.into_iter().map(update).collect())
+    }
+
+    /// A save together with `others`.
+    async fn save_with(
+        &self,
+        task: &Task,
+        seen: u64,
+        item: Item,
+        others: Vec<TransactWriteItem>,
+        what: &str,
+    ) -> Result<Saved, Error> {
+        let put = Put::builder()
+            .table_name(&self.state_table)
+            .set_item(Some(item))
+            .condition_expression(AS_SEEN)
+            .expression_attribute_values(":seen", n(seen))
+            .expression_attribute_values(":token", n(task.lease_token))
+            .build();
+        let put = put.map_err(|e| Error::Unavailable { what: what.to_owned(), source: Box::new(e) })?;
+        let all: Vec<_> = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(others).collect();
+        match self.transact(all, what).await? {
+            true => Ok(Saved::Applied),
+            false => Ok(Saved::Conflict(self.load(&task.id).await?.map(Box::new))),
+        }
+    }
+
+    /// Writes all of `items` or none: false if a condition of one does not hold.
+    async fn transact(&self, items: Vec<TransactWriteItem>, what: &str) -> Result<bool, Error> {
+        for attempt in 1.. {
+            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
+            let Err(error) = request.sent().await else { return Ok(true) };
+            match error.as_service_error() {
+                Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+                    let codes: Vec<_> = cancelled.cancellation_reasons().iter().filter_map(|r| r.code()).collect();
+                    if codes.contains(&"ConditionalCheckFailed") {
+                        return Ok(false);
+                    }
+                    if attempt == CONFLICT_ATTEMPTS || !codes.contains(&"TransactionConflict") {
+                        return Err(unavailable(what, error));
+                    }
+                }
+                _ => return Err(unavailable(what, error)),
+            }
+            pause(attempt).await;
+        }
+        unreachable!("the loop returns at its last attempt")
+    }
+
     /// The order of a task that was created when there were fewer partitions.
     async fn order_of_fewer_buckets(&self, task: &Task) -> Result<Option<Item>, Error> {
         let mut keys: Vec<Item> = Vec::new();
@@ -139,24 +216,7 @@ impl StateStore for DynamoStore {
         let items: Result<Vec<_>, _> =
             puts.map(|put| put.build().map(|put| TransactWriteItem::builder().put(put).build())).collect();
         let items = items.map_err(|e| Error::Unavailable { what: what.clone(), source: Box::new(e) })?;
-        for attempt in 1.. {
-            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
-            let Err(error) = request.sent().await else { return Ok(Created::New) };
-            match error.as_service_error() {
-                Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
-                    let codes: Vec<_> = cancelled.cancellation_reasons().iter().filter_map(|r| r.code()).collect();
-                    if codes.contains(&"ConditionalCheckFailed") {
-                        return Ok(Created::Exists);
-                    }
-                    if attempt == CONFLICT_ATTEMPTS || !codes.contains(&"TransactionConflict") {
-                        return Err(unavailable(&what, error));
-                    }
-                }
-                _ => return Err(unavailable(&what, error)),
-            }
-            pause(attempt).await;
-        }
-        unreachable!("the loop returns at its last attempt")
+        Ok(if self.transact(items, &what).await? { Created::New } else { Created::Exists })
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
@@ -174,15 +234,16 @@ impl StateStore for DynamoStore {
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         let what = format!("saving task {}", task.id);
         let item = item::from_task(task, self.retention)?;
+        if let Some(updates) = self.expiries(task, &item) {
+            return self.save_with(task, seen, item, updates, &what).await;
+        }
         for attempt in 1.. {
             let answer = self
                 .client
                 .put_item()
                 .table_name(&self.state_table)
                 .set_item(Some(item.clone()))
-                .condition_expression(
-                    "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)",
-                )
+                .condition_expression(AS_SEEN)
                 .expression_attribute_values(":seen", n(seen))
                 .expression_attribute_values(":token", n(task.lease_token))
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
@@ -216,7 +277,7 @@ impl StateStore for DynamoStore {
             .update_item()
             .table_name(&self.state_table)
             .key("pk", s(&task.id.0))
-            .condition_expression("version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)")
+            .condition_expression(AS_SEEN)
             .expression_attribute_values(":seen", n(task.version))
             .expression_attribute_values(":token", n(token));
         let update = match due {
@@ -289,6 +350,28 @@ impl StateStore for DynamoStore {
             }
         }
         items.into_iter().map(|item| item?.as_ref().map(item::to_order).transpose()).collect()
+    }
+
+    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
+        let put = self.client.put_item().table_name(&self.state_table);
+        let put = put.item("pk", s(item::output_key(id, hash))).item("output", s(text));
+        put.sent().await.map(drop).map_err(|e| unavailable(&format!("output {hash} of task {id}"), e))
+    }
+
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+        let keys: Vec<_> =
+            hashes.iter().map(|hash| Item::from([("pk".into(), s(item::output_key(id, hash)))])).collect();
+        let what = |n: usize| format!("output {} of task {id}", hashes[n]);
+        let items = self.reads.get_written_once(&self.state_table, &keys, what).await;
+        let value = |(n, item): (usize, Result<Option<Item>, Error>)| {
+            let Some(item) = item? else { return Ok(None) };
+            let text = item::text(&item, "output", &what(n))?;
+            if Hash::of(text.as_bytes()) != hashes[n] {
+                return Err(corrupt(&what(n), format!("{}: its content does not have this hash", json::DAMAGED)));
+            }
+            json::read_own(text).map(Some).map_err(|e| corrupt(&what(n), e.to_string()))
+        };
+        items.into_iter().enumerate().map(value).collect()
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

@@ -3,9 +3,9 @@
 use crate::decision::{Decision, Turn};
 use crate::expression::Mistake;
 use crate::history::Kind;
-use crate::json;
-use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, MAX_OUTPUT, Notice, NoticeKind, Request, Wake};
+use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::names::names;
+use crate::outputs::MAX_IN_REQUEST;
 use crate::step::Direction;
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{Timestamp, plus, until};
@@ -21,15 +21,24 @@ pub(super) type Mapped = (Option<Http>, Option<Value>);
 pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
     let step = &task.steps[index];
     let Some(work) = turn.workflow.steps[index].work(direction) else { return Ok((None, None)) };
+    let bytes: usize =
+        long(task, index, direction, turn).filter_map(|i| Some(task.steps[i].beside.as_ref()?.bytes)).sum();
+    if bytes > MAX_IN_REQUEST {
+        return Err(Mistake(format!(
+            "the outputs before it have {bytes} bytes together, and a request takes at most {MAX_IN_REQUEST}; write \
+             `with`, and name in it what the step needs"
+        )));
+    }
     // Most workflows map nothing.
     if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
         return Ok((work.http.cloned(), step.input.clone()));
     }
-    let mut names = names(task, index, turn);
+    let mut names = names(task, index, direction, turn);
     if direction == Direction::Undo
-        && let Some(output) = &step.output
+        && (step.beside.is_none() || work.reads("output"))
+        && let Some(output) = turn.outputs.of(step)
     {
-        names = names.with("output", Cow::Borrowed(output));
+        names = names.with("output", Cow::Owned(output));
     }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
     let input = match (&step.input, work.with) {
@@ -50,21 +59,39 @@ pub(crate) fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Effe
     let (direction, _) = task.steps[index].claim()?;
     // It had a value when it was claimed, and nothing that it reads changes.
     let call = call(task, index, direction, turn).ok()?;
-    request_of(task, index, turn.workflow, call)
+    request_of(task, index, turn, call)
 }
 
-pub(super) fn request_of(task: &Task, index: usize, workflow: &Workflow, (http, input): Mapped) -> Option<Effect> {
+/// The steps whose outputs beside the record the request of step `index` contains: those before it, or its own if it is
+/// to be undone. A step that maps what it sends gets none.
+fn long(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> impl Iterator<Item = usize> {
+    let sends_all = turn.workflow.steps[index].work(direction).is_some_and(|work| work.sends_envelope());
+    let all = match direction {
+        _ if !sends_all || task.steps.iter().all(|step| step.beside.is_none()) => Vec::new(),
+        Direction::Do => turn.workflow.before(index),
+        Direction::Undo => vec![index],
+    };
+    all.into_iter().filter(|&i| task.steps[i].beside.is_some())
+}
+
+pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, input): Mapped) -> Option<Effect> {
+    let workflow = turn.workflow;
     let (direction, complete_by) = task.steps[index].claim()?;
     let spec = &workflow.steps[index];
     let step = &task.steps[index];
     let work = spec.work(direction)?;
     let key = |direction: &str| format!("{}:{}:{direction}", task.id, spec.name);
-    let (idempotency_key, output, undoes) = match direction {
+    let long: Vec<usize> = long(task, index, direction, turn).collect();
+    let output = |i: usize| match &task.steps[i].beside {
+        Some(_) if !long.contains(&i) => None,
+        _ => turn.outputs.of(&task.steps[i]),
+    };
+    let (idempotency_key, undone, undoes) = match direction {
         Direction::Do => (key("do"), None, None),
-        Direction::Undo => (key("undo"), step.output.clone(), Some(key("do"))),
+        Direction::Undo => (key("undo"), output(index), Some(key("do"))),
     };
     let before = workflow.before(index).into_iter();
-    let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), task.steps[i].output.clone()?)));
+    let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), output(i)?)));
     let (http, call) = match http {
         Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http)),
         http => (http, None),
@@ -86,27 +113,10 @@ pub(super) fn request_of(task: &Task, index: usize, workflow: &Workflow, (http, 
         priority: urgency(task.priority, direction),
         input: input.unwrap_or_default(),
         outputs: outputs.collect(),
-        output,
+        output: undone,
         undoes,
         traceparent: task.traceparent.clone(),
     })))
-}
-
-/// The value, if a record can keep it.
-pub(super) fn fits(value: Value, what: &str) -> Result<Value, Mistake> {
-    check_output(&value, what).map(|()| value).map_err(Mistake)
-}
-
-/// Whether a step can keep `output`, `what` in words.
-pub(crate) fn check_output(output: &Value, what: &str) -> Result<(), String> {
-    let bytes = serde_json::to_string(output).map_or(usize::MAX, |json| json.len());
-    if json::is_deep(output) {
-        return Err(format!("{what} {}", json::Fault::Deep));
-    }
-    if bytes <= MAX_OUTPUT {
-        return Ok(());
-    }
-    Err(format!("{what} has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"))
 }
 
 /// Whether step `index` waits because its agent in this direction is paused. A step that is passed over needs no agent.

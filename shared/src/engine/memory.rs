@@ -2,7 +2,9 @@
 
 use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, POINTERS_FOR, Save, lock, unanswered};
 use crate::control::Agents;
+use crate::json::DAMAGED;
 use crate::order::Id;
+use crate::outputs::Outputs;
 use crate::overload::{self, Overload, Wait};
 use crate::ports::{Error, Messenger, StateStore};
 use crate::queues;
@@ -254,5 +256,44 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             inputs.insert(task.id.clone(), input);
         }
         inputs
+    }
+
+    /// Reads what a decision about `task` needed of outputs beside its record. True if there was any: then the decision
+    /// has to be made again.
+    pub(super) async fn know_outputs(&self, task: &Task, outputs: &Outputs) -> Result<bool, Error> {
+        let missing = outputs.take_missing();
+        let mut unread: Vec<Hash> = Vec::new();
+        for hash in &missing {
+            match lock(&self.outputs).get(hash) {
+                Some(value) => outputs.know(hash.clone(), Arc::clone(value)),
+                None => unread.push(hash.clone()),
+            }
+        }
+        if !unread.is_empty() {
+            let mut read = Box::pin(self.store.outputs(&task.id, &unread)).await;
+            read.resize_with(unread.len(), || Err(unanswered()));
+            for (hash, read) in unread.into_iter().zip(read) {
+                let value = Arc::new(read?.ok_or_else(|| Error::Corrupt {
+                    what: format!("output {hash} of task {}", task.id),
+                    why: format!("{DAMAGED}: it is missing from the state table"),
+                })?);
+                lock(&self.outputs).put(hash.clone(), Arc::clone(&value));
+                outputs.know(hash, value);
+            }
+        }
+        Ok(!missing.is_empty())
+    }
+
+    /// Writes the new outputs that `task` names, before it is saved.
+    pub(super) async fn put_outputs(&self, task: &Task, outputs: &Outputs) -> Result<(), Error> {
+        let new = outputs.new_of(task);
+        if new.is_empty() {
+            return Ok(());
+        }
+        let put = join_all(new.iter().map(|(hash, _, text)| self.store.put_output(&task.id, hash, text))).await;
+        put.into_iter().collect::<Result<(), Error>>()?;
+        let mut known = lock(&self.outputs);
+        new.into_iter().for_each(|(hash, value, _)| drop(known.put(hash, value)));
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use shared::engine::{self, Engine};
 use shared::mend;
 use shared::message::{Effect, NoticeKind, Outcome, Reply};
 use shared::order::{Id, Order};
+use shared::outputs::Outputs;
 use shared::pools::{Layout, Pools};
 use shared::ports::{Messenger, StateStore};
 use shared::scheduler::schedule;
@@ -144,6 +145,7 @@ pub struct Bench {
     pub dues: Vec<Option<i64>>,
     pub agents: Agents,
     pub pools: Pools,
+    pub outputs: Outputs,
 }
 
 impl Bench {
@@ -162,6 +164,7 @@ impl Bench {
             dues: Vec::new(),
             agents: Agents::default(),
             pools: Pools::default(),
+            outputs: Outputs::default(),
         };
         bench.note_due();
         bench
@@ -190,6 +193,7 @@ impl Bench {
             skew: SKEW,
             agents: &self.agents,
             pools: &self.pools,
+            outputs: &self.outputs,
         };
         schedule(&self.task, event, &turn)
     }
@@ -256,6 +260,7 @@ impl Bench {
             skew: SKEW,
             agents: &self.agents,
             pools: &self.pools,
+            outputs: &self.outputs,
         };
         self.expired = 0;
         match supervise(&self.task, token, &turn) {

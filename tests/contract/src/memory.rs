@@ -1,6 +1,7 @@
 //! A store in memory, for tests and for programs of one process.
 
 use leader::{Lease, LeaseStore};
+use serde_json::Value;
 use shared::control::{Agents, Pause};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
@@ -20,6 +21,8 @@ pub struct Tables {
     pub orders: BTreeMap<Id, Order>,
     /// The tasks.
     pub tasks: BTreeMap<Id, Task>,
+    /// The texts of outputs beside records.
+    pub outputs: BTreeMap<(Id, Hash), String>,
     /// The definitions.
     pub workflows: BTreeMap<Hash, Workflow>,
     /// The leases.
@@ -184,6 +187,21 @@ impl<B: Between> StateStore for Behind<B> {
         self.call("orders", &tasks.iter().map(|task| &task.id).collect::<Vec<_>>()).await.expect(ONE_BY_ONE);
         let tables = self.tables();
         tasks.iter().map(|task| self.each(&task.id).map(|()| tables.orders.get(&task.id).cloned())).collect()
+    }
+
+    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
+        self.call("put_output", &[id]).await?;
+        self.tables().outputs.insert((id.clone(), hash.clone()), text.to_owned());
+        Ok(())
+    }
+
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+        if let Err(error) = self.call("outputs", &[id]).await {
+            return hashes.iter().map(|_| Err(error.again())).collect();
+        }
+        let tables = self.tables();
+        let of = |hash: &Hash| tables.outputs.get(&(id.clone(), hash.clone()));
+        hashes.iter().map(|hash| Ok(of(hash).map(|text| serde_json::from_str(text).expect("it was JSON")))).collect()
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use shared::ports::{AttentionIndex, Created, Error, Saved, StateStore};
 use shared::strain::Strain;
 use shared::task::{Phase, ProcessState, Task, URGENT, moved};
 use shared::time::Timestamp;
+use shared::workflow::Hash;
 use std::collections::BTreeMap;
 
 /// All that every [`StateStore`] promises; for what only some promise see [`agents`], [`sizes`] and [`attention`].
@@ -23,6 +24,21 @@ pub async fn suite<S: StateStore>(store: &S) {
     rearming(store).await;
     due_index(store).await;
     definitions(store).await;
+    outputs(store).await;
+}
+
+/// An output is found under its order and its hash, however often it was written.
+async fn outputs<S: StateStore>(store: &S) {
+    let text = json!({"rows": ["x".repeat(200 * 1024)], "id": 7}).to_string();
+    let (hash, other) = (Hash::of(text.as_bytes()), Hash::of(b"other"));
+    let [(_, one), (_, two)] = [pair("outputs-1", 0), pair("outputs-2", 0)];
+    for _ in 0..2 {
+        store.put_output(&one.id, &hash, &text).await.unwrap();
+    }
+    let read = store.outputs(&one.id, &[other.clone(), hash.clone()]).await;
+    let read: Vec<_> = read.into_iter().map(|read| read.unwrap().map(|value| value["id"].clone())).collect();
+    assert_eq!(read, [None, Some(json!(7))]);
+    assert!(matches!(store.outputs(&two.id, &[hash]).await[..], [Ok(None)]), "it belongs to another order");
 }
 
 /// Both records are written or none, and only once.

@@ -47,6 +47,7 @@ fn turn(workflow: &Workflow) -> Turn<'_> {
         skew,
         agents: &ALL_RUN,
         pools: &ONE_EACH,
+        outputs: &shared::outputs::NONE,
     }
 }
 

@@ -12,6 +12,7 @@ use shared::control::Pause;
 use shared::history::{Entry, Kind};
 use shared::message::*;
 use shared::order::{Id, Order};
+use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
 use shared::step::{Direction, Failure, FailureKind, State, Step};
@@ -121,6 +122,7 @@ impl Draw {
             claimed_at: self.number(),
             settled_at: self.number(),
             output: self.maybe(Self::content),
+            beside: self.maybe(|draw| Beside { hash: Hash(draw.text()), bytes: draw.small() as usize }),
             error: self.maybe(Self::text),
             input: self.maybe(Self::content),
             failure: self.maybe(|dice| Failure {

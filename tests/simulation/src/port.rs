@@ -254,6 +254,19 @@ impl StateStore for Faulty {
         self.each(&sites, answers)
     }
 
+    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
+        let site = format!("put-output {} {hash}", self.world.label(id));
+        let (id, hash, text) = (id.clone(), hash.clone(), text.to_owned());
+        self.ask(site, true, move |store, _| call!(store, put_output(&id, &hash, &text))).await
+    }
+
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+        let sites: Vec<_> = hashes.iter().map(|hash| format!("output {} {hash}", self.world.label(id))).collect();
+        let (id, hashes) = (id.clone(), hashes.to_vec());
+        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, outputs(&id, &hashes)))).await;
+        self.each(&sites, answers)
+    }
+
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
         let workflow = workflow.clone();
         self.ask("put-workflow".into(), true, move |store, _| call!(store, put_workflow(&workflow))).await

@@ -17,6 +17,7 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::json;
+use shared::view::Status;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::path::Path;
@@ -124,9 +125,12 @@ pub(super) fn read(file: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(file)
 }
 
-async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
+async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
     if raw {
         return self::raw(&id, &at).await;
+    }
+    if let Some(step) = output {
+        return self::output(&id, &step, &at).await;
     }
     let path = format!("/{}/{}", if full { "details" } else { "orders" }, segment(&id)?);
     let answer = at.api()?.read(&path).await?;
@@ -134,6 +138,20 @@ async fn get(Get { id, full, raw, at }: Get) -> Result<()> {
         return print(&at, &answer, |known| details(&known, &answer["input"]));
     }
     print(&at, &answer, |order| show::order(&order, Timestamp::now()))
+}
+
+/// Prints what the step called `name` returned.
+async fn output(id: &str, name: &str, at: &At) -> Result<()> {
+    let answer = at.api()?.read(&format!("/orders/{}?outputs=full", segment(id)?)).await?;
+    let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
+    let Some(step) = order.steps.iter().find(|step| step.name == name) else {
+        let names: Vec<&str> = order.steps.iter().map(|step| step.name.as_str()).collect();
+        anyhow::bail!("the order has no step `{name}`; write one of {}", names.join(", "));
+    };
+    let output =
+        step.output.as_ref().with_context(|| format!("`{name}` has returned nothing; it is {}", step.state))?;
+    crate::say!("{output:#}\n");
+    Ok(())
 }
 
 /// Prints the record on standard output as it is, so that it can be kept in a file, and everything else on standard

@@ -130,6 +130,9 @@ pub struct Get {
     /// Print only the stored record, even if it cannot be read; needs the operator's scope
     #[arg(long, conflicts_with = "full")]
     pub raw: bool,
+    /// Print only what this step returned, as JSON
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["full", "raw"])]
+    pub output: Option<String>,
     #[command(flatten)]
     pub at: At,
 }

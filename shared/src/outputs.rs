@@ -1,0 +1,126 @@
+//! Outputs that are too long for a task's record. Each is an item of its own, which the record names by its hash. It is
+//! written before the record that names it, and read only when a decision needs it.
+
+use crate::json;
+use crate::message::MAX_OUTPUT;
+use crate::step::Step;
+use crate::task::Task;
+use crate::workflow::Hash;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest output of a step, in bytes of JSON. Beyond [`MAX_OUTPUT`] it is kept beside the record. The item must stay
+/// below DynamoDB's 400 KB.
+pub const MAX_BESIDE: usize = 256 * 1024;
+/// Longest sum of an order's outputs beside its record, in bytes of JSON. Their expiry is set in one transaction, whose
+/// items DynamoDB limits to 4 MB.
+pub const MAX_ALL_BESIDE: usize = 3 * 1024 * 1024;
+/// Longest sum of such outputs in one request, in bytes of JSON. With the order's input, all short outputs and the call
+/// it must stay below the 1 MiB of SQS.
+pub const MAX_IN_REQUEST: usize = 512 * 1024;
+
+/// Where a long output is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// Identity of its text.
+    #[serde(rename = "h")]
+    pub hash: Hash,
+    /// Length of its text, in bytes.
+    #[serde(rename = "b")]
+    pub bytes: usize,
+}
+
+/// Where an output is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    Record(Value),
+    Beside(Beside),
+}
+
+/// The outputs beside records as one decision knows them. It notes what it needs and does not have, and what it adds:
+/// the engine reads the one and decides again, and writes the other before the record.
+///
+/// The values never change, because their key is their hash. So a decision stays a function of its input.
+#[derive(Debug, Default)]
+pub struct Outputs(Mutex<Found>);
+
+#[derive(Debug, Default)]
+struct Found {
+    known: BTreeMap<Hash, Arc<Value>>,
+    new: BTreeMap<Hash, String>,
+    missing: BTreeSet<Hash>,
+}
+
+/// For decisions about tasks that have all their outputs in the record.
+pub static NONE: Outputs =
+    Outputs(Mutex::new(Found { known: BTreeMap::new(), new: BTreeMap::new(), missing: BTreeSet::new() }));
+
+impl Outputs {
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the step returned, wherever it is. `None` if it returned nothing, and for an output that has to be read first.
+    pub(crate) fn of(&self, step: &Step) -> Option<Value> {
+        let Some(beside) = &step.beside else { return step.output.clone() };
+        let mut found = self.found();
+        let known = found.known.get(&beside.hash).map(|value| (**value).clone());
+        if known.is_none() {
+            found.missing.insert(beside.hash.clone());
+        }
+        known
+    }
+
+    /// Where `value`, a step's output called `what` in words, is kept.
+    ///
+    /// # Errors
+    /// It is too long or too deep, in words.
+    pub(crate) fn place(&self, value: Value, what: &str) -> Result<Place, String> {
+        let text = serde_json::to_string(&value).map_err(|e| format!("{what} cannot be stored: {e}"))?;
+        if json::is_deep(&value) {
+            return Err(format!("{what} {}", json::Fault::Deep));
+        }
+        match text.len() {
+            0..=MAX_OUTPUT => Ok(Place::Record(value)),
+            bytes @ ..=MAX_BESIDE => {
+                let hash = Hash::of(text.as_bytes());
+                let mut found = self.found();
+                found.known.insert(hash.clone(), Arc::new(value));
+                found.new.insert(hash.clone(), text);
+                Ok(Place::Beside(Beside { hash, bytes }))
+            }
+            bytes => Err(too_long(what, bytes)),
+        }
+    }
+
+    /// The hashes of what decisions needed and did not have, since this was last asked.
+    pub(crate) fn take_missing(&self) -> BTreeSet<Hash> {
+        std::mem::take(&mut self.found().missing)
+    }
+
+    pub(crate) fn know(&self, hash: Hash, value: Arc<Value>) {
+        self.found().known.insert(hash, value);
+    }
+
+    /// What `task` names of the new outputs, each with its text.
+    pub(crate) fn new_of(&self, task: &Task) -> Vec<(Hash, Arc<Value>, String)> {
+        let found = self.found();
+        let new = |hash: &Hash| Some((hash.clone(), Arc::clone(found.known.get(hash)?), found.new.get(hash)?.clone()));
+        beside(task).into_iter().filter_map(new).collect()
+    }
+}
+
+/// The outputs of `task` beside its record, each once.
+#[must_use]
+pub fn beside(task: &Task) -> BTreeSet<&Hash> {
+    task.steps.iter().filter_map(|step| Some(&step.beside.as_ref()?.hash)).collect()
+}
+
+/// What is wrong with `what` of `bytes` bytes of JSON, in words.
+#[must_use]
+pub fn too_long(what: &str, bytes: usize) -> String {
+    format!("{what} has {bytes} bytes; the limit is {MAX_BESIDE}: return a reference to it instead")
+}

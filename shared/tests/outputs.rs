@@ -1,0 +1,259 @@
+//! Outputs that are too long for a task's record: where they are kept, who reads them, and what is refused.
+//!
+//! Method: instances over a store in memory that counts and refuses calls.
+
+use crate::support::*;
+use contract::memory::{Behind, Between};
+use serde_json::{Value, json};
+use shared::decision::Event;
+use shared::engine::Engine;
+use shared::message::{Effect, MAX_OUTPUT, Outcome, Reply, Request};
+use shared::order::Id;
+use shared::outputs::MAX_BESIDE;
+use shared::pools::Layout;
+use shared::ports::{Error, Messenger};
+use shared::step::Direction;
+use shared::task::{ProcessState, Task};
+use shared::workflow::Workflow;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+struct Counting {
+    puts: AtomicUsize,
+    reads: AtomicUsize,
+    /// How many of the next writes of an output fail.
+    refuses: AtomicUsize,
+}
+
+impl Between for Counting {
+    async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
+        match method {
+            "put_output" if self.refuses.load(Ordering::Relaxed) > 0 => {
+                self.refuses.fetch_sub(1, Ordering::Relaxed);
+                return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
+            }
+            "put_output" => drop(self.puts.fetch_add(1, Ordering::Relaxed)),
+            "outputs" => drop(self.reads.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+type Store = Behind<Counting>;
+
+#[derive(Default)]
+struct Sent(Mutex<Vec<Effect>>);
+
+impl Messenger for Sent {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let answers = effects.iter().map(|_| Ok(())).collect();
+        self.0.lock().unwrap().extend(effects);
+        answers
+    }
+}
+
+struct World {
+    store: Arc<Store>,
+    sent: Arc<Sent>,
+    now: Arc<AtomicI64>,
+    workflow: Workflow,
+    engine: Engine<Arc<Store>, Arc<Sent>>,
+}
+
+impl World {
+    /// An order of the workflow in `text`, whose first claims are made.
+    async fn begun(text: &str) -> Self {
+        let (store, sent, now) = (Arc::default(), Arc::default(), Arc::new(AtomicI64::new(0)));
+        let engine = instance("s1", &store, &sent, &now, Layout::new());
+        let workflow = workflow(text);
+        engine.use_workflow(&workflow).await.unwrap();
+        let task = Task::new(submission("ord_1", true), &workflow, at(0));
+        engine.create(&order(&task.id, 1), &task).await.unwrap();
+        let world = Self { store, sent, now, workflow, engine };
+        world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
+        world
+    }
+
+    /// From now on an instance without anything in memory does the work.
+    fn restart(&mut self) {
+        self.engine = instance("s2", &self.store, &self.sent, &self.now, Layout::new());
+    }
+
+    async fn on(&self, event: Event) -> Result<(), Error> {
+        self.engine.handle(vec![(Id("ord_1".into()), event)]).await.remove(0).map(drop)
+    }
+
+    async fn wake(&self) {
+        self.on(Event::Wake { seen: self.task().version, hops: 0 }).await.unwrap();
+    }
+
+    fn reply(&self, step: &str, outcome: Outcome) -> Event {
+        let attempt = self.task().steps[self.workflow.position(step).unwrap()].attempt;
+        Event::Reply(Reply::new(Id("ord_1".into()), step, attempt, outcome))
+    }
+
+    async fn done(&self, step: &str, output: Value) {
+        self.on(self.reply(step, Outcome::Done { output })).await.unwrap();
+    }
+
+    fn task(&self) -> Task {
+        self.store.get("ord_1")
+    }
+
+    fn error(&self, step: &str) -> String {
+        self.task().steps[self.workflow.position(step).unwrap()].error.clone().unwrap_or_default()
+    }
+
+    /// The last request for `step`.
+    fn request(&self, step: &str) -> Request {
+        let sent = self.sent.0.lock().unwrap();
+        let of = |effect: &Effect| match effect {
+            Effect::Request(request) if request.step == step => Some((**request).clone()),
+            _ => None,
+        };
+        sent.iter().rev().find_map(of).unwrap_or_else(|| panic!("no request for {step}: {sent:?}"))
+    }
+
+    /// Writes and reads of outputs beside records.
+    fn counts(&self) -> (usize, usize) {
+        (self.store.puts.load(Ordering::Relaxed), self.store.reads.load(Ordering::Relaxed))
+    }
+}
+
+/// Steps of agent x, each after the one before it: name and the lines that it has beside.
+fn chain(steps: &[(&str, &str)]) -> String {
+    let mut text = "name = \"long\"\n".to_owned();
+    for (n, (name, more)) in steps.iter().enumerate() {
+        let after = if n == 0 { String::new() } else { format!("\"{}\"", steps[n - 1].0) };
+        let work = if more.contains("value =") { "" } else { "agent = \"x\"\ntimeout = \"10s\"\n" };
+        text += &format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\n{work}{more}\n");
+    }
+    text
+}
+
+/// An output of `bytes` bytes of JSON, with an id.
+fn long(bytes: usize) -> Value {
+    let rest = bytes - json!({"id": 7, "rows": ""}).to_string().len();
+    json!({"id": 7, "rows": "x".repeat(rest)})
+}
+
+// K6. Only what a step names is handed over, and read only for it; the record keeps where it is.
+#[tokio::test]
+async fn a_long_output_is_read_by_the_step_that_names_it_and_by_no_other() {
+    let text = chain(&[
+        ("a", "undo = { agent = \"x\", with = { id = \"${output.id}\" } }"),
+        ("b", "with = { n = \"${input.n}\" }"),
+        ("c", "with = { id = \"${outputs.a.id}\" }"),
+        ("d", ""),
+    ]);
+    let mut world = World::begun(&text).await;
+    world.done("a", long(MAX_BESIDE)).await;
+    assert_eq!(world.counts(), (1, 0));
+    assert!(serde_json::to_string(&world.task()).unwrap().len() < 2000, "the record stays small");
+    assert_eq!(world.task().steps[0].beside.as_ref().map(|beside| beside.bytes), Some(MAX_BESIDE));
+    assert!(world.request("b").outputs.is_empty(), "it maps what it gets");
+    // What this instance wrote, it need not read.
+    world.done("b", json!(null)).await;
+    assert_eq!((world.request("c").input, world.counts()), (json!({"id": 7}), (1, 0)));
+    // Another instance reads it once. A step without `with` gets it whole.
+    world.restart();
+    world.done("c", json!({"small": true})).await;
+    assert_eq!(world.counts(), (1, 1));
+    assert_eq!(world.request("d").outputs["a"], long(MAX_BESIDE));
+    // A redelivered request is the same.
+    world.sent.0.lock().unwrap().clear();
+    world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
+    assert_eq!((world.request("d").outputs["a"].clone(), world.counts()), (long(MAX_BESIDE), (1, 1)));
+    // And so does the undo that needs it.
+    world.restart();
+    world.on(world.reply("d", failed())).await.unwrap();
+    world.now.store(60_000, Ordering::Relaxed);
+    world.wake().await;
+    let undo = world.request("a");
+    assert_eq!((undo.direction, undo.input, undo.output), (Direction::Undo, json!({"id": 7}), None));
+    assert_eq!(world.counts(), (1, 2));
+}
+
+// K6: the small path makes no further calls.
+#[tokio::test]
+async fn an_output_that_the_record_takes_costs_no_call() {
+    let text = chain(&[("a", ""), ("b", ""), ("c", "with = { id = \"${outputs.a.id}\" }")]);
+    let mut world = World::begun(&text).await;
+    world.done("a", long(MAX_OUTPUT)).await;
+    world.restart();
+    world.done("b", json!(1)).await;
+    world.done("c", json!(1)).await;
+    assert_eq!((world.task().process_state(), world.counts()), (ProcessState::Processed, (0, 0)));
+}
+
+// K6: `output` and `value` may be long, too. The mapping sees the whole answer.
+#[tokio::test]
+async fn what_a_mapping_makes_is_kept_where_it_fits() {
+    let text = chain(&[
+        ("a", "output = { id = \"${answer.id}\" }"),
+        ("b", "output = { all = \"${answer.rows}\" }"),
+        ("c", "value = { twice = \"${outputs.b.all}${outputs.b.all}\" }"),
+        ("d", "with = { size = \"${outputs.c.twice.size()}\" }"),
+    ]);
+    let world = World::begun(&text).await;
+    world.done("a", long(MAX_BESIDE)).await;
+    assert_eq!((world.task().steps[0].output.clone(), world.counts().0), (Some(json!({"id": 7})), 0));
+    world.done("b", long(100_000)).await;
+    let beside: Vec<_> = world.task().steps.iter().map(|step| step.beside.is_some()).collect();
+    assert_eq!((beside, world.counts()), (vec![false, true, true, false], (2, 0)));
+    let rows = 100_000 - json!({"id": 7, "rows": ""}).to_string().len();
+    assert_eq!(world.request("d").input, json!({"size": 2 * rows}));
+}
+
+// K6: each size is checked, in words that say what to do, and nothing is called.
+#[tokio::test]
+async fn what_is_too_long_beside_the_record_fails_its_step() {
+    let world = World::begun(&chain(&[("a", "")])).await;
+    world.done("a", long(MAX_BESIDE + 1)).await;
+    assert_eq!((world.counts(), world.task().process_state()), ((0, 0), ProcessState::Undoing));
+    assert!(world.error("a").contains("262145 bytes; the limit is 262144: return a reference"), "{}", world.error("a"));
+    // Three outputs are more than a request takes.
+    let world = World::begun(&chain(&[("a", ""), ("b", "with = {}"), ("c", "with = {}"), ("d", "")])).await;
+    for step in ["a", "b", "c"] {
+        world.done(step, long(MAX_BESIDE)).await;
+    }
+    assert!(world.error("d").contains("786432 bytes together") && world.error("d").contains("write `with`"));
+    assert_eq!(world.task().steps[3].attempt, 0, "nothing was sent");
+    // And thirteen more than an order keeps.
+    let names: Vec<String> = (0..13).map(|n| format!("s{n}")).collect();
+    let steps: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "with = {}")).collect();
+    let world = World::begun(&chain(&steps)).await;
+    for (n, name) in names.iter().enumerate() {
+        let Value::Object(mut output) = long(MAX_BESIDE - 10) else { unreachable!() };
+        output.insert("n".into(), json!(n));
+        world.done(name, Value::Object(output)).await;
+    }
+    assert!(world.error("s12").contains("3145728 bytes together"), "{}", world.error("s12"));
+    assert!(world.task().steps[12].beside.is_none());
+}
+
+// K6: an output is there before the record that names it. If it cannot be written, the message comes again.
+#[tokio::test]
+async fn nothing_names_an_output_that_was_not_written() {
+    let world = World::begun(&chain(&[("a", ""), ("b", "")])).await;
+    world.store.refuses.store(1, Ordering::Relaxed);
+    let reply = world.reply("a", Outcome::Done { output: long(5000) });
+    assert!(matches!(world.on(reply.clone()).await, Err(Error::Unavailable { .. })));
+    assert_eq!(world.task().version, 1, "not saved");
+    world.on(reply).await.unwrap();
+    assert_eq!(world.request("b").outputs["a"], long(5000));
+}
+
+// K6: a lost item stops what needs it, in words; nothing runs without it.
+#[tokio::test]
+async fn a_missing_output_is_an_unreadable_record() {
+    let mut world = World::begun(&chain(&[("a", ""), ("b", "with = {}"), ("c", "")])).await;
+    world.done("a", long(5000)).await;
+    world.store.tables().outputs.clear();
+    world.restart();
+    let error = world.on(world.reply("b", done(json!(1)))).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("missing"), "{error}");
+    assert_eq!(world.task().steps[2].attempt, 0);
+}
