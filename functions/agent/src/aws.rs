@@ -14,7 +14,7 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use futures::future::BoxFuture;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, StatusCode, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde_json::{Map, Value, json};
 use shared::history::shorten;
 use shared::message::{MAX_ANSWER, Request};
@@ -174,25 +174,41 @@ impl Aws {
         traced(&answer);
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = bytes(answer).await?;
-        if !status.is_success() {
-            let error = Said::of(&headers, &body.unwrap_or_default());
-            if error.code.starts_with("ExpiredToken") {
-                *cloud.known.lock().await = None;
-            }
-            return Err(error.meaning(action, status, &headers));
+        let is_expired = |body: &Vec<u8>| Said::of(&headers, body).code.starts_with("ExpiredToken");
+        if !status.is_success() && body.as_ref().is_some_and(is_expired) {
+            *cloud.known.lock().await = None;
         }
-        let body = body.ok_or_else(too_long)?;
-        if headers.contains_key("x-amz-function-error") {
-            return Err(function_error(action, &body));
-        }
-        let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
-        let body = if is_readable { body.as_slice() } else { b"" };
-        if let Some(error) = failed_parts(action, body) {
-            return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
-        }
-        result(action, status.as_u16(), header(&headers), body, request.direction)
+        understood(action, request.direction, status, &headers, body)
     }
+}
+
+/// What an answer means to its step: the output, or how the call failed.
+pub(crate) async fn understand(action: &Action, direction: Direction, answer: Response) -> Result<Value, AgentError> {
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    understood(action, direction, status, &headers, bytes(answer).await?)
+}
+
+fn understood(
+    action: &Action,
+    direction: Direction,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: Option<Vec<u8>>,
+) -> Result<Value, AgentError> {
+    if !status.is_success() {
+        return Err(Said::of(headers, &body.unwrap_or_default()).meaning(action, status, headers));
+    }
+    let body = body.ok_or_else(too_long)?;
+    if headers.contains_key("x-amz-function-error") {
+        return Err(function_error(action, &body));
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
+    let body = if is_readable { body.as_slice() } else { b"" };
+    if let Some(error) = failed_parts(action, body) {
+        return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
+    }
+    result(action, status.as_u16(), header(headers), body, direction)
 }
 
 impl Cloud {

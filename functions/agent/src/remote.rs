@@ -1,7 +1,8 @@
 //! Calls to a remote service over HTTP, and the meaning of its answers.
 
+use crate::agents::http;
 use crate::mask::Mask;
-use crate::{AgentError, Call, part};
+use crate::{AgentError, Call, aws, part};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -83,9 +84,26 @@ impl Remote {
         let asked = with_headers(self.http.post(format!("{}/{path}", self.url)), request).timeout(call.time_left);
         let answer = asked.json(&body).send().await.map_err(unanswered)?;
         traced(&answer);
-        let meaning = usual("POST", answer.status().as_u16());
-        let body = read(answer, meaning, &Mask::default()).await?;
-        output(&body, "", request.direction, &Mask::default())
+        understood(request.direction, answer).await
+    }
+}
+
+/// What an answer means to a step: the output, or how the call failed.
+async fn understood(direction: Direction, answer: Response) -> Result<Value, AgentError> {
+    let meaning = usual("POST", answer.status().as_u16());
+    let body = read(answer, meaning, &Mask::default()).await?;
+    output(&body, "", direction, &Mask::default())
+}
+
+/// What an answer to `request` means to its step, by the rules of its URL or of AWS, or else by those of the sample services.
+///
+/// # Errors
+/// As for a call.
+pub async fn understand(request: &Request, answer: Response) -> Result<Value, AgentError> {
+    match (&request.aws, request.over_http()) {
+        (Some(action), _) => aws::understand(action, request.direction, answer).await,
+        (None, Some(call)) => http::understood(call, request.direction, answer, &Mask::default()).await,
+        (None, None) => understood(request.direction, answer).await,
     }
 }
 

@@ -18,6 +18,7 @@ mod predecessor;
 mod process;
 pub mod pump;
 pub mod queue_turns;
+pub mod scenario;
 mod simulate;
 mod start_error;
 mod stdout;

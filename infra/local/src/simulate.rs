@@ -28,7 +28,7 @@ pub fn main(options: &Simulate) -> Result<bool> {
         }
         None => workflows(),
     };
-    let settings = Settings { workflows, real_every: options.adapter_every, command: command(options) };
+    let settings = Settings { workflows, real_every: options.adapter_every, command: command(options), script: None };
     if let Some(seed) = options.seed {
         return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
     }
@@ -61,7 +61,7 @@ fn command(options: &Simulate) -> String {
 }
 
 /// `word`, quoted so that a shell reads it as one word.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -69,7 +69,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-fn one(run: &Run, json: bool) -> Result<bool> {
+pub(crate) fn one(run: &Run, json: bool) -> Result<bool> {
     if json {
         let value = json!({
             "seed": run.seed, "workflow": run.workflow, "violations": run.violations, "faults": run.fired,

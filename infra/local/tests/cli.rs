@@ -536,6 +536,45 @@ fn the_doctor_looks_at_the_data_too() {
     assert!(failed.contains("tables.db is damaged") && failed.contains("restore it"), "{failed}");
 }
 
+#[test]
+fn scenarios_say_by_their_exit_code_how_they_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts_of = |args: &[&str]| {
+        let output = run(dir.path(), args);
+        let (text, error) = texts(&output);
+        (output.status.code(), text, error)
+    };
+    let (code, _, error) = texts_of(&["test"]);
+    assert!(code == Some(2) && error.contains("[[scenario]]"), "{code:?} {error}");
+    for folder in ["tests", "workflows"] {
+        std::fs::create_dir(dir.path().join(folder)).unwrap();
+    }
+    std::fs::write(dir.path().join("workflows/order.toml"), QUICK.replace("\"1s\"", "\"5s\"")).unwrap();
+    let scenario = |state: &str| {
+        let all =
+            format!("[[scenario]]\nname = \"it ends\"\nworkflow = \"order\"\nexpect = {{ state = \"{state}\" }}\n");
+        std::fs::write(dir.path().join("tests/order.toml"), all).unwrap();
+    };
+    scenario("Refused");
+    let (code, text, error) = texts_of(&["test"]);
+    assert_eq!(
+        text, "tests/order.toml\n  ok    it ends\n1 scenario, 0 failed; 0 seeds under faults\n",
+        "{code:?} {error}"
+    );
+    assert_eq!(code, Some(0));
+    scenario("Processed");
+    let (code, text, _) = texts_of(&["test", "tests/order.toml", "--workflows", "workflows"]);
+    assert!(code == Some(1) && text.contains("state: expected Processed, but it is Refused: "), "{code:?} {text}");
+    let (code, text, _) = texts_of(&["test", "--json"]);
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &answer["failed"], &answer["scenarios"][0]["name"]), (Some(1), &json!(1), &json!("it ends")));
+    scenario("Gone");
+    let (code, _, error) = texts_of(&["test"]);
+    assert!(code == Some(2) && error.starts_with("stepwarden: tests/order.toml:4: "), "{code:?} {error}");
+    let (code, _, error) = texts_of(&["test", "tests", "--only", "something else"]);
+    assert_eq!(code, Some(2), "{error}");
+}
+
 // docs/cli.md has a section for every verb, with its options and no others.
 #[test]
 fn the_page_has_every_verb_and_option() {

@@ -85,17 +85,25 @@ impl SimulatedAgent {
                     Err(AgentError::Transient { error: "503".into(), said: None, status: Some(503), retry_after })
                 }
                 None => {
-                    let answer = network.serve(&request, refuses);
+                    let answer = match network.plan.script.clone() {
+                        None => match network.serve(&request, refuses) {
+                            Answer::Done(output) => Ok(output),
+                            Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
+                        },
+                        Some(script) => match network.serve_by(&script, &request, refuses).await {
+                            Some(answer) => answer,
+                            None => return std::future::pending().await,
+                        },
+                    };
                     network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
                     match answer {
-                        _ if lies => Err(AgentError::Transient {
+                        Ok(_) if lies => Err(AgentError::Transient {
                             error: "500 after it was done".into(),
                             said: None,
                             status: Some(500),
                             retry_after: None,
                         }),
-                        Answer::Done(output) => Ok(output),
-                        Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
+                        answer => answer,
                     }
                 }
             };

@@ -212,6 +212,11 @@ impl History {
         self.saves.get(id).and_then(|saves| saves.last()).map(|save| &save.task)
     }
 
+    /// The order as it was saved each time.
+    pub fn saved(&self, id: &Id) -> impl Iterator<Item = &Arc<Task>> {
+        self.saves.get(id).into_iter().flatten().map(|save| &save.task)
+    }
+
     /// All orders, each as it was saved last.
     pub fn orders(&self) -> impl Iterator<Item = &Arc<Task>> {
         self.saves.values().filter_map(|saves| saves.last()).map(|save| &save.task)

@@ -22,6 +22,7 @@ mod port;
 mod queues;
 mod real;
 mod report;
+mod script;
 mod services;
 mod shrink;
 mod store;
@@ -34,6 +35,7 @@ pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
 pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
+pub use script::{Played, Said, Script, Scripted, Sent, UNDO, play};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
 
@@ -103,10 +105,13 @@ pub struct Settings {
     pub real_every: u64,
     /// The command that plays seeds with these settings, without `--seed`: a report says how to repeat a seed.
     pub command: String,
+    /// The input of all orders and what the services answer, if somebody wrote it down.
+    pub script: Option<Arc<Script>>,
 }
 
 /// Plays one seed.
 #[must_use]
 pub fn run(seed: u64, settings: &Settings, options: &RunOptions) -> Run {
-    world::run(Plan::new(seed, &settings.workflows, settings.real_every), options)
+    let plan = Plan::new(seed, &settings.workflows, settings.real_every);
+    world::run(Plan { script: settings.script.clone(), ..plan }, options)
 }

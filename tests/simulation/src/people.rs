@@ -92,6 +92,9 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
 
 /// An input that every built-in check accepts.
 pub(crate) fn input(plan: &Plan, number: usize) -> Value {
+    if let Some(script) = &plan.script {
+        return script.input.clone();
+    }
     if plan.workflow.input.as_deref() != Some("order") {
         return json!({ "total_cents": 100 * number });
     }

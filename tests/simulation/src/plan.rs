@@ -1,6 +1,7 @@
 //! What one seed simulates: the workflow, the orders, the processes, and the rate of each class of fault.
 
 use crate::dice::{Class, Draw};
+use crate::script::Script;
 use shared::control::MAX_WITHHELD;
 use shared::message::MAX_DELAY;
 use shared::retry::Ladder;
@@ -99,6 +100,8 @@ pub struct Plan {
     pub is_real_store: bool,
     /// The messenger is the real adapter over [`crate::endpoint`].
     pub is_real_messenger: bool,
+    /// The input of all orders and what the services answer, if somebody wrote it down.
+    pub script: Option<Arc<Script>>,
 }
 
 impl Plan {
@@ -155,7 +158,43 @@ impl Plan {
             longest_timeout,
             is_real_store,
             is_real_messenger,
+            script: None,
             workflow,
+        }
+    }
+
+    /// A plan of one order without any fault.
+    #[must_use]
+    pub fn calm(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Self {
+        let plan = Self::new(0, std::slice::from_ref(workflow), 0);
+        let ladders = workflow
+            .steps
+            .iter()
+            .flat_map(|step| [Some(&step.retry), step.undo.as_ref().map(|undo| &undo.retry)].into_iter().flatten());
+        let waits = ladders.flat_map(|ladder| ladder.backoff.iter().copied().chain(ladder.long.map(|long| long.every)));
+        let longest = std_of(waits.max().unwrap_or_default());
+        Self {
+            orders: vec![OrderPlan {
+                number: 1,
+                at: Duration::ZERO,
+                by_message: false,
+                priority: Priority::Normal,
+                has_queue: false,
+            }],
+            rates: BTreeMap::new(),
+            faults_end: Duration::ZERO,
+            skew: SignedDuration::from_millis(SKEWS_MS[0]),
+            shards: 1,
+            groups: 1,
+            classes: false,
+            pools: false,
+            cache: 1000,
+            lease_life: Duration::from_secs(60),
+            // Days of waiting would be millions of short sweeps.
+            sweep_every: Duration::from_millis(200) + longest / 500,
+            patrols: false,
+            script: Some(Arc::clone(script)),
+            ..plan
         }
     }
 

@@ -476,6 +476,9 @@ pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     if is_dropped {
         return;
     }
+    if world.is_sent_again(queue, &parcel.body) {
+        return;
+    }
     let is_lost = post(world, queue, &parcel.label, &parcel.body, parcel.delay);
     if is_lost && let Some(notice) = &parcel.notice {
         world.history().notice_lost(notice);

@@ -155,7 +155,12 @@ fn ms(duration: Duration) -> u64 {
 /// By workflow: how long an order takes without faults.
 fn calm(settings: &Settings) -> BTreeMap<String, u64> {
     let one = |workflow| {
-        let settings = Settings { workflows: vec![workflow], real_every: 0, command: String::new() };
+        let settings = Settings {
+            workflows: vec![workflow],
+            real_every: 0,
+            command: String::new(),
+            script: settings.script.clone(),
+        };
         let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
         let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
         runs.filter_map(|run| run.orders.first().and_then(|order| order.took_ms)).max().unwrap_or_default()

@@ -3,6 +3,7 @@
 
 use crate::Defect;
 use crate::history::Effects;
+use agent::AgentError;
 use serde_json::{Value, json};
 use shared::message::MAX_OUTPUT;
 use shared::message::Request;
@@ -23,6 +24,8 @@ pub struct Services {
     applied: BTreeMap<String, Value>,
     refused: BTreeSet<String>,
     undone: BTreeSet<String>,
+    /// What scripted services answered under a key once they did or refused its work.
+    settled: BTreeMap<String, Result<Value, AgentError>>,
     next: u64,
 }
 
@@ -62,6 +65,49 @@ impl Services {
             effects.undone(id, step, &forward);
         }
         self.undone.insert(forward);
+    }
+
+    /// What a scripted service answers without its script: work under a key is done once, and `refuses` refuses it.
+    pub fn known(&mut self, request: &Request, refuses: bool) -> Option<Result<Value, AgentError>> {
+        let no = |error: &str| Some(Err(AgentError::Refused { error: error.into(), status: 409, answer: None }));
+        let key = &request.idempotency_key;
+        match request.direction {
+            Direction::Undo => refuses.then(|| no("the undo was refused")).flatten(),
+            Direction::Do if self.undone.contains(key) => no("the key was undone"),
+            Direction::Do => {
+                if let Some(known) = self.settled.get(key) {
+                    return Some(known.clone());
+                }
+                if let Some(output) = self.applied.get(key) {
+                    return Some(Ok(output.clone()));
+                }
+                if refuses {
+                    self.refused.insert(key.clone());
+                }
+                self.refused.contains(key).then(|| no("declined")).flatten()
+            }
+        }
+    }
+
+    /// What a scripted service did when it answered this.
+    pub fn settle(&mut self, request: &Request, answer: &Result<Value, AgentError>, effects: &mut Effects) {
+        let is_done = matches!(answer, Ok(_) | Err(AgentError::Unusable { .. }));
+        match request.direction {
+            Direction::Undo if is_done => {
+                self.take_back(&request.task_id, &request.step, request.undoes.clone().unwrap_or_default(), effects);
+            }
+            Direction::Undo => {}
+            Direction::Do => {
+                let key = request.idempotency_key.clone();
+                if is_done {
+                    effects.applied(&request.task_id, &request.step, &key);
+                    self.applied.insert(key.clone(), answer.clone().unwrap_or_default());
+                }
+                if !matches!(answer, Err(AgentError::Transient { .. } | AgentError::NotCalled { .. })) {
+                    self.settled.insert(key, answer.clone());
+                }
+            }
+        }
     }
 
     /// Does what is requested. `refuses`: refuses an unknown key, permanently if it is forward work.

@@ -11,10 +11,11 @@ use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::{Queues, wait_ms};
 use crate::real::{self, RealStore};
+use crate::script::{self, Script, Sent};
 use crate::services::{Answer, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
-use agent::{Agent, Runtime, breaker};
+use agent::{Agent, AgentError, Runtime, breaker};
 use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
@@ -126,6 +127,9 @@ pub struct World {
     poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
+    sent: Mutex<Vec<Sent>>,
+    /// The requests of a run without faults.
+    requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
     busy: AtomicUsize,
 }
@@ -150,7 +154,10 @@ impl World {
             true => Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]),
             false => Layout::new(),
         };
-        let config = real::config(plan.shards, plan.classes, pools);
+        let mut config = real::config(plan.shards, plan.classes, pools);
+        // External agents are served here as well.
+        let external = plan.workflow.agents().into_iter().filter(|name| !agent::agents::NAMES.contains(name));
+        config.agents.extend(external.map(str::to_owned));
         let store = match plan.is_real_store {
             true => Store::Real(RealStore::open(&config)),
             false => Store::Memory(Memory::new(options.defect)),
@@ -174,6 +181,8 @@ impl World {
             poison: Mutex::default(),
             doors: Mutex::default(),
             acts: Mutex::default(),
+            sent: Mutex::default(),
+            requests: Mutex::default(),
             met: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
@@ -244,6 +253,51 @@ impl World {
 
     pub fn serve(&self, request: &Request, refuses: bool) -> Answer {
         lock(&self.services).act(request, refuses, self.defect, &mut self.history().effects)
+    }
+
+    /// The same by a script. `None`: the service stays silent.
+    pub async fn serve_by(
+        &self,
+        script: &Script,
+        request: &Request,
+        refuses: bool,
+    ) -> Option<Result<Value, AgentError>> {
+        let known = lock(&self.services).known(request, refuses);
+        if known.is_some() {
+            return known;
+        }
+        let number = {
+            let mut sent = lock(&self.sent);
+            let what = match script.written(request) {
+                Ok(what) => what,
+                Err(error) => return Some(Err(error)),
+            };
+            let one = Sent { order: request.task_id.clone(), name: script::name_of(request), what };
+            let number = sent.iter().filter(|other| other.order == one.order && other.name == one.name).count();
+            sent.push(one);
+            number
+        };
+        let answer = script.answer(request, number).await?;
+        let mut services = lock(&self.services);
+        // Another call under the same key may have been answered since.
+        let known = services.known(request, false);
+        Some(known.unwrap_or_else(|| {
+            services.settle(request, &answer, &mut self.history().effects);
+            answer
+        }))
+    }
+
+    /// Whether a request without faults was sent before. The system sends one again if it might be lost, and the second
+    /// delivery would take an answer that was meant for the next attempt.
+    pub(crate) fn is_sent_again(&self, queue: &str, body: &str) -> bool {
+        self.plan.rates.is_empty()
+            && queue.starts_with(&queues::agent(""))
+            && !lock(&self.requests).insert(body.to_owned())
+    }
+
+    /// Every scripted call so far, in order.
+    pub(crate) fn calls(&self) -> Vec<Sent> {
+        lock(&self.sent).clone()
     }
 
     /// Whether the service of this agent is down.
@@ -355,6 +409,18 @@ impl World {
         }
     }
 
+    /// Why an order has not ended, or still owes a message; people continue an ended one if it `is_mended`.
+    pub(crate) fn open(&self, id: &Id, is_mended: impl Fn(ProcessState) -> bool) -> Option<String> {
+        let task = match call!(&self.store, load(id)) {
+            Ok(Some(task)) => task,
+            Ok(None) => return Some("it is not stored".into()),
+            Err(error) => return Some(error.to_string()),
+        };
+        let state = task.process_state();
+        let is_open = !state.is_final() || task.due.is_some() || is_mended(state);
+        is_open.then(|| format!("version {}: {}", task.version, self.sketch(&task)))
+    }
+
     /// The rules broken so far, except for those of the history.
     pub fn violations(&self) -> Vec<Violation> {
         lock(&self.violations).clone()
@@ -428,7 +494,7 @@ impl Drop for Busy<'_> {
 }
 
 /// Runs a process and restarts it after each crash.
-async fn live(world: Arc<World>, node: Arc<Node>) {
+pub(crate) async fn live(world: Arc<World>, node: Arc<Node>) {
     loop {
         node.begin(&world);
         let body: BoxFuture<'_, ()> = match node.role {
@@ -523,7 +589,12 @@ async fn act(world: &Arc<World>, node: &Arc<Node>) {
     let names = own.chain(used.iter().copied().filter(|name| !agent::agents::NAMES.contains(name)));
     let agents: Vec<Arc<dyn Agent>> =
         names.map(|name| Arc::new(SimulatedAgent::new(name, world, node)) as Arc<dyn Agent>).collect();
-    let settings = agent::Settings { skew: world.plan.skew, breaker: breaker::Settings::default() };
+    let mut breaker = breaker::Settings::default();
+    if world.plan.script.is_some() {
+        // A breaker guards a service against many orders; one whose script says that it is down would never be called.
+        breaker.failures = u32::MAX;
+    }
+    let settings = agent::Settings { skew: world.plan.skew, breaker };
     let mut pools = Vec::new();
     let mut runtime = Runtime::new(agents.clone(), settings, node.clock(world));
     for own in &agents {
@@ -596,14 +667,9 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
 fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Option<Id>, String)> {
     for (order, resubmissions) in orders {
         let id = id_of(order);
-        let task = match call!(&world.store, load(&id)) {
-            Ok(Some(task)) => task,
-            Ok(None) => return Some((Some(id), "it is not stored".into())),
-            Err(error) => return Some((Some(id), error.to_string())),
-        };
-        let is_left = resubmissions.load(Ordering::Relaxed) == 0 || task.process_state() != ProcessState::Error;
-        if !task.process_state().is_final() || task.due.is_some() || !is_left {
-            return Some((Some(id), format!("version {}: {}", task.version, world.sketch(&task))));
+        let is_mended = |state| resubmissions.load(Ordering::Relaxed) > 0 && state == ProcessState::Error;
+        if let Some(why) = world.open(&id, is_mended) {
+            return Some((Some(id), why));
         }
     }
     match world.busy.load(Ordering::Relaxed) {

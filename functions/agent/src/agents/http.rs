@@ -8,7 +8,7 @@ use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::{Value, json};
 use shared::expression::{Mapping, Names};
 use shared::message::Request;
@@ -49,10 +49,32 @@ impl Http {
             return self.aws.call(action, call).await;
         }
         let Call { request, time_left } = call;
-        let Some(call) = request.over_http() else {
-            // This version knows URL steps; the scheduler that sent the request does not.
-            return Err(unready("the request contains no URL; an earlier version of the scheduler sent it".into()));
-        };
+        let call = over_http(request)?;
+        // At most half of the time: a wait for all of it would count against the host.
+        let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
+        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets could not be read in time".into())))?;
+        let mask = Mask::new(secrets.values().cloned());
+        let answer = self.asked(request, call, &secrets)?.timeout(time_left).send().await.map_err(unanswered)?;
+        traced(&answer);
+        understood(call, request.direction, answer, &mask).await
+    }
+
+    /// What is sent for `request`, with the name of each secret in place of its value.
+    ///
+    /// # Errors
+    /// What the order's data make impossible to send, as for a call.
+    pub fn written(&self, request: &Request) -> Result<reqwest::Request, AgentError> {
+        let call = over_http(request)?;
+        let names = call.secrets().map(|name| (name, format!("{{secret:{name}}}"))).collect();
+        self.asked(request, call, &names)?.build().map_err(unanswered)
+    }
+
+    fn asked(
+        &self,
+        request: &Request,
+        call: &http::Http,
+        secrets: &BTreeMap<&str, String>,
+    ) -> Result<RequestBuilder, AgentError> {
         let url = call.url_for(&request.task_id.0, &request.step);
         let url = Url::parse(&url).map_err(|e| refused(format!("`{}` is not a URL: {e}", call.url.text())))?;
         let is_local = self.secrets.is_local();
@@ -72,33 +94,10 @@ impl Http {
         }
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
-        // At most half of the time: a wait for all of it would count against the host.
-        let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
-        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets could not be read in time".into())))?;
-        let mask = Mask::new(secrets.values().cloned());
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
-        let asked = self.client().request(method, url).headers(headers(call, request, &secrets)?);
-        let mut asked = with_headers(asked, request).timeout(time_left);
-        if has_body {
-            asked = asked.body(body(call, request)?);
-        }
-        let answer = asked.send().await.map_err(unanswered)?;
-        traced(&answer);
-        let status = answer.status().as_u16();
-        let meaning = call.meaning(status);
-        let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
-        if let Some(keep) = call.keep.as_ref().filter(|_| meaning == http::Meaning::Done) {
-            let headers = header(answer.headers());
-            let body = read(answer, meaning, &mask).await?;
-            return kept(keep, status, headers, if is_json { &body } else { b"" }, request.direction, &mask);
-        }
-        if meaning == http::Meaning::Done && !is_json {
-            return Ok(Value::Null);
-        }
-        let body = read(answer, meaning, &mask).await?;
-        let pointer = call.output.as_deref().unwrap_or_default();
-        let output = if body.is_empty() { Value::Null } else { output(&body, pointer, request.direction, &mask)? };
-        Ok(mask.value(output))
+        let asked = self.client().request(method, url).headers(headers(call, request, secrets)?);
+        let asked = with_headers(asked, request);
+        Ok(if has_body { asked.body(body(call, request)?) } else { asked })
     }
 
     /// The secrets that the call needs. A missing one may still be added, so the order retries on its ladder.
@@ -137,6 +136,35 @@ impl Agent for Http {
     fn act<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
         Box::pin(self.call(call))
     }
+}
+
+/// The call that `request` contains. This version knows URL steps; the scheduler that sent it may not.
+fn over_http(request: &Request) -> Result<&http::Http, AgentError> {
+    let missing = || unready("the request contains no URL; an earlier version of the scheduler sent it".into());
+    request.over_http().ok_or_else(missing)
+}
+
+pub(crate) async fn understood(
+    call: &http::Http,
+    direction: Direction,
+    answer: Response,
+    mask: &Mask,
+) -> Result<Value, AgentError> {
+    let status = answer.status().as_u16();
+    let meaning = call.meaning(status);
+    let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
+    if let Some(keep) = call.keep.as_ref().filter(|_| meaning == http::Meaning::Done) {
+        let headers = header(answer.headers());
+        let body = read(answer, meaning, mask).await?;
+        return kept(keep, status, headers, if is_json { &body } else { b"" }, direction, mask);
+    }
+    if meaning == http::Meaning::Done && !is_json {
+        return Ok(Value::Null);
+    }
+    let body = read(answer, meaning, mask).await?;
+    let pointer = call.output.as_deref().unwrap_or_default();
+    let output = if body.is_empty() { Value::Null } else { output(&body, pointer, direction, mask)? };
+    Ok(mask.value(output))
 }
 
 /// Not called, and no attempt at this call will be.

@@ -64,6 +64,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         | Command::BenchAgent(_)
         | Command::Remotes(_)
         | Command::Simulate(_)
+        | Command::Test(_)
         | Command::Doctor(_)
         | Command::Completions(_) => unreachable!("these run here"),
     }

@@ -4,7 +4,7 @@ use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
 use crate::start_error::StartError;
 use crate::system::{self, Backend, CACHE, Options, System, read_workflows};
-use crate::{access, bench, demo, doctor, say, simulate};
+use crate::{access, bench, demo, doctor, say, scenario, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use edge::workflows::Workflows;
@@ -31,6 +31,10 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         Some(Command::Simulate(options)) => {
             // Each seed has a separate runtime, which cannot run inside this one.
             Ok(code(tokio::task::spawn_blocking(move || simulate::main(&options)).await??))
+        }
+        Some(Command::Test(options)) => {
+            let folder = folder.map(Path::to_owned);
+            Ok(code(tokio::task::spawn_blocking(move || scenario::main(&options, folder.as_deref())).await??))
         }
         Some(Command::Doctor(options)) => doctor::run(options, folder).await,
         Some(Command::Completions(Completions { shell })) => {

@@ -175,20 +175,28 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
 /// What happened to an order, each entry with the time since the first one.
 pub fn history(entries: &[HistoryEntry]) -> String {
     let row = |entry: &HistoryEntry| {
-        let HistoryEntry { at, event, step, attempt, detail } = entry;
-        let since = at.duration_since(entries[0].at).as_secs_f64();
-        [
-            at.strftime("%Y-%m-%d %H:%M:%S%.3fZ").to_string(),
-            format!("+{since:.1} s"),
-            event.clone(),
-            step.clone().unwrap_or_default(),
-            attempt.map(|n| format!("#{n}")).unwrap_or_default(),
-            detail.clone().unwrap_or_default(),
-        ]
-        .map(Cell::from)
+        let [since, event, step, attempt, detail] = event(entry, entries[0].at);
+        [entry.at.strftime("%Y-%m-%d %H:%M:%S%.3fZ").to_string(), since, event, step, attempt, detail].map(Cell::from)
     };
     let rows: Vec<_> = entries.iter().map(row).collect();
     table(["at", "since", "event", "step", "try", "detail"], &rows)
+}
+
+/// The same without the time of day.
+pub fn events(entries: &[HistoryEntry]) -> String {
+    let rows: Vec<_> = entries.iter().map(|entry| event(entry, entries[0].at).map(Cell::from)).collect();
+    table(["since", "event", "step", "try", "detail"], &rows)
+}
+
+fn event(entry: &HistoryEntry, first: Timestamp) -> [String; 5] {
+    let HistoryEntry { at, event, step, attempt, detail } = entry;
+    [
+        format!("+{:.1} s", at.duration_since(first).as_secs_f64()),
+        event.clone(),
+        step.clone().unwrap_or_default(),
+        attempt.map(|n| format!("#{n}")).unwrap_or_default(),
+        detail.clone().unwrap_or_default(),
+    ]
 }
 
 #[cfg(test)]

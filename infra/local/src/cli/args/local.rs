@@ -249,6 +249,26 @@ pub struct Simulate {
     pub json: bool,
 }
 
+/// Scenarios to play.
+#[derive(clap::Args)]
+pub struct Test {
+    /// Scenario files, or folders of them [default: tests]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Play only scenarios whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Number of seeds under faults for each scenario; 0 plays none
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
+    pub faults: u64,
+    /// Play only this seed under faults, and print its trace
+    #[arg(long, value_name = "N", conflicts_with = "faults")]
+    pub seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What the doctor checks.
 #[derive(clap::Args)]
 pub struct Doctor {

@@ -11,7 +11,7 @@ pub mod workflows;
 pub use api::{
     Act, AgentAct, At, Bulk, By, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
-pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Part, Remotes, Setup, Simulate, Up};
+pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Part, Remotes, Setup, Simulate, Test, Up};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -78,6 +78,13 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace"
     )]
     Simulate(Simulate),
+    /// Play scenarios of workflows with scripted answers in virtual time, then under faults
+    ///
+    /// A scenario says what the services answer and how the order has to end. Nothing is called and nothing needs to run.
+    #[command(
+        after_help = "Examples:\n  stepwarden test\n  stepwarden test tests/order.toml --only declined\n  stepwarden test --faults 1000"
+    )]
+    Test(Test),
     /// Serve the sample remote services alone, for a system that runs elsewhere
     #[command(after_help = "Examples:\n  stepwarden remotes --port 8082")]
     Remotes(Remotes),
@@ -210,7 +217,7 @@ impl Command {
         match self {
             Self::Up(_) => "info",
             // What it would log is in its trace, or what it looks for itself.
-            Self::Simulate(_) | Self::Doctor(_) => "off",
+            Self::Simulate(_) | Self::Test(_) | Self::Doctor(_) => "off",
             _ => "error",
         }
     }

@@ -1,0 +1,148 @@
+//! Comparing how an order ended with what its scenario expects.
+
+use super::file::{Expect, LISTS, Scenario};
+use serde_json::{Value, json};
+use shared::expression::{Mapping, Names};
+use shared::step::State;
+use shared::task::Task;
+use shared::workflow::Workflow;
+use std::borrow::Cow;
+use std::sync::Arc;
+use stepwarden_simulation::{Played, UNDO};
+
+/// What differs, a sentence each.
+pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
+    let mut found: Vec<String> =
+        played.violations.iter().map(|broken| format!("a rule of the system was broken: {broken}")).collect();
+    let Expect { state, steps, outputs, sent, calls, error } = &scenario.expect;
+    let (last, workflow) = (played.saved.last(), &scenario.workflow);
+    let reason = match (&played.refused, last) {
+        (Some(problem), _) => Some(problem.detail.clone()),
+        (None, last) => last.and_then(|task| task.reason.clone()),
+    };
+    let ended = last.map_or("Refused", |task| task.process_state().name());
+    let wanted = state.map_or("Refused", |state| state.name());
+    if ended != wanted {
+        let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        found.push(format!("state: expected {wanted}, but it is {ended}{why}"));
+    }
+    if let Some(part) = error.as_ref().filter(|part| !reason.as_deref().unwrap_or_default().contains(*part)) {
+        let said = reason.map_or_else(|| "the order gives no reason".into(), |reason| format!("it is `{reason}`"));
+        found.push(format!("error: expected one with `{part}`, but {said}"));
+    }
+    for ((name, wanted), of) in LISTS.into_iter().zip(steps).zip(lists(workflow, played)) {
+        let Some(wanted) = wanted else { continue };
+        let is_missing = |step: &&String| !of.contains(&step.as_str());
+        let missing: Vec<&str> = wanted.iter().filter(is_missing).map(String::as_str).collect();
+        let more: Vec<&str> = of.iter().copied().filter(|step| !wanted.iter().any(|wanted| wanted == step)).collect();
+        if !missing.is_empty() {
+            found.push(format!("{name}: `{}` is missing", missing.join("`, `")));
+        }
+        if !more.is_empty() {
+            found.push(format!("{name}: `{}` is not expected", more.join("`, `")));
+        }
+    }
+    let order = order(scenario, last);
+    for (step, mapping) in outputs {
+        let index = workflow.position(step).expect("its name was checked");
+        let has = last.and_then(|task| task.steps[index].output.clone());
+        compare(&format!("outputs.{step}"), mapping, has.as_ref(), &order, &mut found);
+    }
+    for (name, parts) in sent {
+        let Some(call) = played.sent.iter().rev().find(|call| call.name == *name) else {
+            found.push(format!("sent.{name}: it was not called"));
+            continue;
+        };
+        for (part, mapping) in parts {
+            let path = format!("sent.{name}.{part}");
+            match mapping {
+                Mapping::Table(headers) if part == "headers" => {
+                    for (header, mapping) in headers {
+                        let has = call.what["headers"].get(header);
+                        compare(&format!("{path}.{header}"), mapping, has, &order, &mut found);
+                    }
+                }
+                mapping => compare(&path, mapping, call.what.get(part), &order, &mut found),
+            }
+        }
+    }
+    for (name, wanted) in calls {
+        let has = played.sent.iter().filter(|call| call.name == *name).count();
+        if has != *wanted {
+            found.push(format!("calls.{name}: expected {wanted}, but it is {has}"));
+        }
+    }
+    found
+}
+
+/// Names of steps that were called without a scripted answer.
+pub fn unscripted(scenario: &Scenario, played: &Played) -> Vec<String> {
+    let mut names: Vec<String> = played.sent.iter().map(|call| call.name.clone()).collect();
+    names.retain(|name| !name.ends_with(UNDO) && !scenario.script.answers.contains_key(name));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The steps of each list, in the workflow's order.
+fn lists<'a>(workflow: &'a Workflow, played: &Played) -> [Vec<&'a str>; 5] {
+    let saved = &played.saved;
+    let names = |is: &dyn Fn(usize) -> bool| {
+        let all = workflow.steps.iter().enumerate();
+        all.filter(|(index, _)| is(*index)).map(|(_, step)| step.name.as_str()).collect()
+    };
+    let ever = |index: usize, is: fn(&State) -> bool| saved.iter().any(|task| is(&task.steps[index].state));
+    let own = |index: usize, is: fn(&State) -> bool| saved.last().is_some_and(|task| is(&task.steps[index].state));
+    [
+        names(&|index| workflow.steps[index].fail.is_none() && ever(index, |state| *state == State::Processed)),
+        names(&|index| ever(index, |state| *state == State::PassedOver)),
+        names(&|index| ever(index, |state| *state == State::Caught)),
+        names(&|index| ever(index, |state| *state == State::Failed)),
+        names(&|index| {
+            // A step that had nothing to undo ends in the same state.
+            let name = format!("{}{UNDO}", workflow.steps[index].name);
+            own(index, |state| *state == State::Undone) && played.sent.iter().any(|call| call.name == name)
+        }),
+    ]
+}
+
+/// What expected values can read.
+fn order<'a>(scenario: &'a Scenario, last: Option<&Arc<Task>>) -> Names<'a> {
+    let outputs = last.map(|task| {
+        let all = scenario.workflow.steps.iter().zip(&task.steps);
+        let all = all.filter_map(|(spec, step)| Some((shared::names::of_step(&spec.name), step.output.clone()?)));
+        Value::Object(all.collect())
+    });
+    let order = last.map(|task| {
+        json!({ "id": task.id, "tenant": task.tenant, "created_at": task.created_at, "reference": task.reference })
+    });
+    Names::new()
+        .with("input", Cow::Borrowed(&scenario.script.input))
+        .with("config", Cow::Owned(Value::Object(scenario.workflow.config.clone())))
+        .with("outputs", Cow::Owned(outputs.unwrap_or_default()))
+        .with("order", Cow::Owned(order.unwrap_or_default()))
+}
+
+fn compare(path: &str, wanted: &Mapping, has: Option<&Value>, order: &Names<'_>, found: &mut Vec<String>) {
+    match (wanted.evaluate(order), has) {
+        (Err(mistake), _) => found.push(format!("{path}: {mistake}")),
+        (Ok(wanted), Some(has)) if is_same(&wanted, has) => {}
+        (Ok(wanted), Some(has)) => found.push(format!("{path}: expected {wanted}, but it is {has}")),
+        (Ok(wanted), None) => found.push(format!("{path}: expected {wanted}, but it is not there")),
+    }
+}
+
+/// Equal as the language sees it: 5 is 5.0.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(key, value)| other.get(key).is_some_and(|other| is_same(value, other)))
+        }
+        (one, other) => one == other,
+    }
+}

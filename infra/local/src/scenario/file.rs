@@ -1,0 +1,431 @@
+//! Reading scenario files. Every refusal names file and line, and says what to write instead.
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use shared::expression::Mapping;
+use shared::step::Direction;
+use shared::task::ProcessState;
+use shared::workflow::file::{Error, Known, parse};
+use shared::workflow::{Step, USUAL_SKEW, Workflow};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stepwarden_simulation::{Said, Script, Scripted, UNDO};
+use toml::Spanned;
+
+/// Longest time that a scripted answer may take.
+const MOST_TAKEN: SignedDuration = SignedDuration::from_hours(24);
+
+/// One scenario, ready to be played.
+pub struct Scenario {
+    /// What it shows, in the author's words.
+    pub name: String,
+    /// Its workflow.
+    pub workflow: Arc<Workflow>,
+    /// Input and answers.
+    pub script: Arc<Script>,
+    /// What has to happen.
+    pub expect: Expect,
+}
+
+/// How the order of a scenario has to end.
+#[derive(Debug)]
+pub struct Expect {
+    /// Its state; `None` if it must be refused.
+    pub state: Option<ProcessState>,
+    /// By [`LISTS`]: exactly these steps, if the author says so.
+    pub steps: [Option<Vec<String>>; 5],
+    /// The outputs of steps.
+    pub outputs: BTreeMap<String, Mapping>,
+    /// The parts of what the last call of each name sent.
+    pub sent: BTreeMap<String, BTreeMap<String, Mapping>>,
+    /// How many calls of each name were made.
+    pub calls: BTreeMap<String, usize>,
+    /// Part of the reason of an order that failed, or of its refusal.
+    pub error: Option<String>,
+}
+
+/// The lists of steps in `expect`.
+pub const LISTS: [&str; 5] = ["ran", "passed_over", "caught", "failed", "undone"];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    workflow: Option<Spanned<String>>,
+    input: Option<Spanned<toml::Value>>,
+    #[serde(default)]
+    answers: Entries,
+    #[serde(default)]
+    scenario: Vec<Spanned<RawScenario>>,
+}
+
+type Entries = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawScenario {
+    name: Spanned<String>,
+    workflow: Option<Spanned<String>>,
+    input: Option<Spanned<toml::Value>>,
+    #[serde(default)]
+    answers: Entries,
+    expect: Option<RawExpect>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawExpect {
+    state: Spanned<String>,
+    ran: Option<Vec<Spanned<String>>>,
+    passed_over: Option<Vec<Spanned<String>>>,
+    caught: Option<Vec<Spanned<String>>>,
+    failed: Option<Vec<Spanned<String>>>,
+    undone: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    outputs: Entries,
+    #[serde(default)]
+    sent: Entries,
+    #[serde(default)]
+    calls: BTreeMap<Spanned<String>, usize>,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAnswer {
+    status: Option<u16>,
+    answer: Option<toml::Value>,
+    headers: Option<BTreeMap<String, String>>,
+    refused: Option<String>,
+    #[serde(default)]
+    unavailable: bool,
+    #[serde(default)]
+    silent: bool,
+    takes: Option<SignedDuration>,
+    times: Option<usize>,
+}
+
+type Problem = (Range<usize>, String);
+
+/// The scenarios of a file. `folder` is where the workflows are, if the caller says so.
+///
+/// # Errors
+/// The first fault, in this file or in a workflow that it tests.
+pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> {
+    let text = text_of(file)?;
+    let fail = |(at, message): Problem| Error {
+        file: file.display().to_string(),
+        line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
+        message,
+    };
+    let raw: RawFile = toml::from_str(&text).map_err(|e| {
+        let message = e.message().replace('\n', "; ");
+        let hint = match message.contains("extend value") || message.contains("duplicate key") {
+            true => format!("; write the answer of an undo under a name in quotes, such as \"charge{UNDO}\""),
+            false => String::new(),
+        };
+        fail((e.span().unwrap_or(0..0), message + &hint))
+    })?;
+    if raw.scenario.is_empty() {
+        return Err(fail((0..0, "the file has no scenario; add a [[scenario]] with `name` and `expect`".into())));
+    }
+    let mut workflows = BTreeMap::new();
+    let mut all: Vec<Scenario> = Vec::new();
+    for spanned in &raw.scenario {
+        let one = spanned.get_ref();
+        let Some(named) = one.workflow.as_ref().or(raw.workflow.as_ref()) else {
+            let message = "the scenario has no workflow; add `workflow = \"NAME\"`, here or at the top of the file";
+            return Err(fail((one.name.span(), message.into())));
+        };
+        let path = find(file, folder, named).map_err(fail)?;
+        let workflow = match workflows.get(&path) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let read = Arc::new(workflow(&path)?);
+                workflows.insert(path, Arc::clone(&read));
+                read
+            }
+        };
+        if all.iter().any(|other| other.name == *one.name.get_ref()) {
+            let message = format!("a scenario named `{}` already exists; give each a unique name", one.name.get_ref());
+            return Err(fail((one.name.span(), message)));
+        }
+        all.push(build(file, &raw, one, workflow).map_err(fail)?);
+    }
+    Ok(all)
+}
+
+fn text_of(file: &Path) -> Result<String, Error> {
+    let unreadable = |e| Error { file: file.display().to_string(), line: 1, message: format!("cannot be read: {e}") };
+    std::fs::read_to_string(file).map_err(unreadable)
+}
+
+/// The workflow file that a scenario means by a name or a path.
+fn find(file: &Path, folder: Option<&Path>, named: &Spanned<String>) -> Result<PathBuf, Problem> {
+    let name = named.get_ref();
+    let beside = file.parent().unwrap_or(Path::new(""));
+    if name.ends_with(".toml") {
+        return Ok(beside.join(name));
+    }
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => match (beside.file_name(), beside.parent()) {
+            (Some(_), Some(above)) => above.join("workflows"),
+            _ => beside.join("../workflows"),
+        },
+    };
+    let at = |message: String| (named.span(), message);
+    let entries =
+        std::fs::read_dir(&folder).map_err(|e| at(format!("the folder {} cannot be read: {e}", folder.display())))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == "toml"));
+    paths.sort();
+    let mut names = Vec::new();
+    for path in paths {
+        let table = std::fs::read_to_string(&path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+        match table.as_ref().and_then(|table| table.get("name")).and_then(toml::Value::as_str) {
+            Some(own) if own == name => return Ok(path),
+            Some(own) => names.push(format!("`{own}`")),
+            None => {}
+        }
+    }
+    let known = if names.is_empty() { "no workflow".into() } else { names.join(", ") };
+    Err(at(format!("there is no workflow `{name}`; {} has {known}", folder.display())))
+}
+
+/// The workflow in a file. A script answers for its agents, so they may have any names.
+fn workflow(path: &Path) -> Result<Workflow, Error> {
+    let text = text_of(path)?;
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let steps = table.get("step").and_then(toml::Value::as_array).into_iter().flatten();
+    let agents = steps.flat_map(|step| [step.get("agent"), step.get("undo").and_then(|undo| undo.get("agent"))]);
+    let mut agents: Vec<&str> = agents.flatten().filter_map(toml::Value::as_str).collect();
+    agents.extend(agent::agents::NAMES);
+    let file = path.display().to_string();
+    let workflow = parse(&file, &text, Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS })?;
+    workflow.can_start(USUAL_SKEW).map_err(|error| Error { file, line: 1, message: error.to_string() })?;
+    Ok(workflow)
+}
+
+fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow>) -> Result<Scenario, Problem> {
+    let Some(expect) = &raw.expect else {
+        let message = "the scenario expects nothing; add [scenario.expect] with at least `state`";
+        return Err((raw.name.span(), message.into()));
+    };
+    let mut input = Map::new();
+    for part in [&whole.input, &raw.input].into_iter().flatten() {
+        input.extend(table(file, part)?);
+    }
+    let mut answers = BTreeMap::new();
+    for (name, value) in whole.answers.iter().chain(&raw.answers) {
+        // `charge.undo = {...}` without quotes.
+        let inner = value.get_ref().as_table().filter(|table| table.len() == 1).and_then(|table| table.get("undo"));
+        let (name, value) = match inner {
+            Some(inner) => (format!("{}{UNDO}", name.get_ref()), Spanned::new(value.span(), inner.clone())),
+            None => (name.get_ref().clone(), value.clone()),
+        };
+        called(&workflow, &name, value.span())?;
+        answers.insert(name, scripted(&value)?);
+    }
+    Ok(Scenario {
+        name: raw.name.get_ref().clone(),
+        expect: expectation(expect, &workflow)?,
+        script: Arc::new(Script::new(Value::Object(input), answers)),
+        workflow,
+    })
+}
+
+/// An input: a table, or the path of a JSON file.
+fn table(file: &Path, raw: &Spanned<toml::Value>) -> Result<Map<String, Value>, Problem> {
+    let wrong = |message: String| (raw.span(), message);
+    let value = match raw.get_ref() {
+        toml::Value::String(path) => {
+            let path = file.parent().unwrap_or(Path::new("")).join(path);
+            let text = std::fs::read_to_string(&path)
+                .map_err(|e| wrong(format!("the input {} cannot be read: {e}", path.display())))?;
+            serde_json::from_str(&text).map_err(|e| wrong(format!("the input {} is not JSON: {e}", path.display())))?
+        }
+        value => json(value),
+    };
+    match value {
+        Value::Object(table) => Ok(table),
+        _ => Err(wrong("an input is a table, or the path of a JSON file with an object".into())),
+    }
+}
+
+fn json(value: &toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => text.clone().into(),
+        toml::Value::Integer(number) => (*number).into(),
+        toml::Value::Float(number) => (*number).into(),
+        toml::Value::Boolean(is) => (*is).into(),
+        toml::Value::Datetime(date) => date.to_string().into(),
+        toml::Value::Array(list) => list.iter().map(json).collect(),
+        toml::Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json(value))).collect(),
+    }
+}
+
+/// The step called `name` of the workflow.
+fn step<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> Result<&'a Step, Problem> {
+    workflow.position(name).map(|index| &workflow.steps[index]).ok_or_else(|| {
+        let names = workflow.steps.iter().map(|step| format!("`{}`", step.name)).collect::<Vec<_>>().join(", ");
+        (at, format!("workflow `{}` has no step `{name}`; write one of {names}", workflow.name))
+    })
+}
+
+/// The step whose calls, or whose undo's calls, have this name.
+fn called<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> Result<(&'a Step, Direction), Problem> {
+    let (own, direction) = match name.strip_suffix(UNDO) {
+        Some(own) => (own, Direction::Undo),
+        None => (name, Direction::Do),
+    };
+    let step = step(workflow, own, at.clone())?;
+    match (step.work(direction), direction) {
+        (Some(_), _) => Ok((step, direction)),
+        (None, Direction::Do) => Err((at, format!("step `{own}` calls nothing; remove `{name}`"))),
+        (None, Direction::Undo) => Err((at, format!("step `{own}` has no `undo`; remove `{name}`"))),
+    }
+}
+
+/// One answer, or several in a list.
+fn scripted(raw: &Spanned<toml::Value>) -> Result<Vec<Scripted>, Problem> {
+    let all = match raw.get_ref() {
+        toml::Value::Array(all) => all.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let mut answers = Vec::new();
+    for one in all {
+        let (answer, times) = answer(one).map_err(|message| (raw.span(), message))?;
+        answers.extend(std::iter::repeat_n(answer, times));
+    }
+    match answers.is_empty() {
+        true => Err((raw.span(), "the list of answers is empty; write at least one, such as { status = 200 }".into())),
+        false => Ok(answers),
+    }
+}
+
+fn answer(raw: &toml::Value) -> Result<(Scripted, usize), String> {
+    let raw: RawAnswer = raw.clone().try_into().map_err(|e: toml::de::Error| {
+        let message = e.message().replace('\n', "; ");
+        match message.contains("`output`") {
+            true => "write `answer`, which is what the service answers; the step's `output` is taken from it".into(),
+            false => format!("{message}; write for example {{ status = 200, answer = {{ id = \"r1\" }} }}"),
+        }
+    })?;
+    let takes = raw.takes.unwrap_or_default();
+    if !(SignedDuration::ZERO..=MOST_TAKEN).contains(&takes) {
+        return Err("`takes` is out of range; write a time from 0s to 24h".into());
+    }
+    let times = raw.times.unwrap_or(1);
+    if !(1..=1000).contains(&times) {
+        return Err("`times` is out of range; write 1 to 1000".into());
+    }
+    let kinds = [raw.refused.is_some(), raw.unavailable, raw.silent];
+    let is_answer = raw.status.is_some() || raw.answer.is_some() || raw.headers.is_some();
+    if kinds.iter().filter(|is| **is).count() + usize::from(is_answer) > 1 {
+        return Err("keep one of `refused`, `unavailable`, `silent`, and an answer with `status` or `answer`".into());
+    }
+    let said = match raw.refused {
+        Some(error) => Said::Refused(error),
+        None if raw.unavailable => Said::Unavailable,
+        None if raw.silent => Said::Silent,
+        None => {
+            let status = raw.status.unwrap_or(200);
+            if !(200..=599).contains(&status) {
+                return Err(format!("{status} is no status of an answer; write one from 200 to 599"));
+            }
+            let headers = raw.headers.unwrap_or_default().into_iter().map(|(n, v)| (n.to_ascii_lowercase(), v));
+            let headers: Vec<(String, String)> = headers.collect();
+            let is_good = |(name, value): &(String, String)| {
+                reqwest::header::HeaderName::try_from(name.as_str()).is_ok()
+                    && reqwest::header::HeaderValue::try_from(value.as_str()).is_ok()
+            };
+            if let Some((name, _)) = headers.iter().find(|header| !is_good(header)) {
+                return Err(format!("`{name}` is no header of HTTP; write a name and a text without line breaks"));
+            }
+            Said::Answer { status, headers, body: raw.answer.as_ref().map(json) }
+        }
+    };
+    let takes = std::time::Duration::try_from(takes).unwrap_or_default();
+    Ok((Scripted { takes, said }, times))
+}
+
+fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> {
+    const REFUSED: &str = "Refused";
+    let ends = [ProcessState::Processed, ProcessState::Undone, ProcessState::Error];
+    let written = raw.state.get_ref();
+    let state = ends.into_iter().find(|state| state.name() == written);
+    if state.is_none() && written != REFUSED {
+        let message = format!(
+            "an order does not end as `{written}`; write `Processed`, `Undone`, `Error`, or `{REFUSED}` if its input \
+             does not fit"
+        );
+        return Err((raw.state.span(), message));
+    }
+    let lists = [&raw.ran, &raw.passed_over, &raw.caught, &raw.failed, &raw.undone];
+    let mut steps: [Option<Vec<String>>; 5] = Default::default();
+    for ((of, list), name) in steps.iter_mut().zip(lists).zip(LISTS) {
+        let Some(list) = list else { continue };
+        for entry in list {
+            let spec = step(workflow, entry.get_ref(), entry.span())?;
+            let never = match name {
+                "ran" if spec.fail.is_some() => Some("a `fail` step never runs; it fails, or the order continues"),
+                "caught" if spec.catch.is_none() => Some("has no `catch`, so its failure is never caught"),
+                "undone" if spec.undo.is_none() => Some("has no `undo`, so it is never undone"),
+                _ => None,
+            };
+            if let Some(never) = never {
+                return Err((entry.span(), format!("step `{}`: {never}; remove it from `{name}`", spec.name)));
+            }
+        }
+        *of = Some(list.iter().map(|entry| entry.get_ref().clone()).collect());
+    }
+    let mapping = |value: &toml::Value, at: Range<usize>| {
+        Mapping::from_json(&json(value)).map_err(|fault| (at, fault.to_string()))
+    };
+    let mut outputs = BTreeMap::new();
+    for (name, value) in &raw.outputs {
+        step(workflow, name.get_ref(), name.span())?;
+        outputs.insert(name.get_ref().clone(), mapping(value.get_ref(), value.span())?);
+    }
+    let mut sent = BTreeMap::new();
+    for (name, value) in &raw.sent {
+        let (spec, direction) = called(workflow, name.get_ref(), name.span())?;
+        let is_url = spec.work(direction).is_some_and(|work| work.http.is_some());
+        let keys: &[&str] = match direction {
+            _ if is_url => &["method", "url", "headers", "body"],
+            Direction::Do => &["input"],
+            Direction::Undo => &["input", "output"],
+        };
+        let mut parts = BTreeMap::new();
+        for (key, part) in value.get_ref().as_table().into_iter().flatten() {
+            if !keys.contains(&key.as_str()) {
+                let kind = if is_url { "a URL" } else { "an agent" };
+                let mut message = format!("`{key}` is not sent to {kind}; write ");
+                let _ = write!(message, "`{}`", keys.join("`, `"));
+                return Err((value.span(), message));
+            }
+            // Names of headers are written in lower case where they are compared.
+            let part = match (key.as_str(), part) {
+                ("headers", toml::Value::Table(table)) => {
+                    toml::Value::Table(table.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect())
+                }
+                _ => part.clone(),
+            };
+            parts.insert(key.clone(), mapping(&part, value.span())?);
+        }
+        if parts.is_empty() {
+            return Err((value.span(), format!("write a table with `{}`", keys.join("`, `"))));
+        }
+        sent.insert(name.get_ref().clone(), parts);
+    }
+    let mut calls = BTreeMap::new();
+    for (name, count) in &raw.calls {
+        called(workflow, name.get_ref(), name.span())?;
+        calls.insert(name.get_ref().clone(), *count);
+    }
+    Ok(Expect { state, steps, outputs, sent, calls, error: raw.error.clone() })
+}

@@ -1,0 +1,286 @@
+//! Goal: scenarios catch what their authors would want to know, and a bad file says what to write. Method: the files of
+//! `examples/`, as they are and with one thing changed, over the real functions.
+
+use super::{Outcome, play_file};
+use std::path::{Path, PathBuf};
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/branches");
+
+fn example(name: &str) -> String {
+    std::fs::read_to_string(Path::new(EXAMPLE).join("tests").join(name)).unwrap()
+}
+
+/// The results of `text` as a scenario file beside the example's workflows.
+fn played(text: &str) -> Result<Vec<Outcome>, String> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("tests")).unwrap();
+    std::fs::create_dir(dir.path().join("workflows")).unwrap();
+    for entry in std::fs::read_dir(Path::new(EXAMPLE).join("workflows")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, dir.path().join("workflows").join(path.file_name().unwrap())).unwrap();
+    }
+    std::fs::write(dir.path().join("tests/input.json"), r#"{"email": "eve@example.com", "name": null}"#).unwrap();
+    let file = dir.path().join("tests/t.toml");
+    std::fs::write(&file, text).unwrap();
+    let shown =
+        |error: shared::workflow::file::Error| error.to_string().replace(&format!("{}/", dir.path().display()), "");
+    play_file(&file, 0).map_err(shown)
+}
+
+/// All sentences about the scenarios of `text`.
+fn failures(text: &str) -> Vec<String> {
+    played(text).unwrap().into_iter().flat_map(|outcome| outcome.failures).collect()
+}
+
+// The mini-cases: what exists already is looked up, a payment is confirmed only if it has to be, and all marks of `after`.
+#[test]
+fn the_example_s_scenarios_end_as_they_expect() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(Path::new(EXAMPLE).join("tests")).unwrap() {
+        for outcome in play_file(&entry.unwrap().path(), 4).unwrap() {
+            assert_eq!(outcome.failures, Vec::<String>::new(), "{}: {}", outcome.file, outcome.name);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 12);
+}
+
+#[test]
+fn what_is_not_as_expected_is_named() {
+    let table = [
+        (
+            "customer.toml",
+            "state = \"Processed\"\nran = [\"create\"",
+            "state = \"Undone\"\nran = [\"create\"",
+            "state: expected Undone, but it is Processed",
+        ),
+        ("customer.toml", "ran = [\"create\", \"greet\"]", "ran = [\"create\"]", "ran: `greet` is not expected"),
+        (
+            "customer.toml",
+            "passed_over = [\"look-up\"]",
+            "passed_over = [\"look-up\", \"greet\"]",
+            "passed_over: `greet` is missing",
+        ),
+        ("customer.toml", "caught = [\"create\"]", "caught = []", "caught: `create` is not expected"),
+        ("customer.toml", "failed = [\"create\"]", "failed = [\"greet\"]", "failed: `greet` is missing"),
+        ("customer.toml", "undone = [\"create\"]", "undone = []", "undone: `create` is not expected"),
+        (
+            "customer.toml",
+            "{ id = \"c7\" }\nsent",
+            "{ id = \"c8\" }\nsent",
+            r#"outputs.look-up: expected {"id":"c8"}, but it is {"id":"c7"}"#,
+        ),
+        (
+            "customer.toml",
+            "customer = \"c1\", ",
+            "",
+            r#"sent.greet.body: expected {"template":"welcome"}, but it is {"customer":"c1","template":"welcome"}"#,
+        ),
+        (
+            "customer.toml",
+            "Bearer {secret:crm-token}",
+            "Bearer {secret:other}",
+            r#"sent.create.headers.authorization: expected "Bearer {secret:other}", but it is "Bearer {secret:crm-token}""#,
+        ),
+        (
+            "customer.toml",
+            "ada%40example.com",
+            "ada@example.com",
+            r#"sent.look-up.url: expected "https://crm.example/customers?email=ada@example.com", but it is "https://crm.example/customers?email=ada%40example.com""#,
+        ),
+        ("customer.toml", "create = 5, greet", "create = 4, greet", "calls.create: expected 4, but it is 5"),
+        (
+            "customer.toml",
+            "error = \"no such template\"",
+            "error = \"no such letter\"",
+            "error: expected one with `no such letter`, but it is `",
+        ),
+        (
+            "payment.toml",
+            "order = \"${order.id}\"",
+            "order = \"${order.tenant}\"",
+            r#"sent.ship.body: expected {"charge":"ch_1","order":"acme"}, but it is {"#,
+        ),
+        (
+            "payment.toml",
+            "order = \"${order.id}\"",
+            "order = \"${input.no}\"",
+            "sent.ship.body: `input.no` is not there",
+        ),
+        ("payment.toml", "sent.confirm = {", "sent.\"charge.undo\" = {", "sent.charge.undo: it was not called"),
+        ("payment.toml", "\"card[number]\" = \"4242\"", "\"card[number]\" = 4242", "sent.charge.body: expected"),
+        // The order itself is different.
+        (
+            "payment.toml",
+            "charge = { answer = { id = \"ch_1\", status = \"succeeded\" } }",
+            "",
+            "state: expected Processed, but it is Error: the undo of `charge` failed: `output.id`",
+        ),
+        (
+            "payment.toml",
+            "{ status = 503 }, { status = 200 }",
+            "{ refused = \"too late\" }",
+            "state: expected Undone, but it is Error: the undo of `charge` failed: too late",
+        ),
+        ("claim.toml", "cents = 900000", "cents = 400000", "ran: `expert`, `letter` is missing"),
+    ];
+    for (file, from, to, sentence) in table {
+        let text = example(file);
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from}");
+        let found = failures(&changed);
+        assert!(found.iter().any(|one| one.starts_with(sentence)), "{sentence}: {found:#?}");
+    }
+    let nothing = failures("[[scenario]]\nname = \"x\"\nworkflow = \"claim\"\nexpect = { state = \"Refused\" }\n");
+    assert_eq!(
+        nothing,
+        [
+            "state: expected Refused, but it is Undone: `assess` failed: `input.claim` is not there; write `first(input.claim, '')` if it may be absent"
+        ]
+    );
+}
+
+#[test]
+fn inputs_and_answers_of_the_file_are_those_of_its_scenarios() {
+    let head = "workflow = \"../workflows/customer.toml\"\ninput = \"input.json\"\n[answers]\ncreate = { answer = { id = \"c1\" } }\n";
+    let one = "[[scenario]]\nname = \"one\"\n[scenario.expect]\nstate = \"Processed\"\nsent.create.body = { email = \"eve@example.com\" }\n";
+    let two = "[[scenario]]\nname = \"two\"\ninput = { email = \"x\" }\nanswers.create.refused = \"no\"\nexpect = { state = \"Undone\", error = \"no\" }\n";
+    let found = failures(&format!("{head}{one}{two}"));
+    // A null is a value: it is sent.
+    assert_eq!(
+        found,
+        [
+            r#"sent.create.body: expected {"email":"eve@example.com"}, but it is {"email":"eve@example.com","name":null}"#
+        ]
+    );
+    let undo = "answers.create.undo = { unavailable = true }\nanswers.greet = { status = 400 }\nexpect = { state = \"Error\", calls = { \"create.undo\" = 15 } }\n";
+    assert_eq!(failures(&format!("{head}[[scenario]]\nname = \"undo\"\n{undo}")), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_wrong_says_where_and_what_to_write() {
+    let scenario = "[[scenario]]\nname = \"x\"\nworkflow = \"claim\"\n";
+    let table = [
+        (String::new(), "t.toml:1: the file has no scenario; add a [[scenario]] with `name` and `expect`"),
+        (scenario.into(), "t.toml:2: the scenario expects nothing; add [scenario.expect] with at least `state`"),
+        (
+            "[[scenario]]\nname = \"x\"\nexpect = { state = \"Undone\" }".into(),
+            "t.toml:2: the scenario has no workflow; add `workflow = \"NAME\"`, here or at the top of the file",
+        ),
+        (
+            "workflow = \"clam\"\n[[scenario]]\nname = \"x\"\nexpect = { state = \"Undone\" }".into(),
+            "t.toml:1: there is no workflow `clam`; workflows has `claim`, `customer`, `payment`",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Done\" }}"),
+            "t.toml:4: an order does not end as `Done`; write `Processed`, `Undone`, `Error`, or `Refused` if its input does not fit",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\", run = [] }}"),
+            "t.toml:4: unknown field `run`, expected one of `state`, `ran`",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\", ran = [\"assses\"] }}"),
+            "t.toml:4: workflow `claim` has no step `assses`; write one of `assess`, `expert`, `letter`, `pay`",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\", caught = [\"pay\"] }}"),
+            "t.toml:4: step `pay`: has no `catch`, so its failure is never caught; remove it from `caught`",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\", undone = [\"pay\"] }}"),
+            "t.toml:4: step `pay`: has no `undo`, so it is never undone; remove it from `undone`",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\", sent.pay = {{ input = 1 }} }}"),
+            "t.toml:4: `input` is not sent to a URL; write `method`, `url`, `headers`, `body`",
+        ),
+        (
+            format!("{scenario}answers.asses = {{}}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: workflow `claim` has no step `asses`",
+        ),
+        (
+            format!("{scenario}answers.\"pay.undo\" = {{}}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: step `pay` has no `undo`; remove `pay.undo`",
+        ),
+        (
+            format!("{scenario}answers.pay = {{ output = 1 }}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: write `answer`, which is what the service answers; the step's `output` is taken from it",
+        ),
+        (
+            format!("{scenario}answers.pay = {{ status = 700 }}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: 700 is no status of an answer; write one from 200 to 599",
+        ),
+        (
+            format!("{scenario}answers.pay = {{ status = 402, silent = true }}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: keep one of `refused`, `unavailable`, `silent`, and an answer with `status` or `answer`",
+        ),
+        (
+            format!("{scenario}answers.pay = []\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: the list of answers is empty; write at least one, such as { status = 200 }",
+        ),
+        (
+            format!("{scenario}answers.pay = {{ headers = {{ \"a b\" = \"x\" }} }}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: `a b` is no header of HTTP",
+        ),
+        (
+            format!("{scenario}answers.pay = {{ takes = \"25h\" }}\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: `takes` is out of range; write a time from 0s to 24h",
+        ),
+        (
+            format!("{scenario}input = \"none.json\"\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: the input tests/none.json cannot be read",
+        ),
+        (
+            format!("{scenario}input = 5\nexpect = {{ state = \"Undone\" }}"),
+            "t.toml:4: an input is a table, or the path of a JSON file with an object",
+        ),
+        (
+            format!("{scenario}expect = {{ state = \"Undone\" }}\n{scenario}expect = {{ state = \"Undone\" }}"),
+            "t.toml:6: a scenario named `x` already exists; give each a unique name",
+        ),
+        (
+            format!(
+                "{scenario}answers.pay = {{ status = 200 }}\nanswers.pay.undo = {{}}\nexpect = {{ state = \"Undone\" }}"
+            ),
+            "t.toml:5: ",
+        ),
+    ];
+    for (text, sentence) in table {
+        let wanted = format!("tests/{sentence}");
+        match played(&text) {
+            Err(said) => assert!(said.starts_with(&wanted), "{wanted}\n{said}\n{text}"),
+            Ok(outcomes) => panic!("{wanted}: {outcomes:?}"),
+        }
+    }
+}
+
+// A workflow that other tests of this folder do not use may be broken; the one under test may not.
+#[test]
+fn a_broken_workflow_is_refused_with_its_own_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["tests", "workflows"] {
+        std::fs::create_dir(dir.path().join(folder)).unwrap();
+    }
+    std::fs::write(dir.path().join("workflows/a.toml"), "name = \"a\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\n")
+        .unwrap();
+    std::fs::write(
+        dir.path().join("workflows/b.toml"),
+        "name = \"b\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\ntimeout = \"5s\"",
+    )
+    .unwrap();
+    let file: PathBuf = dir.path().join("tests/t.toml");
+    let scenario = |name: &str| {
+        format!(
+            "[[scenario]]\nname = \"x\"\nworkflow = \"{name}\"\nexpect = {{ state = \"Processed\", sent.x.input = {{}} }}\n"
+        )
+    };
+    std::fs::write(&file, scenario("b")).unwrap();
+    assert_eq!(play_file(&file, 2).unwrap()[0].failures, Vec::<String>::new());
+    std::fs::write(&file, scenario("a")).unwrap();
+    let error = play_file(&file, 0).unwrap_err().to_string();
+    assert!(
+        error.ends_with("workflows/a.toml:3: step `x` has no timeout; add, for example, `timeout = \"30s\"`"),
+        "{error}"
+    );
+}

@@ -1,0 +1,230 @@
+//! Scripted remote services: one order of a workflow, without faults, whose calls get the answers that somebody wrote down.
+//!
+//! It decides nothing about the product: the functions that run in production make all decisions, and the agents' own
+//! code writes each call over HTTP and reads its answer.
+
+use crate::Plan;
+use crate::history::{Rule, Violation};
+use crate::node::{Node, Role};
+use crate::people;
+use crate::plan::std_of;
+use crate::port::BUS;
+use crate::world::{Knock, RunOptions, World, id_of, key_of, live};
+use agent::agents::http::Http;
+use agent::{AgentError, remote, secrets::Secrets};
+use serde_json::{Map, Value, json};
+use shared::message::Request;
+use shared::order::Id;
+use shared::step::Direction;
+use shared::task::Task;
+use shared::workflow::Workflow;
+use shared::workflow::http::{Body, Meaning, usual};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use submit::problem::Problem;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+/// Ending of the name of a step's undo.
+pub const UNDO: &str = ".undo";
+
+/// What the services of one workflow answer, for orders with one input.
+pub struct Script {
+    /// The input of every order.
+    pub input: Value,
+    /// By step, or by step and [`UNDO`]: what the calls get, one after another; the last answer repeats. A call without
+    /// any gets an empty answer with status 200.
+    pub answers: BTreeMap<String, Vec<Scripted>>,
+    http: Http,
+}
+
+/// One answer of a remote service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scripted {
+    /// How long it takes.
+    pub takes: Duration,
+    /// What it is.
+    pub said: Said,
+}
+
+/// What a remote service does with a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// It answers. An agent that is no URL understands the status as a URL step does by default.
+    Answer {
+        /// Status of HTTP.
+        status: u16,
+        /// Headers of HTTP.
+        headers: Vec<(String, String)>,
+        /// The body.
+        body: Option<Value>,
+    },
+    /// The agent reports a permanent error.
+    Refused(String),
+    /// No call reaches it.
+    Unavailable,
+    /// It never answers.
+    Silent,
+}
+
+/// A call that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    /// Its order.
+    pub order: Id,
+    /// The step, or the step and [`UNDO`].
+    pub name: String,
+    /// Over HTTP: `method`, `url`, `headers` and `body`, where `body` is JSON, the fields of a form, or a text. Otherwise
+    /// `input`, and `output` for an undo.
+    pub what: Value,
+}
+
+/// How the order of a script ended.
+pub struct Played {
+    /// Why it was not accepted.
+    pub refused: Option<Problem>,
+    /// The order as it was saved each time.
+    pub saved: Vec<Arc<Task>>,
+    /// Every call, in order.
+    pub sent: Vec<Sent>,
+    /// Rules of the product that were broken, with the order that did not end among them.
+    pub violations: Vec<Violation>,
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Script").field("input", &self.input).field("answers", &self.answers).finish_non_exhaustive()
+    }
+}
+
+impl Script {
+    /// The script with this input and these answers.
+    #[must_use]
+    pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
+        Self { input, answers, http: Http::new(Arc::new(Secrets::default()), Arc::default()) }
+    }
+
+    /// What is sent for `request`.
+    pub(crate) fn written(&self, request: &Request) -> Result<Value, AgentError> {
+        let Some(call) = request.over_http() else {
+            let mut sent = json!({ "input": request.input });
+            if request.direction == Direction::Undo {
+                sent["output"] = request.output.clone().unwrap_or_default();
+            }
+            return Ok(sent);
+        };
+        let written = self.http.written(request)?;
+        let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers: Map<String, Value> =
+            written.headers().iter().map(|(name, value)| (name.to_string(), text(value).into())).collect();
+        let mut sent =
+            json!({ "method": written.method().as_str(), "url": written.url().as_str(), "headers": headers });
+        if let Some(bytes) = written.body().and_then(|body| body.as_bytes()) {
+            sent["body"] = match call.body {
+                Some(Body::Form) => {
+                    let fields = url::form_urlencoded::parse(bytes);
+                    Value::Object(fields.map(|(name, value)| (name.into_owned(), json!(value))).collect())
+                }
+                _ => serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into()),
+            };
+        }
+        Ok(sent)
+    }
+
+    /// The answer to call `number` of its name, from 0; `None` for silence.
+    pub(crate) async fn answer(&self, request: &Request, number: usize) -> Option<Result<Value, AgentError>> {
+        let scripted = self.answers.get(&name_of(request)).and_then(|all| all.get(number).or(all.last()));
+        let nothing = Said::Answer { status: 200, headers: Vec::new(), body: None };
+        let (takes, said) = scripted.map_or((Duration::ZERO, &nothing), |one| (one.takes, &one.said));
+        sleep(takes).await;
+        match said {
+            Said::Silent => None,
+            Said::Refused(error) => Some(Err(AgentError::Permanent { error: error.clone() })),
+            Said::Unavailable => {
+                let (said, status, retry_after) = (None, None, None);
+                Some(Err(AgentError::Transient { error: "it cannot be reached".into(), said, status, retry_after }))
+            }
+            Said::Answer { status, headers, body } => {
+                let text = match body {
+                    Some(Value::String(text)) if headers.iter().any(|(name, _)| name == "content-type") => text.clone(),
+                    Some(body) => body.to_string(),
+                    // An agent that is no URL answers with JSON.
+                    None if request.over_http().is_none() && usual("POST", *status) == Meaning::Done => "null".into(),
+                    None => String::new(),
+                };
+                let mut answer = http::Response::builder().status(*status);
+                if !headers.iter().any(|(name, _)| name == "content-type") {
+                    answer = answer.header("content-type", "application/json");
+                }
+                answer = headers.iter().fold(answer, |answer, (name, value)| answer.header(name, value));
+                let answer = answer.body(text).expect("status and headers were checked when the script was read");
+                Some(remote::understand(request, answer.into()).await)
+            }
+        }
+    }
+}
+
+/// The name by which a script knows the call of `request`.
+pub(crate) fn name_of(request: &Request) -> String {
+    match request.direction {
+        Direction::Do => request.step.clone(),
+        Direction::Undo => format!("{}{UNDO}", request.step),
+    }
+}
+
+/// Plays one order of `workflow` by `script`, in virtual time and without faults, until it ends.
+///
+/// # Panics
+/// If no runtime of one thread can be started.
+#[must_use]
+pub fn play(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Played {
+    fastrand::seed(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime of one thread");
+    let plan = Plan::calm(workflow, script);
+    let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
+    let refused = runtime.block_on(follow(&world));
+    let id = id_of(&world.plan.orders[0]);
+    let hash = workflow.hash();
+    let history = world.history();
+    let mut violations = world.violations();
+    if refused.is_none() && violations.is_empty() {
+        violations.extend(history.check(|wanted| (*wanted == hash).then(|| Arc::clone(workflow))));
+    }
+    let saved = history.saved(&id).cloned().collect();
+    drop(history);
+    Played { refused, saved, sent: world.calls(), violations }
+}
+
+/// Submits the order and waits for its end.
+async fn follow(world: &Arc<World>) -> Option<Problem> {
+    for role in [Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor] {
+        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(role, 0))));
+    }
+    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
+    // A process listens from its first poll on.
+    sleep(Duration::from_millis(1)).await;
+    let order = &world.plan.orders[0];
+    let (answer, answered) = oneshot::channel();
+    let body = json!({ "workflow": world.plan.workflow.name, "input": world.plan.script.as_ref().map(|s| &s.input) });
+    world.knock("submit-0", Knock::Submit(key_of(order), body, answer));
+    if let Ok(Err(problem)) = answered.await {
+        return Some(problem);
+    }
+    let deadline = Instant::now() + world.plan.rest_within();
+    let every = std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every);
+    loop {
+        sleep(every).await;
+        let Some(why) = world.open(&id_of(order), |_| false) else {
+            // An alert may still be on its way.
+            sleep(Duration::from_secs(1)).await;
+            return None;
+        };
+        if Instant::now() > deadline {
+            world.wrong(Rule::Ends, Some(id_of(order)), format!("no end within {:?}: {why}", world.plan.rest_within()));
+            return None;
+        }
+    }
+}
