@@ -400,6 +400,15 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     assert!(change(&["workflows", "put", "new.toml"]).contains("new orders get it already"));
     assert!(case.says(0, &["workflows", "diff", "new.toml"]).contains("the same definition is active"));
     assert!(case.says(0, &["workflows", "show", "order", new]).contains("[[step]]"));
+    let explained = case.says(0, &["workflows", "explain", "order"]);
+    assert!(
+        explained.starts_with(&format!("workflow order, {new}\n")) && explained.contains("An order ends as"),
+        "{explained}"
+    );
+    assert_eq!(case.says(0, &["workflows", "explain", "new.toml"]), explained);
+    assert!(case.says(0, &["workflows", "explain", "order", "--mermaid"]).starts_with("flowchart TD\n"));
+    case.fails(2, &["workflows", "explain", "gone.toml"]);
+    case.fails(2, &["workflows", "explain", "gone"]);
 
     assert_eq!(change(&["workflows", "rollback", "order"]), moved(new, &old));
     let stale = [&["workflows", "rollback", "order", "--if-version", "1"], &by[..]].concat();

@@ -3,6 +3,7 @@
 mod api;
 pub mod args;
 mod bulk;
+mod explain;
 mod local;
 pub(crate) mod show;
 mod watch;
@@ -50,6 +51,6 @@ pub fn main() -> ExitCode {
 
 /// An error for people, with control characters escaped, because it may quote foreign text. Line breaks stay: errors of
 /// workflow files and of arguments have several lines.
-fn visible_lines(text: &str) -> std::borrow::Cow<'_, str> {
+pub(crate) fn visible_lines(text: &str) -> std::borrow::Cow<'_, str> {
     escape(text, |c| is_hidden(c) && c != '\n')
 }

@@ -2,9 +2,11 @@
 
 use super::api::{print, read};
 use super::args::At;
-use super::args::workflows::{Activate, Change, Check, Diff, How, Put, Show, Workflows};
+use super::args::workflows::{Activate, Change, Check, Diff, Explain, How, Put, Show, Workflows};
 use super::show::{self, Cell, table, when};
+use super::{explain, visible_lines};
 use crate::client::{Error, segment};
+use crate::scenario;
 use crate::stdout;
 use anyhow::{Context, Result};
 use edge::workflows::INPUT_CHECKS;
@@ -34,6 +36,7 @@ pub async fn run(command: Workflows) -> Result<ExitCode> {
             definition(&at, &answer)?;
         }
         Workflows::Check(files) => return check(&files),
+        Workflows::Explain(wanted) => explain(&wanted).await?,
         Workflows::Diff(Diff { file, at }) => diff(&file, &at).await?,
         Workflows::Put(wanted) => put(wanted).await?,
         Workflows::Activate(Activate { name, hash, how }) => change(&name, "activate", Some(hash), how).await?,
@@ -67,6 +70,29 @@ fn check(Check { files, agents }: &Check) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+async fn explain(Explain { workflow, mermaid, at }: &Explain) -> Result<()> {
+    let found = match workflow.ends_with(".toml") {
+        true => scenario::workflow(Path::new(workflow))?,
+        false => {
+            let (api, name) = (at.api()?, segment(workflow)?);
+            let row: Row = known(&api.read(&format!("/workflows/{name}")).await?)?;
+            let Some(hash) = row.hash else {
+                let why =
+                    format!("the system takes no orders for `{workflow}`; `stepwarden workflows show` has its changes");
+                return Err(Error::File(why).into());
+            };
+            let answer = api.read(&format!("/workflows/{name}/{hash}")).await?;
+            serde_json::from_value(answer["definition"].clone()).context(OTHER_VERSION)?
+        }
+    };
+    let text = if *mermaid { explain::mermaid(&found) } else { explain::words(&found) };
+    if at.json {
+        print(at, &json!({ "text": text }), |_: Value| String::new())
+    } else {
+        stdout::styled(&visible_lines(&text))
+    }
 }
 
 /// The text of a workflow file.

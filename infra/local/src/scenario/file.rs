@@ -7,7 +7,7 @@ use shared::expression::Mapping;
 use shared::step::Direction;
 use shared::task::ProcessState;
 use shared::workflow::file::{Error, Known, parse};
-use shared::workflow::{Step, USUAL_SKEW, Workflow};
+use shared::workflow::{Step, TooShort, USUAL_SKEW, Workflow};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -145,6 +145,8 @@ pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> 
             Some(known) => Arc::clone(known),
             None => {
                 let read = Arc::new(workflow(&path)?);
+                let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
+                read.can_start(USUAL_SKEW).map_err(short)?;
                 workflows.insert(path, Arc::clone(&read));
                 read
             }
@@ -196,8 +198,8 @@ fn find(file: &Path, folder: Option<&Path>, named: &Spanned<String>) -> Result<P
     Err(at(format!("there is no workflow `{name}`; {} has {known}", folder.display())))
 }
 
-/// The workflow in a file. A script answers for its agents, so they may have any names.
-fn workflow(path: &Path) -> Result<Workflow, Error> {
+/// The workflow in a file. Its agents may have any names: a script answers for them.
+pub fn workflow(path: &Path) -> Result<Workflow, Error> {
     let text = text_of(path)?;
     let table: toml::Table = text.parse().unwrap_or_default();
     let steps = table.get("step").and_then(toml::Value::as_array).into_iter().flatten();
@@ -205,9 +207,7 @@ fn workflow(path: &Path) -> Result<Workflow, Error> {
     let mut agents: Vec<&str> = agents.flatten().filter_map(toml::Value::as_str).collect();
     agents.extend(agent::agents::NAMES);
     let file = path.display().to_string();
-    let workflow = parse(&file, &text, Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS })?;
-    workflow.can_start(USUAL_SKEW).map_err(|error| Error { file, line: 1, message: error.to_string() })?;
-    Ok(workflow)
+    parse(&file, &text, Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS })
 }
 
 fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow>) -> Result<Scenario, Problem> {

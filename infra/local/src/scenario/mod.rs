@@ -14,6 +14,7 @@ use crate::start_error::StartError;
 use crate::stdout;
 use anyhow::Result;
 use file::Scenario;
+pub(crate) use file::workflow;
 use serde::Serialize;
 use shared::message::HistoryEntry;
 use shared::view;

@@ -15,6 +15,11 @@ pub enum Workflows {
     Show(Show),
     /// Check workflow files on this machine; needs no system
     Check(Check),
+    /// Tell in words what a workflow does: its steps, what they wait for, and how an order can end
+    #[command(
+        after_help = "Examples:\n  stepwarden workflows explain workflows/order.toml\n  stepwarden workflows explain order --mermaid    the active definition of the system, as a diagram"
+    )]
+    Explain(Explain),
     /// Send a workflow file to the system, which checks and keeps it; new orders get it with --activate
     ///
     /// The answer is its hash, and what differs from the active definition. Orders that are open keep theirs.
@@ -52,6 +57,18 @@ pub struct Check {
     /// Agent of your own that the files may name; repeatable
     #[arg(long = "agent", value_name = "NAME")]
     pub agents: Vec<String>,
+}
+
+/// A workflow to explain.
+#[derive(clap::Args)]
+pub struct Explain {
+    /// Workflow file, whose name ends in .toml, or the name of a workflow of the system
+    pub workflow: String,
+    /// Print a diagram for Mermaid instead
+    #[arg(long)]
+    pub mermaid: bool,
+    #[command(flatten)]
+    pub at: At,
 }
 
 /// A file to send.
