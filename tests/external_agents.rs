@@ -97,7 +97,7 @@ async fn a_long_output_is_kept_and_shown_to_those_who_ask() {
     let (whole, id) = start("30s").await;
     let output = json!({"paper": "x".repeat(200_000)});
     answer(&whole, json!({"outcome": "done", "output": output})).await;
-    assert_eq!(whole.ended(&[id.clone()]).await[0].process_state(), ProcessState::Processed);
+    assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Processed);
     let step = async |query: &str| whole.get(&format!("/orders/{id}{query}")).await["steps"][WRAP].clone();
     let (short, full) = (step("").await, step("?outputs=full").await);
     assert_eq!((&short["output"], &short["output_bytes"]), (&json!(null), &json!(output.to_string().len())));
