@@ -226,3 +226,20 @@ fn the_examples_of_the_documentation_are_accepted() {
         parse("w.toml", &format!("{prelude}{text}"), known).unwrap_or_else(|e| panic!("{e}\n{text}"));
     }
 }
+
+// Each expression may look at as many list items as the bounds allow, so their number is bounded too.
+#[test]
+fn a_mapping_has_a_bounded_number_of_expressions() {
+    let known = Known { agents: &["x"], inputs: &[] };
+    let text =
+        |count: usize| file(&format!("a | with = {{ list = [\"{}\"] }}", vec!["${input.a}"; count].join("\", \"")));
+    parse("w.toml", &text(200), known).unwrap();
+    let error = parse("w.toml", &text(201), known).unwrap_err().to_string();
+    assert!(
+        error.contains("`with` has 201 expressions, and the limit is 200; compute a part in a `value` step"),
+        "{error}"
+    );
+    // Several in one text count as several.
+    let joined = file(&format!("a | with = {{ text = \"{}\" }}", "${input.a}".repeat(201)));
+    assert!(parse("w.toml", &joined, known).unwrap_err().to_string().contains("201 expressions"));
+}

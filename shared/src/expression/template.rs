@@ -288,6 +288,17 @@ impl Mapping {
         }
     }
 
+    /// Number of its expressions.
+    #[must_use]
+    pub fn expressions(&self) -> usize {
+        match self {
+            Self::Constant(_) => 0,
+            Self::Text(template) => template.parts().iter().filter(|part| matches!(part, Part::Expression(_))).count(),
+            Self::List(all) => all.iter().map(Self::expressions).sum(),
+            Self::Table(all) => all.values().map(Self::expressions).sum(),
+        }
+    }
+
     /// Whether there is no expression in it.
     #[must_use]
     pub fn is_constant(&self) -> bool {

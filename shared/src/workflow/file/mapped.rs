@@ -30,6 +30,9 @@ const KEYS: [&str; 19] = [
     "undo",
 ];
 
+/// Most expressions in one mapping: each may take as long as a long list allows.
+const MAX_EXPRESSIONS: usize = 200;
+
 /// The condition in the key `what`.
 pub(super) fn condition(raw: Option<&Spanned<String>>, what: &str) -> Result<Option<Expression>, Problem> {
     let Some(raw) = raw else { return Ok(None) };
@@ -55,7 +58,17 @@ pub(super) fn mapping(raw: &Spanned<toml::Value>, what: &str) -> Result<Mapping,
         let message = format!("`{what}`: `{name}` is replaced only in a URL or a header; write {instead} instead");
         return Err((raw.span(), message));
     }
-    Mapping::from_json(&value).map_err(|fault| wrong(raw.span(), what, &fault))
+    let mapping = Mapping::from_json(&value).map_err(|fault| wrong(raw.span(), what, &fault))?;
+    match mapping.expressions() {
+        ..=MAX_EXPRESSIONS => Ok(mapping),
+        count => {
+            let message = format!(
+                "`{what}` has {count} expressions, and the limit is {MAX_EXPRESSIONS}; compute a part in a `value` step \
+                 before this one"
+            );
+            Err((raw.span(), message))
+        }
+    }
 }
 
 fn wrong(at: Range<usize>, what: &str, fault: &Fault) -> Problem {
