@@ -87,6 +87,8 @@ pub struct Played {
     pub refused: Option<Problem>,
     /// The order as it was saved each time.
     pub saved: Vec<Arc<Task>>,
+    /// The output of each step in the end, also one that is kept beside the record.
+    pub outputs: Vec<Option<Value>>,
     /// Every call, in order.
     pub sent: Vec<Sent>,
     /// Rules of the product that were broken, with the order that did not end among them.
@@ -193,9 +195,15 @@ pub fn play(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Played {
     if refused.is_none() && violations.is_empty() {
         violations.extend(history.check(|wanted| (*wanted == hash).then(|| Arc::clone(workflow))));
     }
-    let saved = history.saved(&id).cloned().collect();
+    let saved: Vec<Arc<Task>> = history.saved(&id).cloned().collect();
     drop(history);
-    Played { refused, saved, sent: world.calls(), violations }
+    let steps = saved.last().map(|task| task.steps.as_slice()).unwrap_or_default();
+    let outputs = steps.iter().map(|step| match &step.beside {
+        Some(beside) => world.output(&id, &beside.hash),
+        None => step.output.clone(),
+    });
+    let outputs = outputs.collect();
+    Played { refused, saved, outputs, sent: world.calls(), violations }
 }
 
 /// Submits the order and waits for its end.

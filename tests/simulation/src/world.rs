@@ -33,6 +33,7 @@ use shared::queues;
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::Hash;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -293,6 +294,11 @@ impl World {
         self.plan.rates.is_empty()
             && queue.starts_with(&queues::agent(""))
             && !lock(&self.requests).insert(body.to_owned())
+    }
+
+    /// An output that is kept beside the record of its order.
+    pub(crate) fn output(&self, id: &Id, hash: &Hash) -> Option<Value> {
+        call!(&self.store, outputs(id, std::slice::from_ref(hash))).pop()?.ok()?
     }
 
     /// Every scripted call so far, in order.

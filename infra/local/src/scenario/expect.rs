@@ -3,12 +3,14 @@
 use super::file::{Expect, LISTS, Scenario};
 use serde_json::{Value, json};
 use shared::expression::{Mapping, Names};
+use shared::history::shorten;
 use shared::step::State;
-use shared::task::Task;
 use shared::workflow::Workflow;
 use std::borrow::Cow;
-use std::sync::Arc;
 use stepwarden_simulation::{Played, UNDO};
+
+/// Longest value that is shown, in bytes.
+const MAX_SHOWN: usize = 1000;
 
 /// What differs, a sentence each.
 pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
@@ -42,11 +44,11 @@ pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
             found.push(format!("{name}: `{}` is not expected", more.join("`, `")));
         }
     }
-    let order = order(scenario, last);
+    let order = order(scenario, played);
     for (step, mapping) in outputs {
         let index = workflow.position(step).expect("its name was checked");
-        let has = last.and_then(|task| task.steps[index].output.clone());
-        compare(&format!("outputs.{step}"), mapping, has.as_ref(), &order, &mut found);
+        let has = played.outputs.get(index).and_then(Option::as_ref);
+        compare(&format!("outputs.{step}"), mapping, has, &order, &mut found);
     }
     for (name, parts) in sent {
         let Some(call) = played.sent.iter().rev().find(|call| call.name == *name) else {
@@ -107,19 +109,16 @@ fn lists<'a>(workflow: &'a Workflow, played: &Played) -> [Vec<&'a str>; 5] {
 }
 
 /// What expected values can read.
-fn order<'a>(scenario: &'a Scenario, last: Option<&Arc<Task>>) -> Names<'a> {
-    let outputs = last.map(|task| {
-        let all = scenario.workflow.steps.iter().zip(&task.steps);
-        let all = all.filter_map(|(spec, step)| Some((shared::names::of_step(&spec.name), step.output.clone()?)));
-        Value::Object(all.collect())
-    });
-    let order = last.map(|task| {
+fn order<'a>(scenario: &'a Scenario, played: &Played) -> Names<'a> {
+    let outputs = scenario.workflow.steps.iter().zip(&played.outputs);
+    let outputs = outputs.filter_map(|(spec, output)| Some((shared::names::of_step(&spec.name), output.clone()?)));
+    let order = played.saved.last().map(|task| {
         json!({ "id": task.id, "tenant": task.tenant, "created_at": task.created_at, "reference": task.reference })
     });
     Names::new()
         .with("input", Cow::Borrowed(&scenario.script.input))
         .with("config", Cow::Owned(Value::Object(scenario.workflow.config.clone())))
-        .with("outputs", Cow::Owned(outputs.unwrap_or_default()))
+        .with("outputs", Cow::Owned(Value::Object(outputs.collect())))
         .with("order", Cow::Owned(order.unwrap_or_default()))
 }
 
@@ -127,9 +126,13 @@ fn compare(path: &str, wanted: &Mapping, has: Option<&Value>, order: &Names<'_>,
     match (wanted.evaluate(order), has) {
         (Err(mistake), _) => found.push(format!("{path}: {mistake}")),
         (Ok(wanted), Some(has)) if is_same(&wanted, has) => {}
-        (Ok(wanted), Some(has)) => found.push(format!("{path}: expected {wanted}, but it is {has}")),
-        (Ok(wanted), None) => found.push(format!("{path}: expected {wanted}, but it is not there")),
+        (Ok(wanted), Some(has)) => found.push(format!("{path}: expected {}, but it is {}", cut(&wanted), cut(has))),
+        (Ok(wanted), None) => found.push(format!("{path}: expected {}, but it is not there", cut(&wanted))),
     }
+}
+
+fn cut(value: &Value) -> String {
+    shorten(&value.to_string(), MAX_SHOWN)
 }
 
 /// Equal as the language sees it: 5 is 5.0.

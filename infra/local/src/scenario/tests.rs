@@ -284,3 +284,19 @@ fn a_broken_workflow_is_refused_with_its_own_line() {
         "{error}"
     );
 }
+
+#[test]
+fn an_output_that_is_kept_beside_the_record_is_compared_too() {
+    let long = "x".repeat(6000);
+    let text = example("claim.toml").replacen("{ cents = 1800 }", &format!("{{ cents = 1800, note = \"{long}\" }}"), 1);
+    let scenario = |note: &str| {
+        text.replacen("ran = [", &format!("outputs.pay = {{ note = \"{note}\" }}\nran = ["), 1).replacen(
+            "[scenario.expect]",
+            &format!("pay = {{ answer = {{ note = \"{long}\" }} }}\n[scenario.expect]"),
+            1,
+        )
+    };
+    assert_eq!(failures(&scenario(&long)), Vec::<String>::new());
+    let found = failures(&scenario("${outputs.pay.note + 'y'}"));
+    assert!(found.len() == 1 && found[0].starts_with("outputs.pay: expected ") && found[0].len() < 2100, "{found:?}");
+}
