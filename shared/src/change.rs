@@ -234,7 +234,10 @@ impl<'a> Change<'a> {
     }
 
     fn pass_over(&mut self, index: usize, why: String) {
-        self.task.steps[index].state = State::PassedOver;
+        let step = &mut self.task.steps[index];
+        step.state = State::PassedOver;
+        // A long history may lose its entry.
+        step.error = Some(history::shorten(&why, history::MAX_TEXT));
         self.log(Kind::PassedOver, Some(index), Some(why));
     }
 

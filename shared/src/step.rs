@@ -101,7 +101,7 @@ pub struct Step {
     /// Where that is, if it is too long for the record.
     #[serde(rename = "ob", default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
-    /// Why the last attempt failed.
+    /// Why the last attempt failed, or why the step was passed over.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Input that an operator set for this step to replace the order's.

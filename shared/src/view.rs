@@ -1,7 +1,6 @@
 //! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
 use crate::change;
-use crate::history::Kind;
 use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
@@ -146,6 +145,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
 fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let (step, spec) = (&task.steps[index], &workflow.steps[index]);
     let edges = spec.after.iter();
+    let is_passed_over = step.state == State::PassedOver;
     StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
@@ -174,11 +174,8 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::Undone
             | State::UndoFailed => None,
         },
-        last_error: step.error.clone(),
-        passed_over: task
-            .last_entry(index)
-            .filter(|entry| entry.1 == Kind::PassedOver)
-            .and_then(|entry| entry.4.clone()),
+        last_error: step.error.clone().filter(|_| !is_passed_over),
+        passed_over: step.error.clone().filter(|_| is_passed_over),
         held_back: task.is_held_back(index),
         changed_at: task.last_entry(index).map(|entry| entry.at(task.created_at)),
         output: step.output.clone(),

@@ -146,6 +146,7 @@ async fn a_long_output_is_read_by_the_step_that_names_it_and_by_no_other() {
         ("a", "undo = { agent = \"x\", with = { id = \"${output.id}\" } }"),
         ("b", "with = { n = \"${input.n}\" }"),
         ("c", "with = { id = \"${outputs.a.id}\" }"),
+        ("other", "with = { small = \"${outputs.c.small}\" }"),
         ("d", ""),
     ]);
     let mut world = World::begun(&text).await;
@@ -157,9 +158,11 @@ async fn a_long_output_is_read_by_the_step_that_names_it_and_by_no_other() {
     // What this instance wrote, it need not read.
     world.done("b", json!(null)).await;
     assert_eq!((world.request("c").input, world.counts()), (json!({"id": 7}), (1, 0)));
-    // Another instance reads it once. A step without `with` gets it whole.
+    // Another instance reads it once, and not for a step that names another. A step without `with` gets it whole.
     world.restart();
     world.done("c", json!({"small": true})).await;
+    assert_eq!((world.request("other").input, world.counts()), (json!({"small": true}), (1, 0)));
+    world.done("other", json!(null)).await;
     assert_eq!(world.counts(), (1, 1));
     assert_eq!(world.request("d").outputs["a"], long(MAX_BESIDE));
     // A redelivered request is the same.

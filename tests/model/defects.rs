@@ -90,10 +90,12 @@ pub enum Defect {
     ResubmitKeepsDeadline,
     /// An order that is past its deadline is left to its steps.
     DeadlineIsForgotten,
+    /// A step that was refused leaves nothing to undo, although an earlier attempt may have done its work.
+    RefusalForgetsEarlierAttempts,
 }
 
 impl Defect {
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -141,6 +143,7 @@ impl Defect {
         Self::DeadlineIsNotDue,
         Self::ResubmitKeepsDeadline,
         Self::DeadlineIsForgotten,
+        Self::RefusalForgetsEarlierAttempts,
     ];
 }
 
@@ -195,6 +198,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 step.state = State::Pending { not_before: None };
             }
         }
+        (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::LateReplyCounts, Event::Reply(reply)) => {
             let by = workflow.position(&reply.step).and_then(|i| task.holds(i, reply.attempt));

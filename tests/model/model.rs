@@ -37,6 +37,7 @@ const QUICK: Bounds = Bounds {
     pauses: 0,
     acts: 0,
     folds: false,
+    mapped: false,
 };
 
 /// Checks all properties; returns the number of states.
@@ -99,6 +100,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a branch", BRANCH, 128_375),
         ("a branch, cancel and crash", Bounds { failed: 1, cancels: 1, with_c: false, crashes: 1, ..BRANCH }, 156_595),
         ("a gate and a crash", GATE, 31_060),
+        ("mapped undos", MAPPED, 23_350),
+        ("mapped undos without a wait", Bounds { tombstones: true, ..MAPPED }, 23_545),
         ("a deadline and a crash", DEADLINE, 27_388),
         ("a deadline, pause and resubmit", LATE_ORDER, 60_314),
     ]
@@ -115,6 +118,8 @@ const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 
 /// What happens depends on whether a ran; its outcome may stay unknown.
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
 const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
+/// A refusal leaves nothing to undo, unless an earlier attempt may have done something.
+const MAPPED: Bounds = Bounds { mapped: true, max: 2, failed: 1, crashes: 0, alone: true, cancels: 1, ..TWO };
 /// An order that may take no longer than its steps.
 const DEADLINE: Bounds = Bounds { deadline: Some(2), failed: 0, b_has_undo: false, ..TWO };
 const LATE_ORDER: Bounds = Bounds {
@@ -227,6 +232,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::FailingEndsWithoutUndo => GATE,
         Defect::DeadlineIsNotDue | Defect::DeadlineIsForgotten => DEADLINE,
         Defect::ResubmitKeepsDeadline => LATE_ORDER,
+        Defect::RefusalForgetsEarlierAttempts => MAPPED,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::ForwardByIsTheLast => SLOWEST,

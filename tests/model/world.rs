@@ -66,6 +66,8 @@ pub enum Msg {
 pub enum Answer {
     Done,
     Failed,
+    /// The request was delivered before, so the refusal may be of what that delivery did.
+    FailedAgain,
     Unavailable,
     Deferred,
 }
@@ -161,6 +163,8 @@ pub struct Bounds {
     pub acts: u8,
     /// Whether a batch may contain two messages about the task.
     pub folds: bool,
+    /// Whether undos need data, so that a step that was refused leaves nothing to undo.
+    pub mapped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -173,6 +177,8 @@ pub struct State {
     pub applied: Vec<bool>,
     /// What the remote service has undone and remembers, by step; empty if it keeps no tombstones.
     pub undone: Vec<bool>,
+    /// What it has refused, and refuses from then on, by step; empty if no undo needs data.
+    pub refused: Vec<bool>,
     /// Sends lost in a crash, with their trigger (`None`: a supervisor).
     pub owed: BTreeSet<(Option<Msg>, Owed)>,
     pub alerts_out: BTreeSet<u64>,
@@ -209,9 +215,10 @@ impl World {
         let (ab, c) = bounds.timeouts;
         let (max, undo_max, then) = (bounds.max, bounds.undo_max, bounds.then);
         let step = |name: &str, timeout: u32, after: &str, undo: bool| {
+            let with = if bounds.mapped { ", with = { of = \"${order.id}\" }" } else { "" };
             let undo = if undo {
                 format!(
-                    "undo = {{ agent = \"x\", timeout = \"1s\", retry = {{ max = {undo_max}, backoff = [\"1s\"] }} }}\n"
+                    "undo = {{ agent = \"x\"{with}, timeout = \"1s\", retry = {{ max = {undo_max}, backoff = [\"1s\"] }} }}\n"
                 )
             } else {
                 String::new()
@@ -231,7 +238,7 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let at_once = if bounds.deadline.is_some() { "after = []\n" } else { "" };
+        let at_once = if bounds.deadline.is_some() || bounds.mapped { "after = []\n" } else { "" };
         text += &step("a", ab, if bounds.flow == Flow::Plain { at_once } else { caught }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
@@ -276,11 +283,12 @@ impl World {
             Msg::Reply { step, attempt, answer } => {
                 let outcome = match answer {
                     Answer::Done => Outcome::Done { output: json!(null) },
-                    Answer::Failed => Outcome::Failed { error: "e".into() },
+                    Answer::Failed | Answer::FailedAgain => Outcome::Failed { error: "e".into() },
                     Answer::Unavailable => Outcome::Unavailable { error: "e".into(), retry_after_ms: None },
                     Answer::Deferred => Outcome::Deferred { error: "e".into(), retry_after_ms: 0 },
                 };
-                Event::Reply(Reply::new(task.id.clone(), &self.workflow.steps[step].name, attempt, outcome))
+                let reply = Reply::new(task.id.clone(), &self.workflow.steps[step].name, attempt, outcome);
+                Event::Reply(Reply { unsure: answer == Answer::FailedAgain, ..reply })
             }
             Msg::Request { .. } => return None,
         })
@@ -668,12 +676,22 @@ impl World {
     fn perform(&self, state: &State, msg: Msg, answer: Answer) -> Option<State> {
         let Msg::Request { step, undo, attempt, .. } = msg else { return None };
         let mut next = state.clone();
+        let is_again = self.bounds.mapped && answer == Answer::Failed && !undo && state.applied[step];
+        if answer == Answer::Done && !undo && state.refused.get(step) == Some(&true) {
+            return None;
+        }
         match answer {
             Answer::Done => self.apply(&mut next, step, undo),
-            Answer::Failed => next.failed -= 1,
+            Answer::Failed | Answer::FailedAgain => {
+                next.failed -= 1;
+                if let Some(refused) = next.refused.get_mut(step) {
+                    *refused |= !undo && !is_again;
+                }
+            }
             Answer::Unavailable => next.unavailable -= 1,
             Answer::Deferred => next.deferred -= 1,
         }
+        let answer = if is_again { Answer::FailedAgain } else { answer };
         next.net.insert(Msg::Reply { step, attempt, answer });
         self.prune(&mut next);
         Some(next)
@@ -976,6 +994,7 @@ impl World {
         State {
             applied: vec![false; task.steps.len()],
             undone: vec![false; if has_tombstones { task.steps.len() } else { 0 }],
+            refused: vec![false; if b.mapped { task.steps.len() } else { 0 }],
             task: Arc::new(task),
             before: None,
             net: BTreeSet::from([Msg::Wake { seen: 0 }]),

@@ -20,7 +20,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
-use shared::message::{Effect, Reply, Request};
+use shared::message::{Effect, Outcome, Reply, Request};
 use shared::overload::MIN_LIMIT;
 use shared::ports::Messenger;
 use shared::time::SignedDuration;
@@ -123,7 +123,11 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
         span.set_text("agent", &request.agent);
         if let Some(agent) = runtime.agent_of(&request) {
             work.push(async move {
-                let reply = span.around(runtime.perform(agent, &request)).await;
+                let mut reply = span.around(runtime.perform(agent, &request)).await;
+                // The service may refuse what an earlier delivery did there.
+                if let Some(Reply { outcome: Outcome::Failed { .. }, unsure, .. }) = &mut reply {
+                    *unsure |= record.is_redelivered;
+                }
                 span.replied(reply.as_ref());
                 (reply, record, span)
             });

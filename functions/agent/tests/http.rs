@@ -4,13 +4,15 @@
 use agent::agents::http::Http;
 use agent::secrets::Secrets;
 use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
+use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use axum::Router;
 use axum::extract::{Path, Request as Asked, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::{Value, json};
-use shared::message::{Outcome, Request};
+use shared::message::{Effect, Outcome, Request};
+use shared::ports::Messenger;
 use shared::time::{SignedDuration, Timestamp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -181,7 +183,7 @@ async fn answers_are_distinguished() {
         ("/status/501", json!({}), "501"),
         ("/status/503", json!({"permanent": ["5xx"]}), "503"),
         ("/broken/1", json!({}), "is not"),
-        ("/long/70000", json!({}), "longer than 65536"),
+        ("/long/1100000", json!({}), "longer than 65536"),
         ("/page/100", json!({"permanent": [200]}), "200 OK: x"),
     ] {
         let result = ask(path, more).await;
@@ -196,7 +198,7 @@ async fn answers_are_distinguished() {
         ("/status/429", json!({})),
         ("/status/404", json!({"transient": [404]})),
         // A refusal means what its status says, however long its page is.
-        ("/long/70000", json!({"transient": [200]})),
+        ("/long/1100000", json!({"transient": [200]})),
     ] {
         assert!(is_transient(&ask(path, more).await), "{path}");
     }
@@ -433,4 +435,38 @@ async fn each_host_has_a_breaker_of_its_own() {
     // The timer and CompleteBy use two clocks: the call may end just before CompleteBy by the other clock.
     let outcome = perform(&hanging).await;
     assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
+}
+
+/// Keeps what is sent.
+#[derive(Default)]
+struct Sent(Mutex<Vec<Effect>>);
+
+impl Messenger for Sent {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), shared::ports::Error>> {
+        let answers = effects.iter().map(|_| Ok(())).collect();
+        self.0.lock().unwrap().extend(effects);
+        answers
+    }
+}
+
+// K4, found by the model: a service may refuse what an earlier delivery of the request did there.
+#[tokio::test]
+async fn a_refusal_of_a_redelivered_request_is_unsure() {
+    let server = Server::start().await;
+    let (agent, _folder) = agent();
+    let settings = Settings { skew: SignedDuration::ZERO, breaker: breaker::Settings::default() };
+    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    for (receives, is_unsure) in [("1", false), ("2", true)] {
+        let mut record = SqsMessage::default();
+        record.message_id = Some("one".into());
+        record.body = Some(serde_json::to_string(&server.request("/status/409", json!({}))).unwrap());
+        record.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_owned())].into();
+        let mut event = SqsEvent::default();
+        event.records = vec![record];
+        let sent = Sent::default();
+        let response = agent::handler(&runtime, &sent, event).await;
+        assert!(response.batch_item_failures.is_empty());
+        let Some(Effect::Reply(reply)) = sent.0.lock().unwrap().pop() else { panic!("no reply") };
+        assert_eq!((reply.status, reply.unsure), (Some(409), is_unsure), "{receives}");
+    }
 }

@@ -28,9 +28,14 @@ pub struct Record {
     pub body: String,
     /// From being sent to being received, its delay included; unknown for a redelivered message.
     pub waited: Option<SignedDuration>,
+    /// An earlier delivery may have handled it.
+    pub is_redelivered: bool,
     /// The `traceparent` of the span that sent it, if spans are created.
     pub sender: Option<String>,
 }
+
+/// The attribute with the number of deliveries, this one included.
+const RECEIVES: &str = "ApproximateReceiveCount";
 
 /// The answer that tells the event source which records to redeliver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -70,6 +75,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
                 .unwrap_or_default()
                 .to_owned(),
             waited: waited(&record.attributes),
+            is_redelivered: record.attributes.get(RECEIVES).is_some_and(|receives| receives != "1"),
             sender: record.message_attributes.get(ATTRIBUTE).and_then(|value| value.string_value.clone()),
             body: record.body.unwrap_or_default(),
         })
@@ -79,7 +85,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
 /// By the queue's own clock. A redelivered message tells how long the queue was, not how long it is.
 fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
     let number = |name: &str| attributes.get(name)?.parse::<i64>().ok();
-    if number("ApproximateReceiveCount")? != 1 {
+    if number(RECEIVES)? != 1 {
         return None;
     }
     let waited_ms = number("ApproximateFirstReceiveTimestamp")?.checked_sub(number("SentTimestamp")?)?;

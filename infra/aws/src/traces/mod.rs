@@ -324,7 +324,7 @@ mod tests {
 
     fn record(sender: Option<String>) -> Record {
         let queue = "shop-submissions".into();
-        Record { message_id: "one".into(), queue, body: String::new(), waited: None, sender }
+        Record { message_id: "one".into(), queue, body: String::new(), waited: None, is_redelivered: false, sender }
     }
 
     // Telemetry: a message may contain any text, but a span holds only a limited part of it.
