@@ -99,10 +99,10 @@ async fn a_long_output_is_kept_and_shown_to_those_who_ask() {
     answer(&whole, json!({"outcome": "done", "output": output})).await;
     assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Processed);
     let step = async |query: &str| whole.get(&format!("/orders/{id}{query}")).await["steps"][WRAP].clone();
-    let (short, full) = (step("").await, step("?outputs=full").await);
+    let (short, full) = (step("").await, step("?output=wrap").await);
     assert_eq!((&short["output"], &short["output_bytes"]), (&json!(null), &json!(output.to_string().len())));
     assert_eq!(full["output"], output);
-    assert_eq!(whole.get(&format!("/orders/{id}?outputs=some")).await["code"], "invalid_field");
+    assert_eq!(whole.get(&format!("/orders/{id}?output=some")).await["code"], "invalid_field");
 }
 
 // A2: the four outcomes.

@@ -95,7 +95,7 @@ async fn a_program_is_bounded() {
     let task = ends(&whole, "long", json!({})).await;
     assert_eq!(task.process_state(), ProcessState::Undone);
     let error = task.steps[0].error.clone().unwrap_or_default();
-    assert!(error.contains("longer than 65536 bytes"), "{error}");
+    assert!(error.contains("longer than 1048576 bytes"), "{error}");
 }
 
 // K5: the system does not start with a step that it could never do, and says what to add.

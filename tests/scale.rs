@@ -317,7 +317,7 @@ impl StateStore for Synthetic {
         unreachable!("no output is long")
     }
 
-    async fn outputs(&self, _: &Id, _: &[Hash]) -> Vec<Result<Option<serde_json::Value>, Error>> {
+    async fn outputs(&self, _: &Id, _: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         unreachable!("no output is long")
     }
 

@@ -98,7 +98,9 @@ impl<'a> Change<'a> {
     pub(crate) fn advance(&mut self) {
         match self.task.phase {
             Phase::Forward => {
-                self.take_turns(Direction::Do);
+                if !self.task.is_over(self.turn.now, self.turn.skew) {
+                    self.take_turns(Direction::Do);
+                }
                 // An expression may have turned it to undo, which is then not decided yet.
                 if self.task.phase == Phase::Forward {
                     self.finish();
@@ -213,6 +215,10 @@ impl<'a> Change<'a> {
         let value = spec.value.as_ref().map(|value| value.evaluate(&names));
         let reason = spec.fail.as_ref().map(|reason| reason.text_of(&names));
         drop(names);
+        if let Err(mistake) = self.turn.outputs.loss() {
+            self.mistaken(index, Direction::Do, &mistake);
+            return false;
+        }
         match (test, value, reason) {
             (Err(mistake), ..) => self.mistaken(index, Direction::Do, &mistake),
             // The check of a `fail` step is made, and the order goes on.
@@ -378,7 +384,9 @@ impl<'a> Change<'a> {
         }
         let names =
             names(&self.task, index, Direction::Do, self.turn).with("error", Cow::Owned(names::error(&failure, error)));
-        let test = catch.test(&names)?;
+        let test = catch.test(&names);
+        self.turn.outputs.loss()?;
+        let test = test?;
         if test.holds {
             self.task.steps[index].state = State::Caught;
             self.log(Kind::Caught, Some(index), Some(error.to_owned()));
@@ -635,6 +643,12 @@ impl<'a> Change<'a> {
         let now = self.turn.now;
         if self.task.phase == Phase::Forward && self.task.deadline.is_some_and(|deadline| deadline <= now) {
             self.task.deadline = self.turn.workflow.deadline.map(|time| plus(now, time));
+            // Its steps would otherwise spend the new time on the back-off of the old.
+            for step in &mut self.task.steps {
+                if let State::Pending { not_before } = &mut step.state {
+                    *not_before = not_before.map(|from| from.min(plus(now, self.turn.skew)));
+                }
+            }
         }
         self.wake = true;
     }

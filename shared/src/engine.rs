@@ -36,8 +36,11 @@ use std::sync::{Arc, Mutex};
 const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
-/// Number of outputs beside records kept in memory between messages: at most 8 MiB of JSON.
-const CACHED_OUTPUTS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+/// Most of the outputs beside records kept in memory between messages, in bytes of JSON. They are kept as text, because
+/// values need up to eighty times as much.
+const MAX_CACHED_OUTPUTS: usize = 4 * 1024 * 1024;
+/// How long after its last save an order may name an output that a replica does not have yet.
+const REPLICATED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long an instance relies on what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
@@ -146,7 +149,7 @@ pub struct Engine<S, M> {
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
     /// Outputs beside records.
-    outputs: Mutex<LruCache<Hash, Arc<Value>>>,
+    outputs: Mutex<LruCache<Hash, Arc<str>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
@@ -221,7 +224,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             saves: AtomicU64::new(0),
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
-            outputs: Mutex::new(LruCache::new(CACHED_OUTPUTS)),
+            outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
             pointers: Mutex::new(None),
@@ -542,7 +545,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         };
         let mut pools = lock(pools);
         let decision = (self.core.schedule)(task, event, &Turn { pools: &pools, ..*turn });
-        if let Decision::Save { task: next, .. } = &decision {
+        // A decision that lacks an output is made again.
+        if let Decision::Save { task: next, .. } = &decision
+            && !turn.outputs.is_short()
+        {
             pools.sent(task, next, turn.workflow, turn.now);
         }
         decision

@@ -13,8 +13,8 @@ pub fn of_step(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// What the expressions of step `index` read on their way in `direction`, apart from names of one moment such as `error`. Steps that are not before
-/// it are left out: a file that reads them is refused.
+/// What the expressions of step `index` read in `direction`, apart from names of one moment such as `error`. Steps that
+/// are not before it are left out: a file that reads them is refused.
 pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn: &Turn<'a>) -> Names<'a> {
     let (spec, before) = (&turn.workflow.steps[index], turn.workflow.before(index));
     let of_all = |root: &str, value: &dyn Fn(usize) -> Option<Value>| {

@@ -1,6 +1,7 @@
 //! Outputs that are too long for a task's record. Each is an item of its own, which the record names by its hash. It is
 //! written before the record that names it, and read only when a decision needs it.
 
+use crate::expression::Mistake;
 use crate::json;
 use crate::message::MAX_OUTPUT;
 use crate::step::Step;
@@ -52,11 +53,20 @@ struct Found {
     known: BTreeMap<Hash, Arc<Value>>,
     new: BTreeMap<Hash, String>,
     missing: BTreeSet<Hash>,
+    /// What the store does not have.
+    lost: BTreeSet<Hash>,
+    /// Whether the decision came upon one of these.
+    is_short_of_lost: bool,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
-pub static NONE: Outputs =
-    Outputs(Mutex::new(Found { known: BTreeMap::new(), new: BTreeMap::new(), missing: BTreeSet::new() }));
+pub static NONE: Outputs = Outputs(Mutex::new(Found {
+    known: BTreeMap::new(),
+    new: BTreeMap::new(),
+    missing: BTreeSet::new(),
+    lost: BTreeSet::new(),
+    is_short_of_lost: false,
+}));
 
 impl Outputs {
     fn found(&self) -> MutexGuard<'_, Found> {
@@ -68,10 +78,29 @@ impl Outputs {
         let Some(beside) = &step.beside else { return step.output.clone() };
         let mut found = self.found();
         let known = found.known.get(&beside.hash).map(|value| (**value).clone());
-        if known.is_none() {
+        if known.is_none() && found.lost.contains(&beside.hash) {
+            found.is_short_of_lost = true;
+        } else if known.is_none() {
             found.missing.insert(beside.hash.clone());
         }
         known
+    }
+
+    /// Whether the decision needs what has to be read first.
+    pub(crate) fn is_short(&self) -> bool {
+        !self.found().missing.is_empty()
+    }
+
+    /// The mistake of reading an output that is gone, if it was made since this was last asked.
+    pub(crate) fn loss(&self) -> Result<(), Mistake> {
+        match std::mem::take(&mut self.found().is_short_of_lost) {
+            false => Ok(()),
+            true => Err(Mistake("a long output that it needs is missing from the state table, or damaged".into())),
+        }
+    }
+
+    pub(crate) fn lose(&self, hash: Hash) {
+        self.found().lost.insert(hash);
     }
 
     /// Where `value`, a step's output called `what` in words, is kept.
@@ -106,9 +135,9 @@ impl Outputs {
     }
 
     /// What `task` names of the new outputs, each with its text.
-    pub(crate) fn new_of(&self, task: &Task) -> Vec<(Hash, Arc<Value>, String)> {
+    pub(crate) fn new_of(&self, task: &Task) -> Vec<(Hash, String)> {
         let found = self.found();
-        let new = |hash: &Hash| Some((hash.clone(), Arc::clone(found.known.get(hash)?), found.new.get(hash)?.clone()));
+        let new = |hash: &Hash| Some((hash.clone(), found.new.get(hash)?.clone()));
         beside(task).into_iter().filter_map(new).collect()
     }
 }

@@ -13,7 +13,6 @@ use crate::task::Task;
 use crate::time::Timestamp;
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
-use serde_json::Value;
 use std::future::Future;
 
 /// The source of an error, kept for the log.
@@ -169,9 +168,9 @@ pub trait StateStore: Send + Sync {
     /// Stores the text of an output beside the record of the order `id`; storing it again changes nothing. It stays as
     /// long as the record.
     fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> impl Future<Output = Result<(), Error>> + Send;
-    /// These outputs of the order `id`. One answer per hash, in order. They never change, so any replica may answer that
+    /// The texts of these outputs of the order `id`. One answer per hash, in order; `None` also for one that is damaged. They never change, so any replica may answer that
     /// has what was written before.
-    fn outputs(&self, id: &Id, hashes: &[Hash]) -> impl Future<Output = Vec<Result<Option<Value>, Error>>> + Send;
+    fn outputs(&self, id: &Id, hashes: &[Hash]) -> impl Future<Output = Vec<Result<Option<String>, Error>>> + Send;
     /// Stores a definition under its hash; storing it again changes nothing.
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
     /// The definition with this hash.
@@ -255,7 +254,7 @@ impl<T: StateStore> StateStore for std::sync::Arc<T> {
     async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
         (**self).put_output(id, hash, text).await
     }
-    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         (**self).outputs(id, hashes).await
     }
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

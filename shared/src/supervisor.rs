@@ -49,9 +49,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
         // A pause suspends a task's deadlines.
         .filter(|(_, _, by)| task.paused_at.is_none() && change::is_past(*by, turn))
         .collect();
-    let is_over = task.phase == Phase::Forward
-        && task.paused_at.is_none()
-        && task.deadline.is_some_and(|deadline| is_past(deadline, turn));
+    let is_over = task.is_over(turn.now, turn.skew);
     if expired.is_empty() && !is_over {
         return look_again(task, turn);
     }

@@ -294,7 +294,7 @@ impl Task {
             version: 0,
             stamp: String::new(),
             shard: submission.shard,
-            due: Some(plus(now, grace(workflow))),
+            due: Some(plus(now, workflow.deadline.map_or(grace(workflow), |time| time.min(grace(workflow))))),
             deadline: workflow.deadline.map(|time| plus(now, time)),
             lease_token: 0,
             created_at: now,
@@ -488,6 +488,13 @@ impl Task {
         // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
         let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
         [owed, expiry, next].into_iter().flatten().min()
+    }
+
+    /// Whether the order's deadline has passed by any clock, so that nothing starts until a supervisor ends the order.
+    #[must_use]
+    pub fn is_over(&self, now: Timestamp, skew: SignedDuration) -> bool {
+        let counts = self.phase == Phase::Forward && self.paused_at.is_none();
+        self.deadline.is_some_and(|deadline| counts && plus(deadline, skew) <= now)
     }
 
     /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt or of the order.

@@ -4,7 +4,7 @@ use crate::change;
 use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
-use crate::task::{Priority, ProcessState, Task};
+use crate::task::{Phase, Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use crate::workflow::edge::Edge;
@@ -27,7 +27,7 @@ pub struct Status {
     pub state: ProcessState,
     /// Why it failed, was cancelled, or stopped.
     pub reason: Option<String>,
-    /// When the order fails if it is not done; a pause suspends it (UTC, milliseconds).
+    /// When the order fails if it is not done, while it goes forward; a pause suspends it (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// Since when an operator has paused it (UTC, milliseconds).
@@ -108,7 +108,7 @@ pub struct StepStatus {
     /// When it last changed (UTC, milliseconds), if ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_at: Option<Timestamp>,
-    /// What the agent returned. `null` for an output of more than 4,096 bytes, unless the request asks for full outputs.
+    /// What the agent returned. `null` for an output of more than 4,096 bytes, unless the request asks for it.
     pub output: Option<Value>,
     /// Of such an output: its length in bytes of JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         workflow_hash: task.workflow_hash.to_string(),
         state: task.process_state(),
         reason: task.reason.clone(),
-        deadline: task.deadline,
+        deadline: task.deadline.filter(|_| task.phase == Phase::Forward),
         paused_at: task.paused_at,
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),

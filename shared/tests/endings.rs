@@ -631,10 +631,10 @@ fn a_late_order_may_stop_for_a_person() {
     waits_long(&mut bench).at(31_000).supervise();
     bench.is("Error a=Pending+570000#1f1", "notice AttentionNeeded, alert");
     // Resubmitted, it has the whole time again.
-    bench.at(40_000).resubmit().is("Pending a=Pending+561000#1", "wake+561000");
+    bench.at(40_000).resubmit().is("Pending a=Pending+1000#1", "wake+1000");
     assert_eq!(bench.task.deadline, Some(at(70_000)));
-    bench.at(70_999).supervise().keeps(Kept::NothingReady, "");
-    bench.at(71_000).supervise().is("Error a=Pending+530000#1", "notice AttentionNeeded, alert");
+    bench.at(70_999).supervise().keeps(Kept::NothingReady, "wake");
+    bench.at(71_000).supervise().is("Error a=Pending+-30000#1", "notice AttentionNeeded, alert");
     let text = in_30_seconds(ONE).replace("undo = { agent = \"x\" }", "irreversible = true");
     let mut bench = Bench::claimed(&text);
     waits_long(&mut bench).at(31_000).supervise();
@@ -650,7 +650,9 @@ fn a_paused_order_is_not_late() {
     waits_long(&mut bench).on(&by_hand(What::Pause));
     assert_eq!(bench.task.due, None);
     bench.at(90_000).supervise().keeps(Kept::NothingReady, "");
-    bench.on(&by_hand(What::Resume)).at(91_000).supervise().is("Undoing a=Pending+510000#1f1", "wake, notice Failed");
+    // Its Wake comes before the sweep, and starts nothing.
+    bench.on(&by_hand(What::Resume)).at(91_000).wake(0).keeps(Kept::NothingReady, "");
+    bench.supervise().is("Undoing a=Pending+510000#1f1", "wake, notice Failed");
 }
 
 // K8. The notice that it was received may be lost with its Wake, and comes before the notice that it failed.
@@ -660,4 +662,19 @@ fn an_order_that_is_late_before_it_began_is_told_of_from_the_start() {
     bench.at(31_000).supervise().is("Undoing a=Pending", "notice Received, wake, notice Failed");
     let seen = bench.task.version;
     bench.wake(seen).is("Undone a=Pending", "notice Undone");
+}
+
+// K8. Between the deadline and the sweep nothing new starts, whoever comes by; a reply still counts.
+#[test]
+fn nothing_starts_after_the_deadline() {
+    let text = in_30_seconds(CHAIN).replace("timeout = \"10s\"", "timeout = \"60s\"");
+    let mut bench = Bench::claimed(&text);
+    bench
+        .at(30_999)
+        .done("a")
+        .is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
+    bench.at(31_000).done("b").is("Pending a=Processed#1 b=Processed#1 c=Pending d=Pending", "notice StepCompleted");
+    bench.wake(2).keeps(Kept::NothingReady, "");
+    bench.supervise();
+    assert_eq!(bench.task.phase, Phase::Undoing);
 }

@@ -249,14 +249,30 @@ async fn nothing_names_an_output_that_was_not_written() {
     assert_eq!(world.request("b").outputs["a"], long(5000));
 }
 
-// K6: a lost item stops what needs it, in words; nothing runs without it.
+// K6: an output may be replicated after the record that names it. One that is gone for good fails what needs it, in
+// words, so that a person can act; nothing runs without it.
 #[tokio::test]
-async fn a_missing_output_is_an_unreadable_record() {
-    let mut world = World::begun(&chain(&[("a", ""), ("b", "with = {}"), ("c", "")])).await;
+async fn a_missing_output_is_waited_for_and_then_fails_its_reader() {
+    let text =
+        chain(&[("a", ""), ("b", "with = {}"), ("c", "with = { id = \"${first(outputs.a.id, 0)}\" }"), ("d", "")]);
+    let mut world = World::begun(&text).await;
     world.done("a", long(5000)).await;
+    let stored = std::mem::take(&mut world.store.tables().outputs);
+    world.restart();
+    let reply = world.reply("b", done(json!(1)));
+    assert!(matches!(world.on(reply.clone()).await, Err(Error::Unavailable { .. })));
+    world.store.tables().outputs = stored;
+    world.on(reply).await.unwrap();
+    assert_eq!(world.request("c").input, json!({"id": 7}));
+    // No fallback hides a loss.
     world.store.tables().outputs.clear();
     world.restart();
-    let error = world.on(world.reply("b", done(json!(1)))).await.unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("missing"), "{error}");
-    assert_eq!(world.task().steps[2].attempt, 0);
+    world.now.store(400_000, Ordering::Relaxed);
+    world.wake().await;
+    world.on(world.reply("c", done(json!(1)))).await.unwrap();
+    assert!(world.engine.recover(&[Id("ord_1".into())], 1).await.remove(0).is_ok());
+    world.now.store(800_000, Ordering::Relaxed);
+    world.wake().await;
+    assert!(world.error("c").contains("missing from the state table"), "{:?}", world.task());
+    assert_eq!(world.task().process_state(), ProcessState::Undoing);
 }

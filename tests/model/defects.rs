@@ -90,12 +90,14 @@ pub enum Defect {
     ResubmitKeepsDeadline,
     /// An order that is past its deadline is left to its steps.
     DeadlineIsForgotten,
+    /// A scheduler starts steps of an order that is past its deadline.
+    StartsPastTheDeadline,
     /// A step that was refused leaves nothing to undo, although an earlier attempt may have done its work.
     RefusalForgetsEarlierAttempts,
 }
 
 impl Defect {
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -144,6 +146,7 @@ impl Defect {
         Self::ResubmitKeepsDeadline,
         Self::DeadlineIsForgotten,
         Self::RefusalForgetsEarlierAttempts,
+        Self::StartsPastTheDeadline,
     ];
 }
 
@@ -200,6 +203,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         }
         (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
+        (Defect::StartsPastTheDeadline, _) if deadline.is_some_and(|by| by + turn.skew <= turn.now) => {
+            task.deadline = None;
+        }
         (Defect::LateReplyCounts, Event::Reply(reply)) => {
             let by = workflow.position(&reply.step).and_then(|i| task.holds(i, reply.attempt));
             turn.now = by.map_or(turn.now, |(_, by)| turn.now.min(by - SignedDuration::from_millis(1)));
@@ -279,7 +285,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::ResubmitRestartsAttempts, Event::Act(act)) if is_resubmit(act) => {
             task.steps.iter_mut().for_each(|s| s.attempt = 0);
         }
-        (Decision::Save { task, .. }, Defect::DeadlineIsNotDue, _) => task.deadline = deadline,
+        (Decision::Save { task, .. }, Defect::DeadlineIsNotDue | Defect::StartsPastTheDeadline, _) => {
+            task.deadline = deadline;
+        }
         (Decision::Save { task, .. }, Defect::ResubmitKeepsDeadline, Event::Act(act)) if is_resubmit(act) => {
             task.deadline = deadline;
         }

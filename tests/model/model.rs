@@ -102,8 +102,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a gate and a crash", GATE, 31_060),
         ("mapped undos", MAPPED, 23_350),
         ("mapped undos without a wait", Bounds { tombstones: true, ..MAPPED }, 23_545),
-        ("a deadline and a crash", DEADLINE, 27_388),
-        ("a deadline, pause and resubmit", LATE_ORDER, 60_314),
+        ("a deadline and a crash", DEADLINE, 15_854),
+        ("a deadline, pause and resubmit", LATE_ORDER, 27_258),
     ]
 }
 
@@ -230,7 +230,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ConditionsAreForgotten | Defect::CaughtIsNotUndone | Defect::CaughtIsTriedAgain => BRANCH,
         Defect::SupervisorLeavesTheEnd => Bounds { with_c: false, alone: true, ..BRANCH },
         Defect::FailingEndsWithoutUndo => GATE,
-        Defect::DeadlineIsNotDue | Defect::DeadlineIsForgotten => DEADLINE,
+        Defect::DeadlineIsNotDue | Defect::DeadlineIsForgotten | Defect::StartsPastTheDeadline => DEADLINE,
         Defect::ResubmitKeepsDeadline => LATE_ORDER,
         Defect::RefusalForgetsEarlierAttempts => MAPPED,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },

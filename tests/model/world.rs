@@ -443,6 +443,9 @@ impl World {
             if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && new.way(i, &self.workflow) != Way::Go {
                 return Some("a step starts only when all it depends on are done");
             }
+            if claimed && old.is_over(now(), SKEW) {
+                return Some("nothing starts after the deadline");
+            }
             if is.state == step::State::PassedOver && is.attempt > 0 {
                 return Some("what was tried is not passed over");
             }

@@ -181,7 +181,7 @@ pub fn routes() -> Vec<Route> {
             .takes([
                 order_id(),
                 query("wait", &wait, whole(0, MAX_WAIT_S)),
-                query("outputs", "`full` also shows the outputs of more than 4,096 bytes.", json!({"enum": ["full"]})),
+                query("output", "Name of a step whose output is shown even if it has more than 4,096 bytes.", json!({"maxLength": MAX_NAME})),
             ])
             .answers(200, "Its state, its steps, and the next attempt.", "Order", order())
             .refuses(&["no_such_order", "unreadable"]),

@@ -17,7 +17,7 @@ use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces;
 
 /// Longest answer read, in bytes.
-const MAX_ANSWER: usize = 1024 * 1024;
+pub const MAX_ANSWER: usize = 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest idle time of a connection that is reused: less than the shortest usual keep-alive of a server, Node's 5 s. A
 /// function is frozen between invocations and does not notice that its connections are closed; calls over these fail.

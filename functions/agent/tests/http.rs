@@ -183,7 +183,7 @@ async fn answers_are_distinguished() {
         ("/status/501", json!({}), "501"),
         ("/status/503", json!({"permanent": ["5xx"]}), "503"),
         ("/broken/1", json!({}), "is not"),
-        ("/long/1100000", json!({}), "longer than 65536"),
+        ("/long/1100000", json!({}), "longer than 1048576"),
         ("/page/100", json!({"permanent": [200]}), "200 OK: x"),
     ] {
         let result = ask(path, more).await;

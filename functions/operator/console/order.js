@@ -18,7 +18,7 @@ function words({ order, history, plan }) {
   const late = order.steps.filter((step) => step.complete_by && Date.parse(step.complete_by) < now());
   const lines = [];
   if (order.paused_at) lines.push(["pause", "Paused", `since ${when(order.paused_at).textContent}${by(history, "paused")}. No new step starts until somebody resumes it.`]);
-  if (order.deadline && !order.paused_at && ["Pending", "Processing"].includes(order.state)) lines.push(["", "The deadline of this order", `is ${when(order.deadline).textContent}.`]);
+  if (order.deadline && !order.paused_at) lines.push(["", "The deadline of this order", `is ${when(order.deadline).textContent}.`]);
   if (order.state === "Error") {
     lines.push(["bad", "This order waits for a person", order.reason ?? failed.map((step) => `${step.name}: ${step.last_error}`).join("; ")]);
     if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not been sent yet."]);

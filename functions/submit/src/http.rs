@@ -9,12 +9,13 @@ use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, 
 use edge::query;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use shared::json;
 use shared::message::HistoryEntry;
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore};
 use shared::task::Task;
 use shared::view::Status;
-use shared::workflow::{Hash, Workflow};
+use shared::workflow::Workflow;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::traces;
@@ -144,14 +145,7 @@ async fn get_order<S: StateStore, M: Messenger>(
     longest: Duration,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
     auth::check(event, &submit.scopes.orders)?;
-    let query = query::read(event, &["wait", "outputs"])?;
-    let is_full = match query.get("outputs").map(String::as_str) {
-        None => false,
-        Some("full") => true,
-        Some(other) => {
-            return Err(problem::invalid_field("outputs", format!("is `{other}`; write `full`, or leave it out")));
-        }
-    };
+    let query = query::read(event, &["wait", "output"])?;
     let wait = query.get("wait").map_or(Ok(0), |text| query::number("wait", text, 0, MAX_WAIT_S))?;
     let until = Instant::now() + Duration::from_secs(wait as u64).min(longest);
     let has_known = event.headers.contains_key("if-none-match");
@@ -167,8 +161,8 @@ async fn get_order<S: StateStore, M: Messenger>(
                 return Ok(answer(304, "", None, &headers));
             }
             let mut status = shared::view::status(&task, &workflow, submit.engine.skew());
-            if is_full {
-                fill(submit, &task, &mut status).await?;
+            if let Some(step) = query.get("output") {
+                fill(submit, &task, &mut status, step).await?;
             }
             return Ok(json_answer(200, &status, &headers));
         }
@@ -177,23 +171,27 @@ async fn get_order<S: StateStore, M: Messenger>(
     }
 }
 
-/// Adds to `status` the outputs of `task` that are beside its record.
+/// Adds to `status` the output of the step called `name`, if it is beside the record.
 async fn fill<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     task: &Task,
     status: &mut Status,
+    name: &str,
 ) -> Result<(), Problem> {
-    let hashes: Vec<Hash> = shared::outputs::beside(task).into_iter().cloned().collect();
-    if hashes.is_empty() {
-        return Ok(());
-    }
-    let read = submit.engine.store.outputs(&task.id, &hashes).await;
-    for (hash, value) in hashes.iter().zip(read) {
-        let value = value.map_err(|e| submission::unavailable(&e))?;
-        let steps = task.steps.iter().zip(&mut status.steps);
-        let named = steps.filter(|(step, _)| step.beside.as_ref().is_some_and(|beside| beside.hash == *hash));
-        named.for_each(|(_, shown)| shown.output = value.clone());
-    }
+    let Some(index) = status.steps.iter().position(|step| step.name == name) else {
+        let names: Vec<_> = status.steps.iter().map(|step| step.name.as_str()).collect();
+        return Err(problem::invalid_field("output", format!("must be a step of the order: {}", names.join(", "))));
+    };
+    let Some(beside) = &task.steps[index].beside else { return Ok(()) };
+    let read = submit.engine.store.outputs(&task.id, std::slice::from_ref(&beside.hash)).await.pop();
+    let corrupt = || Error::Corrupt {
+        what: format!("the output of `{name}`"),
+        why: format!("{}: it is missing from the state table, or has another content", json::DAMAGED),
+    };
+    let text = read.unwrap_or(Ok(None)).and_then(|text| text.ok_or_else(corrupt));
+    let text = text.map_err(|e| submission::unavailable(&e))?;
+    let value = json::read_own(&text).map_err(|_| submission::unavailable(&corrupt()))?;
+    status.steps[index].output = Some(value);
     Ok(())
 }
 

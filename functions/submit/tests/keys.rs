@@ -9,6 +9,7 @@ use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::ports::StateStore;
 use shared::task::ProcessState;
+use shared::workflow::Hash;
 use shared::workflow::file::{Known, parse};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -252,18 +253,22 @@ async fn long_outputs_are_removed_with_their_record() {
     let _ = world.submit.engine.handle(vec![(id.clone(), Event::Reply(reply))]).await;
     let ended = ttl().await;
     assert!(ended[0].is_some() && ended[0] == ended[1], "{ended:?}");
+    // An instance that remembers the order as it was decides the last reply once more: the expiry stays.
+    let hash = Hash::of(output.to_string().as_bytes());
+    world.submit.engine.store.put_output(&id, &hash, &output.to_string()).await.unwrap();
+    assert_eq!(ttl().await, ended);
     let undo = Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None };
     world.submit.engine.act(vec![(id.clone(), undo)]).await.remove(0).unwrap();
     assert_eq!(ttl().await, [None, None], "the undo may need it");
     let task = world.submit.engine.store.load(&id).await.unwrap().unwrap();
     let hash = task.steps[0].beside.clone().unwrap().hash;
     let read = world.submit.engine.store.outputs(&id, std::slice::from_ref(&hash)).await.remove(0);
-    assert_eq!(read.unwrap(), Some(output));
+    assert_eq!(read.unwrap(), Some(output.to_string()));
     // A damaged one is refused.
     let put = world.clients.dynamodb.put_item().table_name("state");
     let put =
         put.item("pk", AttributeValue::S(format!("output#{id}#{hash}"))).item("output", AttributeValue::S("1".into()));
     put.send().await.unwrap();
-    let error = world.submit.engine.store.outputs(&id, &[hash]).await.remove(0).unwrap_err();
-    assert!(error.to_string().contains("damaged"), "{error}");
+    let read = world.submit.engine.store.outputs(&id, &[hash]).await.remove(0);
+    assert_eq!(read.unwrap(), None);
 }

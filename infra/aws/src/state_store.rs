@@ -14,9 +14,7 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
 use leader::{Lease, LeaseStore};
-use serde_json::Value;
 use shared::control::Agents;
-use shared::json;
 use shared::order::{Id, Order};
 use shared::outputs;
 use shared::overload::Waits;
@@ -119,7 +117,8 @@ impl DynamoStore {
     fn expiries(&self, task: &Task, item: &Item) -> Option<Vec<TransactWriteItem>> {
         let expires = task.expires && !self.retention.is_zero();
         let ttl = item.get("ttl");
-        let is_reopened = task.phase == Phase::Undoing && !task.is_undo_begun();
+        // Only a person opens an ended order again.
+        let is_reopened = task.phase == Phase::Undoing && !task.is_undo_begun() && task.acted_at == task.version;
         let beside = outputs::beside(task);
         if beside.is_empty() || !expires || ttl.is_none() && !is_reopened {
             return None;
@@ -175,7 +174,8 @@ impl DynamoStore {
                     if codes.contains(&"ConditionalCheckFailed") {
                         return Ok(false);
                     }
-                    if attempt == CONFLICT_ATTEMPTS || !codes.contains(&"TransactionConflict") {
+                    let again = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
+                    if attempt == CONFLICT_ATTEMPTS || !codes.iter().any(|code| again.contains(code)) {
                         return Err(unavailable(what, error));
                     }
                 }
@@ -353,25 +353,24 @@ impl StateStore for DynamoStore {
     }
 
     async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
-        let put = self.client.put_item().table_name(&self.state_table);
-        let put = put.item("pk", s(item::output_key(id, hash))).item("output", s(text));
-        put.sent().await.map(drop).map_err(|e| unavailable(&format!("output {hash} of task {id}"), e))
+        // An update keeps the expiry of an order that has ended since.
+        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(item::output_key(id, hash)));
+        let update = update.update_expression("SET #output = :text").expression_attribute_names("#output", "output");
+        let update = update.expression_attribute_values(":text", s(text));
+        update.sent().await.map(drop).map_err(|e| unavailable(&format!("output {hash} of task {id}"), e))
     }
 
-    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         let keys: Vec<_> =
             hashes.iter().map(|hash| Item::from([("pk".into(), s(item::output_key(id, hash)))])).collect();
         let what = |n: usize| format!("output {} of task {id}", hashes[n]);
         let items = self.reads.get_written_once(&self.state_table, &keys, what).await;
-        let value = |(n, item): (usize, Result<Option<Item>, Error>)| {
-            let Some(item) = item? else { return Ok(None) };
-            let text = item::text(&item, "output", &what(n))?;
-            if Hash::of(text.as_bytes()) != hashes[n] {
-                return Err(corrupt(&what(n), format!("{}: its content does not have this hash", json::DAMAGED)));
-            }
-            json::read_own(text).map(Some).map_err(|e| corrupt(&what(n), e.to_string()))
+        let text = |(hash, item): (&Hash, Result<Option<Item>, Error>)| {
+            let text = item?.and_then(|mut item| item.remove("output"));
+            let text = text.and_then(|text| if let AttributeValue::S(text) = text { Some(text) } else { None });
+            Ok(text.filter(|text| Hash::of(text.as_bytes()) == *hash))
         };
-        items.into_iter().enumerate().map(value).collect()
+        hashes.iter().zip(items).map(text).collect()
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::oneshot;
 
 /// Longest output of a program, in bytes: that of an answer over HTTP.
-const MAX_OUTPUT: u64 = 64 * 1024;
+const MAX_OUTPUT: u64 = agent::remote::MAX_ANSWER as u64;
 /// What is kept of a failed program's error output, in bytes.
 const MAX_SAID: u64 = 4096;
 

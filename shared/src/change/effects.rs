@@ -21,6 +21,8 @@ pub(super) type Mapped = (Option<Http>, Option<Value>);
 pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
     let step = &task.steps[index];
     let Some(work) = turn.workflow.steps[index].work(direction) else { return Ok((None, None)) };
+    long(task, index, direction, turn).for_each(|i| drop(turn.outputs.of(&task.steps[i])));
+    turn.outputs.loss()?;
     let bytes: usize =
         long(task, index, direction, turn).filter_map(|i| Some(task.steps[i].beside.as_ref()?.bytes)).sum();
     if bytes > MAX_IN_REQUEST {
@@ -50,6 +52,7 @@ pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<
         },
         (None, None) => None,
     };
+    turn.outputs.loss()?;
     Ok((http, input))
 }
 
@@ -135,6 +138,9 @@ fn urgency(priority: Priority, direction: Direction) -> Priority {
 
 /// The next time at which a step can be claimed whose agent is not paused; `None` if nothing waits.
 pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
+    if task.is_over(turn.now, turn.skew) {
+        return None;
+    }
     if turn.agents.paused.is_empty() || task.phase == Phase::Undoing && !task.is_undo_begun() {
         return task.next_claim(turn.workflow, turn.now, turn.skew);
     }

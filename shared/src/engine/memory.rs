@@ -1,8 +1,11 @@
 //! What an instance keeps in memory between messages: tasks, inputs, definitions, and the state of agents and queues.
 
-use super::{AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, POINTERS_FOR, Save, lock, unanswered};
+use super::{
+    AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, MAX_CACHED_OUTPUTS, POINTERS_FOR, REPLICATED_AFTER, Save, lock,
+    unanswered,
+};
 use crate::control::Agents;
-use crate::json::DAMAGED;
+use crate::json;
 use crate::order::Id;
 use crate::outputs::Outputs;
 use crate::overload::{self, Overload, Wait};
@@ -261,39 +264,61 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Reads what a decision about `task` needed of outputs beside its record. True if there was any: then the decision
     /// has to be made again.
     pub(super) async fn know_outputs(&self, task: &Task, outputs: &Outputs) -> Result<bool, Error> {
-        let missing = outputs.take_missing();
-        let mut unread: Vec<Hash> = Vec::new();
-        for hash in &missing {
-            match lock(&self.outputs).get(hash) {
-                Some(value) => outputs.know(hash.clone(), Arc::clone(value)),
-                None => unread.push(hash.clone()),
+        let missing: Vec<Hash> = outputs.take_missing().into_iter().collect();
+        let known: Vec<Option<Arc<str>>> = {
+            let mut cache = lock(&self.outputs);
+            missing.iter().map(|hash| cache.get(hash).cloned()).collect()
+        };
+        let unread: Vec<Hash> =
+            missing.iter().zip(&known).filter(|(_, text)| text.is_none()).map(|(hash, _)| hash.clone()).collect();
+        for (hash, text) in missing.iter().zip(known).filter_map(|(hash, text)| Some((hash, text?))) {
+            self.know_output(outputs, hash, &text)?;
+        }
+        if unread.is_empty() {
+            return Ok(!missing.is_empty());
+        }
+        let mut read = Box::pin(self.store.outputs(&task.id, &unread)).await;
+        read.resize_with(unread.len(), || Err(unanswered()));
+        for (hash, read) in unread.into_iter().zip(read) {
+            match read? {
+                Some(text) => {
+                    let text = Arc::from(text);
+                    self.know_output(outputs, &hash, &text)?;
+                    self.remember_output(hash, text);
+                }
+                None if task.updated_at.duration_until(self.now()) < REPLICATED_AFTER => {
+                    return Err(Error::Unavailable {
+                        what: format!("output {hash} of task {}", task.id),
+                        source: "it is not in the state table yet".into(),
+                    });
+                }
+                None => outputs.lose(hash),
             }
         }
-        if !unread.is_empty() {
-            let mut read = Box::pin(self.store.outputs(&task.id, &unread)).await;
-            read.resize_with(unread.len(), || Err(unanswered()));
-            for (hash, read) in unread.into_iter().zip(read) {
-                let value = Arc::new(read?.ok_or_else(|| Error::Corrupt {
-                    what: format!("output {hash} of task {}", task.id),
-                    why: format!("{DAMAGED}: it is missing from the state table"),
-                })?);
-                lock(&self.outputs).put(hash.clone(), Arc::clone(&value));
-                outputs.know(hash, value);
-            }
+        Ok(true)
+    }
+
+    fn know_output(&self, outputs: &Outputs, hash: &Hash, text: &str) -> Result<(), Error> {
+        let corrupt = |e: serde_json::Error| Error::Corrupt { what: format!("output {hash}"), why: e.to_string() };
+        let value = json::read_own(text).map_err(corrupt)?;
+        outputs.know(hash.clone(), Arc::new(value));
+        Ok(())
+    }
+
+    fn remember_output(&self, hash: Hash, text: Arc<str>) {
+        let mut cache = lock(&self.outputs);
+        cache.put(hash, text);
+        while cache.iter().map(|(_, text)| text.len()).sum::<usize>() > MAX_CACHED_OUTPUTS {
+            cache.pop_lru();
         }
-        Ok(!missing.is_empty())
     }
 
     /// Writes the new outputs that `task` names, before it is saved.
     pub(super) async fn put_outputs(&self, task: &Task, outputs: &Outputs) -> Result<(), Error> {
         let new = outputs.new_of(task);
-        if new.is_empty() {
-            return Ok(());
-        }
-        let put = join_all(new.iter().map(|(hash, _, text)| self.store.put_output(&task.id, hash, text))).await;
+        let put = join_all(new.iter().map(|(hash, text)| self.store.put_output(&task.id, hash, text))).await;
         put.into_iter().collect::<Result<(), Error>>()?;
-        let mut known = lock(&self.outputs);
-        new.into_iter().for_each(|(hash, value, _)| drop(known.put(hash, value)));
+        new.into_iter().for_each(|(hash, text)| self.remember_output(hash, Arc::from(text)));
         Ok(())
     }
 }

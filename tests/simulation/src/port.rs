@@ -260,7 +260,7 @@ impl StateStore for Faulty {
         self.ask(site, true, move |store, _| call!(store, put_output(&id, &hash, &text))).await
     }
 
-    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<Value>, Error>> {
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         let sites: Vec<_> = hashes.iter().map(|hash| format!("output {} {hash}", self.world.label(id))).collect();
         let (id, hashes) = (id.clone(), hashes.to_vec());
         let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, outputs(&id, &hashes)))).await;

@@ -298,7 +298,8 @@ impl World {
 
     /// An output that is kept beside the record of its order.
     pub(crate) fn output(&self, id: &Id, hash: &Hash) -> Option<Value> {
-        call!(&self.store, outputs(id, std::slice::from_ref(hash))).pop()?.ok()?
+        let text = call!(&self.store, outputs(id, std::slice::from_ref(hash))).pop()?.ok()??;
+        serde_json::from_str(&text).ok()
     }
 
     /// Every scripted call so far, in order.

@@ -143,7 +143,7 @@ async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
 
 /// Prints what the step called `name` returned.
 async fn output(id: &str, name: &str, at: &At) -> Result<()> {
-    let answer = at.api()?.read(&format!("/orders/{}?outputs=full", segment(id)?)).await?;
+    let answer = at.api()?.read(&format!("/orders/{}?output={}", segment(id)?, segment(name)?)).await?;
     let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
     let Some(step) = order.steps.iter().find(|step| step.name == name) else {
         let names: Vec<&str> = order.steps.iter().map(|step| step.name.as_str()).collect();

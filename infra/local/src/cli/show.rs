@@ -129,7 +129,7 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         ("reference", order.reference.clone()),
         ("created", Some(when(order.created_at, now))),
         ("changed", Some(when(order.updated_at, now))),
-        ("deadline", order.deadline.filter(|_| !order.state.is_final()).map(|at| when(at, now))),
+        ("deadline", order.deadline.map(|at| when(at, now))),
         ("paused", order.paused_at.map(|at| when(at, now))),
         ("undo", undo_wait(order, now)),
     ];
