@@ -117,7 +117,8 @@ fn request(direction: Direction) -> Request {
         agent: "http".into(),
         pool: Some("payment-b".into()),
         http: Some(http.clone()),
-        call: Some(http),
+        call: Some(http.clone()),
+        held: Some(http),
         aws: Some(Aws {
             action: "lambda:Invoke".into(),
             function: Some("stock".into()),
@@ -162,6 +163,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         pool: None,
         http: None,
         call: None,
+        held: None,
         aws: None,
         traceparent: None,
         outputs: BTreeMap::new(),

@@ -115,6 +115,10 @@ pub struct Request {
     /// another body under the same key, and so gives such a request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Http>,
+    /// The same in place of `http` if the host came with the order: an earlier version of the agent does not hold it
+    /// against the deployment's list, and so must not make the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Http>,
     /// The signed call to make, instead of one over HTTP. An earlier version of the agent finds no call, and so gives
     /// such a request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +159,7 @@ impl Request {
     /// The call over HTTP to make, if it is one.
     #[must_use]
     pub fn over_http(&self) -> Option<&Http> {
-        self.call.as_ref().or(self.http.as_ref())
+        self.held.as_ref().or(self.call.as_ref()).or(self.http.as_ref())
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod aws;
 pub mod edge;
 pub mod file;
+pub mod hosts;
 pub mod http;
 
 use crate::expression::{Expression, Mapping, Reference, Template};
@@ -256,6 +257,12 @@ impl Workflow {
             let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
             step.http.iter().chain(undo).map(|http| (step.name.as_str(), http))
         })
+    }
+
+    /// Whether the host of a call comes with the order.
+    #[must_use]
+    pub fn maps_host(&self) -> bool {
+        self.calls_over_http().any(|(_, http)| http.maps_host())
     }
 
     /// All signed calls, each with the name of its step.

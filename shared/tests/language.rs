@@ -375,6 +375,9 @@ fn a_call_is_mapped_before_it_travels() {
         (json!({"id": "a/../b", "q": "ü&"}), "https://x.example/items/a%2F..%2Fb?k=1&n=2&q=%C3%BC%26 a/../b"),
         (json!({"id": "x@evil.example:1"}), "https://x.example/items/x%40evil.example%3A1?k=1&n=2 x@evil.example:1"),
         (json!({"id": "%00"}), "https://x.example/items/%2500?k=1&n=2 %00"),
+        (json!({"id": "/../x"}), "https://x.example/items/%2F..%2Fx?k=1&n=2 /../x"),
+        (json!({"id": "?x#y\\"}), "https://x.example/items/%3Fx%23y%5C?k=1&n=2 ?x#y\\"),
+        (json!({"id": "%2e%2e"}), "https://x.example/items/%252e%252e?k=1&n=2 %2e%2e"),
         (json!({"id": 7}), "https://x.example/items/7?k=1&n=2 7"),
     ];
     for (input, wanted) in good {
@@ -389,6 +392,8 @@ fn a_call_is_mapped_before_it_travels() {
         (json!({"id": "a\r\nx: y"}), "control"),
         (json!({"id": "\u{0}"}), "control"),
         (json!({"id": "ü"}), "header"),
+        (json!({"id": "\u{ff0e}\u{ff0e}"}), "header"),
+        (json!({"id": "a\nx-admin: 1"}), "control"),
         (json!({"id": "{secret:t}"}), "header"),
         (json!({"id": ["a"]}), "list"),
     ];
@@ -404,6 +409,59 @@ fn a_call_is_mapped_before_it_travels() {
         let error = call(input.clone()).unwrap_err();
         assert!(error.contains(words) && error.contains("input.id"), "{input}: {error}");
     }
+}
+
+// Security: a host out of the data is a name and nothing else; an earlier agent, which knows no list, finds no call.
+#[test]
+fn a_host_out_of_the_data_is_a_name() {
+    use shared::workflow::file::{Known, Settings, parse_for};
+    let text = file("a | after = []; http = \"https://${input.shop}.example.com:8443/x/${input.id}\"");
+    let settings = Settings { hosts: "*.example.com".parse().unwrap(), ..Settings::default() };
+    let workflow = parse_for("w.toml", &text, Known { agents: &["http"], inputs: &[] }, &settings).unwrap();
+    let call = |shop: &str| -> Result<String, String> {
+        let mut bench = Bench::new(ONE);
+        bench.workflow = workflow.clone();
+        bench.task = Task::new(submission("ord_1", true), &workflow, at(0));
+        bench.input = json!({"shop": shop, "id": "a/../b"});
+        bench.wake(0);
+        match bench.effects.first() {
+            Some(Effect::Request(request)) => {
+                assert_eq!((&request.http, &request.call), (&None, &None));
+                assert_eq!(request.over_http(), request.held.as_ref());
+                Ok(request.held.as_ref().unwrap().url.text().to_owned())
+            }
+            _ => Err(bench.task.steps[0].error.clone().unwrap()),
+        }
+    };
+    assert_eq!(call("eu.shop-7").as_deref(), Ok("https://eu.shop-7.example.com:8443/x/a%2F..%2Fb"));
+    for wrong in [
+        "",
+        ".",
+        "a.",
+        "..",
+        "evil.example/",
+        "evil.example?",
+        "evil.example#",
+        "evil.example\\",
+        "a@evil.example",
+        "a:80",
+        "a%2e",
+        "%00",
+        "a b",
+        "a\u{ff0e}b",
+        "a\u{3002}b",
+        "\u{430}pple",
+        "a\u{200b}",
+        "a_b",
+        "-a",
+        "[::1]",
+        "{step}",
+        "${input.id}",
+    ] {
+        let error = call(wrong).unwrap_err();
+        assert!(error.contains("`input.shop` is not the name of a host"), "{wrong:?}: {error}");
+    }
+    assert!(call("a\r\nhost: b").unwrap_err().contains("control"));
 }
 
 #[test]

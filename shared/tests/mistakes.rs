@@ -148,7 +148,11 @@ const MISTAKES: &[Mistake<'_>] = &[
         "with",
         &["a GET has no body", "`query`"],
     ),
-    ("a | after = []; http = \"https://${input.host}/x\"", "input.host", &["must be literal"]),
+    (
+        "a | after = []; http = \"https://${input.host}/x\"",
+        "input.host",
+        &["comes with the order", "read it from `config`"],
+    ),
     ("a | after = []; http = \"https://x.example/{input.id}\"", "{input.id}", &["`${input.id}`"]),
     (
         "a | after = []; http = { url = \"https://x.example\", headers = { authorization = \"${input.token}\" } }",

@@ -1,7 +1,8 @@
 //! The `http` of a workflow file: what is accepted, what it becomes, and that every refusal names its line and says what to
 //! write instead.
 
-use shared::workflow::file::{Known, parse};
+use serde_json::json;
+use shared::workflow::file::{Known, Settings, parse, parse_for};
 use shared::workflow::http::{MAX_BYTES, Meaning};
 use shared::workflow::{Step, Workflow};
 
@@ -200,5 +201,85 @@ fn no_cut_of_a_good_file_makes_the_parser_panic() {
         let _ = read(&FULL[end..]);
         let _ = read(&format!("{}\u{e9}{}", &FULL[..end], &FULL[end..]));
         let _ = read(&format!("{}{{{}", &FULL[..end], &FULL[end..]));
+    }
+}
+
+/// A workflow whose `config` has a host, with this call as its only step.
+fn of_deployment(step: &str, config: serde_json::Value, hosts: &str) -> Result<Workflow, String> {
+    let text = format!(
+        "name = \"w\"\nconfig = {{ host = \"crm.example\", limit = 5 }}\n[[step]]\nname = \"s\"\ntimeout = \"1s\"\n{step}\n"
+    );
+    let config = [("w".to_owned(), config.as_object().unwrap().clone())].into();
+    parse_for("w.toml", &text, KNOWN, &Settings { config, hosts: hosts.parse().unwrap() }).map_err(|e| e.to_string())
+}
+
+// Security, K1: a host out of `config` is the file's own, or the deployment's, and is fixed when the file is read.
+#[test]
+fn a_host_out_of_config_is_written_into_the_definition() {
+    let url = |step: &str, config: serde_json::Value| {
+        of_deployment(step, config, "").map(|mut w| w.steps.remove(0).http.unwrap().url.text().to_owned())
+    };
+    let step = "http = \"https://${config.host}/orders/${input.id}\"";
+    assert_eq!(url(step, json!({})).as_deref(), Ok("https://crm.example/orders/${input.id}"));
+    let other = json!({"host": "crm.test.example:8443"});
+    assert_eq!(url(step, other).as_deref(), Ok("https://crm.test.example:8443/orders/${input.id}"));
+    let part = "http = \"https://api.${config.host}?x=${config.limit}\"";
+    assert_eq!(url(part, json!({})).as_deref(), Ok("https://api.crm.example?x=${config.limit}"));
+    let whole = "http = \"${config.host}/x\"";
+    assert_eq!(url(whole, json!({"host": "https://a.example"})).as_deref(), Ok("https://a.example/x"));
+    for (host, words) in [
+        ("user:pass@a.example", "contains a password"),
+        ("169.254.169.254", "a link-local address"),
+        ("a b", "characters that a URL cannot"),
+        ("{step}.example", "must be literal"),
+        ("", "must be literal"),
+    ] {
+        let error = url(step, json!({"host": host})).unwrap_err();
+        assert!(error.starts_with("w.toml:6: ") && error.contains(words), "{host}: {error}");
+    }
+    let hashes = [json!({}), json!({"host": "b.example"}), json!({"limit": 6})]
+        .map(|c| of_deployment(step, c, "").unwrap().hash());
+    assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2], "what the deployment gives is part of the hash");
+}
+
+#[test]
+fn what_a_deployment_sets_must_be_in_the_file() {
+    let step = "agent = \"inventory\"";
+    let good = of_deployment(step, json!({"limit": 7}), "").unwrap();
+    assert_eq!((&good.config["limit"], &good.config["host"]), (&json!(7), &json!("crm.example")));
+    for (config, words) in [
+        (json!({"limt": 7}), "sets `limt`, which is not in the workflow's `config`: it has `host`, `limit`"),
+        (json!({"limit": "7"}), "sets `config.limit` to a text, and in the file it is a number; set it to a number"),
+        (json!({"host": null}), "sets `config.host` to null, and in the file it is a text"),
+    ] {
+        let error = of_deployment(step, config, "").unwrap_err();
+        assert!(error.starts_with("w.toml:1: ") && error.contains(words), "{error}");
+    }
+}
+
+// Security: where a host comes with the order, the deployment has to allow it, and it can be nothing but a name.
+#[test]
+fn a_host_that_comes_with_the_order_needs_a_list() {
+    let read = |step: &str, hosts: &str| of_deployment(step, json!({}), hosts);
+    let step = "http = { url = \"https://${input.host}:8443/a\", headers = { authorization = \"Bearer {secret:t}\" } }\n\
+                undo = { http = \"https://${input.host}:8443/b\" }";
+    let error = read(step, "").unwrap_err();
+    assert!(error.contains("comes with the order, and this deployment allows no such host"), "{error}");
+    let workflow = read(step, "*.shop.example").unwrap();
+    assert!(workflow.maps_host());
+    let undo = |workflow: &Workflow| workflow.steps[0].undo.clone().unwrap().http.unwrap();
+    assert_eq!(undo(&workflow).headers.len(), 1, "the same host");
+    let other = read(&step.replacen("${input.host}", "${input.other}", 1), "*.shop.example").unwrap();
+    assert_eq!(undo(&other).headers.len(), 0, "a secret goes to no other host");
+    for (url, words) in [
+        ("http://${input.host}/a", "must be literal"),
+        ("https://user@${input.host}/a", "must be literal"),
+        ("https://{step}.${input.host}/a", "must be literal"),
+        ("${input.url}", "must be literal"),
+        ("${input.scheme}://a.example/", "must be literal"),
+        ("https://${input.host}{order_id}/a", "must be literal"),
+    ] {
+        let error = read(&format!("http = \"{url}\""), "*.shop.example").unwrap_err();
+        assert!(error.contains(words), "{url}: {error}");
     }
 }

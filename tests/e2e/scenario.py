@@ -13,6 +13,7 @@ from pathlib import Path
 
 import deploy
 import emulator
+import signed
 from deploy import ROOT
 from world import FINAL, SERVICES, VISIBILITY_S, Failed, Remotes, System, check, until
 
@@ -35,6 +36,7 @@ def main():
     arguments.add_argument("--orders", type=int, default=24, help="orders of the first part")
     arguments.add_argument("--seed", type=int, default=1, help="of faults and kills")
     arguments.add_argument("--classes", action="store_true", help="with PriorityClasses: queues of their own for urgent orders")
+    arguments.add_argument("--only", nargs="*", help="names of parts; the others are left out")
     arguments.add_argument("--keep", action="store_true", help="keep the folder with the emulator's log")
     options = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="stepwarden-e2e-"))
@@ -45,7 +47,7 @@ def main():
         ministack = emulator.MiniStack(folder)
         urls = {f"{name.capitalize()}Url": f"{remotes.url}/{name}" for name in SERVICES}
         # EventBridge starts the supervisor once a minute; within it, it sweeps every two seconds.
-        parameters = {**urls, "Sample": "true", "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
+        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
         outputs = deploy.deploy(STACK, parameters, options.binaries)
         print(f"deployed in {time.monotonic() - begin:.1f} s: {outputs['ApiUrl']}", flush=True)
         # A changed parameter reaches the agents' stacks, and all of them still work afterwards.
@@ -88,8 +90,10 @@ def orders():
 
 def run(system, options):
     sample = orders()
-    parts = [sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch]
+    parts = [sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls]
     for part in parts:
+        if options.only and part.__name__ not in options.only:
+            continue
         begin = time.monotonic()
         system.remotes.faults()
         row = part(system, sample, options)
@@ -251,7 +255,7 @@ def finish(system):
     print("  ok   no message is left, dead, or set aside but the poison")
     # A queue that is away has no tag either, so the answer is the same as for a queue of somebody else's.
     log = system.ministack.log.read_text().splitlines()
-    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line]
+    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line and signed.TABLE not in line]
     check(not denied, f"a role lacks a right: {denied[:3]}")
     print("  ok   the functions' roles, enforced, were enough")
 

@@ -173,6 +173,7 @@ impl Whole {
             access,
             external_agents: vec![EXTERNAL.into()],
             functions,
+            files: Default::default(),
         })
         .await
         .unwrap();

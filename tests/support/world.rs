@@ -83,6 +83,7 @@ impl World {
             retention: SignedDuration::ZERO,
             cache: 1000,
             overload_age,
+            files: Default::default(),
             instance: "submit".into(),
         };
         config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();

@@ -70,6 +70,10 @@ def served(stack, function):
 def variables_of(stack, function):
     """Variables of the configuration, and those that the function's crate reads for what it does here."""
     own = source.read_by(crate(function)) | set(source.numbers_of(crate(function)))
+    if crate(function) in ("submit", "operator"):
+        own |= source.FILES
+    elif "http" in served(stack, function):
+        own.add("HTTP_HOSTS")
     foreign = {v for v, agent in source.AGENT_VARIABLES.items() if agent not in served(stack, function)}
     return source.REQUIRED | source.LISTS | set(source.NUMBERS) | set(source.FLAGS) | (own - foreign)
 
@@ -571,8 +575,11 @@ def each_function_has_a_role_of_its_own(stack):
         yield f"shared: {roles}"
     # In a VPC a function needs network interfaces, for which AWS has a policy.
     vpc = ["arn:aws:iam::aws:policy/service-role/AWSLambdaENIManagementAccess"] if stack.parameters["SubnetIds"] else []
+    # Steps that call AWS have the rights that the deployer names, and no others.
+    steps = stack.parameters["HttpPolicyArns"].split(",") if stack.parameters["HttpPolicyArns"] else []
     for name, p in stack.of_type("AWS::IAM::Role").items():
-        if p.get("ManagedPolicyArns", []) != (vpc if name in roles.values() else []):
+        wanted = (vpc if name in roles.values() else []) + (steps if name == "AgentRole" else [])
+        if p.get("ManagedPolicyArns", []) != wanted:
             yield f"{name}: has managed policies {p.get('ManagedPolicyArns')}"
     for function, role in roles.items():
         logs = f"<{log_group(stack, function)}.Arn>"
@@ -621,16 +628,6 @@ def the_agent_alone_reads_secrets(stack):
             yield f"{function}: may {sorted(may)}"
     if stack.properties("Agent")["Environment"]["Variables"].get("HTTP_SECRETS") != arn:
         yield "Agent: does not know where the secrets are"
-
-
-@check
-def what_steps_need_is_the_agents_alone(stack):
-    """Rights for lambda and aws steps are none but those that the deployer names."""
-    given = set(filter(None, stack.parameters["HttpPolicyArns"].split(",")))
-    for name, p in stack.of_type("AWS::IAM::Role").items():
-        has = {arn for arn in p.get("ManagedPolicyArns", []) if not str(arn).endswith("AWSLambdaENIManagementAccess")}
-        if has != (given if name == "AgentRole" else set()):
-            yield f"{name}: has the policies {sorted(has)}"
 
 
 def _unhandled(stack):

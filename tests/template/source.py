@@ -34,6 +34,8 @@ NUMBERS = {
 }
 FLAGS = {name: default for name, default in re.findall(r'flag\(&lookup, "([A-Z_]+)", (true|false)\)', _config)}
 # May be left out: nothing has several pools then.
+# What workflow files are read with.
+FILES = set(re.findall(r'given\("([A-Z_]+)"\)', _config))
 POOLS = _one(r'pools\(&lookup\("([A-Z_]+)"\)', _config, "the variable that names pools")
 
 

@@ -2,6 +2,7 @@
 //! them. Method: the real agent against a server on loopback that computes each signature again, from the request as it
 //! arrived; the canonical request is written here, only the keyed hashes are the crate's.
 
+use agent::agents::Means;
 use agent::agents::http::Http;
 use agent::aws::Aws;
 use agent::{Agent, AgentError, Call};
@@ -152,7 +153,7 @@ impl World {
             .endpoint_url(format!("{}/", server.url))
             .credentials_provider(SharedCredentialsProvider::new(Shared(Arc::clone(&source))))
             .build();
-        Self { server, agent: Http::new(Arc::default(), Arc::new(Aws::new(&sdk))), source }
+        Self { server, agent: Http::new(&Means { aws: Arc::new(Aws::new(&sdk)), ..Means::default() }), source }
     }
 
     async fn act(&self, request: &Request) -> Result<Value, AgentError> {
@@ -463,7 +464,7 @@ async fn what_cannot_be_signed_is_not_called() {
     assert!(error.contains("no credentials for AWS"), "{error}");
     let newer = world.act(&request(&json!({"action": "dynamodb:NewItem"}), &json!({}))).await;
     assert!(matches!(newer, Err(AgentError::NotCalled { is_permanent: false, .. })), "{newer:?}");
-    let nowhere = Http::new(Arc::default(), Arc::default());
+    let nowhere = Http::new(&Means::default());
     let call = |aws: Value| request(&aws, &json!({}));
     for (aws, word) in [
         (json!({"action": "dynamodb:PutItem"}), "set AWS_ENDPOINT_URL"),

@@ -1,6 +1,7 @@
 //! Goal: a URL step calls its URL as the workflow file says, and interprets the answers correctly. Method: the real
 //! agent and runtime against a server on loopback that answers as the path asks, and keeps the requests.
 
+use agent::agents::Means;
 use agent::agents::http::Http;
 use agent::secrets::Secrets;
 use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
@@ -101,7 +102,9 @@ fn agent() -> (Http, tempfile::TempDir) {
     std::fs::write(folder.path().join("crm-token"), "s3cret\n").unwrap();
     std::fs::write(folder.path().join("longer"), "s3cret-more\n").unwrap();
     std::fs::write(folder.path().join("bad"), "two\nlines").unwrap();
-    (Http::new(Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) }), Arc::default()), folder)
+    let secrets = Arc::new(Secrets::Here { folder: Some(folder.path().to_owned()) });
+    let hosts = "hooks.example, *.shop.example".parse().unwrap();
+    (Http::new(&Means { secrets, hosts, ..Means::default() }), folder)
 }
 
 async fn act(request: &Request) -> Result<Value, AgentError> {
@@ -324,8 +327,8 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
 async fn in_the_cloud_nothing_on_this_machine_is_called() {
     let server = Server::start().await;
     let sdk = stepwarden_aws::Clients::from_env().await.sdk;
-    let agent =
-        Http::new(Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new())), Arc::default());
+    let secrets = Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new()));
+    let agent = Http::new(&Means { secrets, ..Means::default() });
     let ask = async |url: &str| {
         let request = request(&json!({"url": url, "method": "POST"}));
         agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await
@@ -468,5 +471,37 @@ async fn a_refusal_of_a_redelivered_request_is_unsure() {
         assert!(response.batch_item_failures.is_empty());
         let Some(Effect::Reply(reply)) = sent.0.lock().unwrap().pop() else { panic!("no reply") };
         assert_eq!((reply.status, reply.unsure), (Some(409), is_unsure), "{receives}");
+    }
+}
+
+// Security: a host that came with an order is called only if the deployment allows it, whatever its spelling.
+#[tokio::test]
+async fn a_host_out_of_the_data_is_held_against_the_list() {
+    let held = |url: &str| {
+        let mut request = request(&json!({"url": url, "method": "GET"}));
+        request.held = request.http.take();
+        request
+    };
+    for url in [
+        "https://evil.example/x",
+        "https://hooks.example.evil.example/x",
+        "https://hooks.example@evil.example/x",
+        "https://evilshop.example/x",
+        "https://shop.example/x",
+        "https://a.shop.example./x",
+        "https://hooks\u{ff0e}example.evil.example/x",
+        "https://h\u{43e}oks.example/x",
+        "https://127.0.0.1/x",
+        "https://2130706433/x",
+        "https://10.0.0.1/x",
+        "https://localhost/x",
+    ] {
+        let (error, is_permanent) = not_called(act(&held(url)).await);
+        assert!(is_permanent && error.contains("HttpHosts"), "{url}: {error}");
+    }
+    // Allowed, and then not found: no name ends in `example`.
+    for url in ["https://hooks.example/x", "https://HOOKS.example/x", "https://a.shop.example:8443/x"] {
+        let result = act(&held(url)).await;
+        assert!(is_transient(&result), "{url}: {result:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use shared::registry::Pointers;
 use shared::time::SignedDuration;
-use shared::workflow::file::{Error, Known, parse};
+use shared::workflow::file::{Error, Known, Settings, parse_for};
 use shared::workflow::{TooShort, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,8 +36,8 @@ pub fn default_name<'a>(deployed: &'a Workflows, pointers: &'a Pointers) -> Opti
 ///
 /// # Errors
 /// The first invalid file, with its line and what to write instead.
-pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
-    read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents)
+pub fn built_in(agents: &[&str], settings: &Settings) -> Result<Workflows, Error> {
+    read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents, settings)
 }
 
 /// The workflows built into this program that a deployment with `agents` accepts orders for. The example's agents may be left out,
@@ -45,11 +45,17 @@ pub fn built_in(agents: &[&str]) -> Result<Workflows, Error> {
 ///
 /// # Errors
 /// The first file that is wrong, with its line and what to write instead.
-pub fn deployed(agents: &[&str]) -> Result<Workflows, Error> {
+pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error> {
     /// Those of template.yaml with `Sample=true`.
     const EXAMPLE: [&str; 4] = ["inventory", "fraud", "payment", "shipping"];
     let known: Vec<&str> = agents.iter().chain(&EXAMPLE).copied().collect();
-    let mut workflows = built_in(&known)?;
+    let mut workflows = built_in(&known, settings)?;
+    for name in settings.config.keys().filter(|name| !workflows.contains_key(*name)) {
+        tracing::info!(
+            workflow = name,
+            "WORKFLOW_CONFIG has values for it, and no file here defines it: it must be registered"
+        );
+    }
     workflows.retain(|name, workflow| {
         let missing: Vec<&str> = workflow.agents().into_iter().filter(|agent| !agents.contains(agent)).collect();
         if !missing.is_empty() {
@@ -64,7 +70,7 @@ pub fn deployed(agents: &[&str]) -> Result<Workflows, Error> {
 ///
 /// # Errors
 /// The first file that is invalid or cannot be read.
-pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
+pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<Workflows, Error> {
     let unreadable = |path: &Path, e: std::io::Error| Error {
         file: path.display().to_string(),
         line: 1,
@@ -84,7 +90,7 @@ pub fn in_folder(folder: &Path, agents: &[&str]) -> Result<Workflows, Error> {
         let text = std::fs::read_to_string(&path).map_err(|e| unreadable(&path, e))?;
         texts.push((path.display().to_string(), text));
     }
-    read(texts.into_iter(), agents)
+    read(texts.into_iter(), agents, settings)
 }
 
 /// Checks that agents can start every step if clocks are at most `skew` apart.
@@ -95,11 +101,15 @@ pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooS
     workflows.values().try_for_each(|workflow| workflow.can_start(skew))
 }
 
-fn read(files: impl Iterator<Item = (String, String)>, agents: &[&str]) -> Result<Workflows, Error> {
+fn read(
+    files: impl Iterator<Item = (String, String)>,
+    agents: &[&str],
+    settings: &Settings,
+) -> Result<Workflows, Error> {
     let known = Known { agents, inputs: &INPUT_CHECKS };
     let mut workflows = Workflows::new();
     for (file, text) in files {
-        let workflow = parse(&file, &text, known)?;
+        let workflow = parse_for(&file, &text, known, settings)?;
         if let Some(earlier) = workflows.insert(workflow.name.clone(), workflow) {
             let message =
                 format!("another file also defines workflow `{}`; give each workflow a unique name", earlier.name);
@@ -118,7 +128,7 @@ mod tests {
     // B3: the repository's workflows are valid data.
     #[test]
     fn the_built_in_workflows_are_valid() {
-        let workflows = built_in(&AGENTS).unwrap();
+        let workflows = built_in(&AGENTS, &Settings::default()).unwrap();
         let order = &workflows["order"];
         let names: Vec<_> = order.steps.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["reserve", "check-fraud", "charge", "ship"]);
@@ -128,10 +138,10 @@ mod tests {
     // Without the example's agents its workflow is left out; any other agent that is missing stops the start, as it always did.
     #[test]
     fn a_deployment_without_the_example_accepts_no_orders_for_it() {
-        assert!(deployed(&AGENTS).unwrap().contains_key("order"));
-        assert!(deployed(&["http"]).unwrap().is_empty());
-        assert!(deployed(&["http", "inventory", "fraud", "payment"]).unwrap().is_empty());
-        assert!(built_in(&["http"]).is_err());
+        assert!(deployed(&AGENTS, &Settings::default()).unwrap().contains_key("order"));
+        assert!(deployed(&["http"], &Settings::default()).unwrap().is_empty());
+        assert!(deployed(&["http", "inventory", "fraud", "payment"], &Settings::default()).unwrap().is_empty());
+        assert!(built_in(&["http"], &Settings::default()).is_err());
     }
 
     // An agent starts nothing within the skew of CompleteBy, by a clock that may be ahead by the skew. Such a file
@@ -144,7 +154,7 @@ mod tests {
                 "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"{timeout}\"\n\
                  undo = {{ agent = \"noop\", timeout = \"{undo}\" }}"
             );
-            read(std::iter::once(("w.toml".to_owned(), text)), &AGENTS).unwrap()
+            read(std::iter::once(("w.toml".to_owned(), text)), &AGENTS, &Settings::default()).unwrap()
         };
         assert_eq!(can_start(&file("2001ms", "3s"), skew), Ok(()));
         let step = can_start(&file("2s", "3s"), skew).unwrap_err().to_string();
@@ -152,14 +162,14 @@ mod tests {
         assert!(step.contains("more than 2000 ms"), "{step}");
         let undo = can_start(&file("3s", "500ms"), skew).unwrap_err().to_string();
         assert!(undo.contains("the undo of step `a` has a timeout of 500 ms"), "{undo}");
-        assert_eq!(can_start(&built_in(&AGENTS).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
+        assert_eq!(can_start(&built_in(&AGENTS, &Settings::default()).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
     }
 
     // A newcomer's only workflow needs no name; of several the usual one is taken, and no other is guessed. What is registered
     // beside the deployment's only workflow takes nothing away from it.
     #[test]
     fn the_only_workflow_is_the_default() {
-        let order = &built_in(&AGENTS).unwrap()["order"];
+        let order = &built_in(&AGENTS, &Settings::default()).unwrap()["order"];
         let table: [(&[&str], &[&str], Option<&str>); 10] = [
             (&["parcel"], &[], Some("parcel")),
             (&["order"], &[], Some("order")),
@@ -184,7 +194,7 @@ mod tests {
     fn a_second_workflow_of_the_same_name_is_refused() {
         let (name, text) = BUILT_IN[0];
         let twice = [(name.to_owned(), text.to_owned()), ("b.toml".to_owned(), text.to_owned())];
-        let error = read(twice.into_iter(), &AGENTS).unwrap_err();
+        let error = read(twice.into_iter(), &AGENTS, &Settings::default()).unwrap_err();
         assert!(error.to_string().starts_with("b.toml:1: another file"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let scopes = Scopes::from_lookup(|name| std::env::var(name).ok());
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
     // The operator who mends a bad deployment needs the other routes.
-    let deployed = workflows::deployed(&agents).map_err(|error| error.to_string());
+    let deployed = workflows::deployed(&agents, &config.files).map_err(|error| error.to_string());
     if let Err(error) = &deployed {
         tracing::error!(error, "the deployment's workflows cannot be used");
     }

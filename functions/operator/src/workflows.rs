@@ -12,7 +12,7 @@ use shared::history::shorten;
 use shared::ports::{Error, StateStore};
 use shared::registry::{self, Change, Meaning, Pointer, Pointers, Refused, differences};
 use shared::time::Timestamp;
-use shared::workflow::file::{Known, MAX_NAME, parse};
+use shared::workflow::file::{Known, MAX_NAME, parse_for};
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden_aws::registry as stored;
@@ -480,7 +480,8 @@ impl Operator {
         let agents: Vec<&str> = self.config.agents.iter().map(String::as_str).collect();
         let known = Known { agents: &agents, inputs: &INPUT_CHECKS };
         let file = put.file.as_deref().filter(|file| !file.is_empty() && file.len() <= MAX_FILE).unwrap_or("workflow");
-        let workflow = parse(file, &put.toml, known).map_err(|e| problem::invalid_workflow("toml", e.to_string()))?;
+        let workflow = parse_for(file, &put.toml, known, &self.config.files)
+            .map_err(|e| problem::invalid_workflow("toml", e.to_string()))?;
         self.fits(&workflow).map_err(|why| problem::invalid_workflow("toml", why))?;
         Ok(workflow)
     }
@@ -494,6 +495,9 @@ impl Operator {
         }
         if let Some(input) = workflow.input.as_deref().filter(|input| !INPUT_CHECKS.contains(input)) {
             return Err(format!("there is no input check `{input}`; put a definition without it"));
+        }
+        if workflow.maps_host() && self.config.files.hosts.is_empty() {
+            return Err("a host in it comes with the order, and this deployment allows none (HttpHosts)".into());
         }
         workflow.can_start(self.config.clock_skew).map_err(|e| e.to_string())
     }

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Error> {
     let longest_s: u64 = number(|name: &str| std::env::var(name).ok(), "LONGEST_WAIT_S", 5, 0, 20)?;
     let longest = Duration::from_secs(longest_s);
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
-    let workflows = workflows::deployed(&agents)?;
+    let workflows = workflows::deployed(&agents, &config.files)?;
     workflows::can_start(&workflows, config.clock_skew)
         .map_err(|e| format!("{e}: raise it, or lower ClockSkewMs if the clocks allow that"))?;
     let submit = Submit {

@@ -5,7 +5,8 @@ use shared::message::Request;
 use shared::pools::Layout;
 use shared::task::Priority;
 use shared::time::SignedDuration;
-use std::collections::BTreeSet;
+use shared::workflow::file::Settings;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 /// Why the configuration was refused: the variable and what to set it to.
@@ -53,6 +54,9 @@ pub struct Config {
     /// `OVERLOAD_AGE_MS`: a new order is refused while messages ahead of it are older than this, or than half of its
     /// workflow's shortest timeout. Zero accepts every order.
     pub overload_age: SignedDuration,
+    /// `WORKFLOW_CONFIG` and `HTTP_HOSTS`: values that replace those in the `config` of workflow files, for example
+    /// `{"order": {"limit_cents": 1000}}`; and hosts that may come with an order, separated by commas.
+    pub files: Settings,
     /// Name of this process, unique among all that run.
     pub instance: String,
 }
@@ -114,6 +118,7 @@ impl Config {
             retention: SignedDuration::from_hours(24 * number(&lookup, "RETENTION_DAYS", 0, 0, 3650)?),
             cache: number(&lookup, "TASK_CACHE", 1000, 1, 1_000_000)?,
             overload_age: SignedDuration::from_millis(number(&lookup, "OVERLOAD_AGE_MS", 30_000, 0, 3_600_000)?),
+            files: files(&lookup)?,
             instance: instance(),
         })
     }
@@ -179,6 +184,21 @@ impl Config {
 
 /// What is wrong with a name that [`queue::is_pool`] refuses.
 pub const NO_POOL: &str = "cannot be part of a queue's name; write 1 to 40 lower-case letters, digits and `-`, not ending in -high, -low or -dead";
+
+/// What a deployment adds to its workflow files.
+fn files(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, Error> {
+    let given = |name: &str| lookup(name).filter(|text| !text.trim().is_empty());
+    let config = match given("WORKFLOW_CONFIG") {
+        None => BTreeMap::new(),
+        Some(text) => serde_json::from_str(&text).map_err(|e| Error {
+            name: "WORKFLOW_CONFIG",
+            problem: format!("is no JSON object of workflows with their values, such as {{\"order\": {{\"limit_cents\": 1000}}}}: {e}"),
+        })?,
+    };
+    let hosts = given("HTTP_HOSTS").unwrap_or_default().parse();
+    let hosts = hosts.map_err(|problem| Error { name: "HTTP_HOSTS", problem })?;
+    Ok(Settings { config, hosts })
+}
 
 /// The pools in `agent=pool,pool;agent=pool`.
 ///
@@ -355,6 +375,22 @@ mod tests {
         {
             assert_eq!(on.queue_of_wake(priority), queue);
             assert_eq!(off.queue_of_wake(priority), "scheduler");
+        }
+    }
+
+    #[test]
+    fn what_workflow_files_are_read_with_is_checked() {
+        let config = lookup(&[
+            ("WORKFLOW_CONFIG", r#"{"order": {"limit_cents": 5}}"#),
+            ("HTTP_HOSTS", "hooks.example, *.shop.example"),
+        ]);
+        let files = config.unwrap().files;
+        assert_eq!(files.config["order"]["limit_cents"], 5);
+        assert!(files.hosts.allows("a.shop.example") && !files.hosts.allows("shop.example"));
+        assert!(lookup(&[]).unwrap().files.hosts.is_empty());
+        for (name, wrong) in [("WORKFLOW_CONFIG", "[1]"), ("WORKFLOW_CONFIG", r#"{"order": 5}"#), ("HTTP_HOSTS", "*")] {
+            let error = lookup(&[(name, wrong)]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: ")), "{error}");
         }
     }
 }

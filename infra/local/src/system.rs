@@ -24,6 +24,7 @@ use shared::engine::Observer;
 use shared::pools::Layout;
 use shared::time::SignedDuration;
 use shared::workflow::USUAL_SKEW;
+use shared::workflow::file::Settings;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -105,6 +106,8 @@ pub struct Options {
     pub external_agents: Vec<String>,
     /// What stands for Lambda functions here.
     pub functions: Targets,
+    /// What workflow files were read with, and registered ones are.
+    pub files: Settings,
 }
 
 impl Options {
@@ -123,6 +126,7 @@ impl Options {
             access: access::Options::default(),
             external_agents: Vec::new(),
             functions: Targets::new(),
+            files: Settings::default(),
         }
     }
 }
@@ -174,7 +178,9 @@ impl System {
         if let Some(missing) = missing_call(&options, &aws) {
             return Err(StartError::Data(missing).into());
         }
-        let means = Means { secrets, aws: Arc::new(aws.with_functions(Arc::new(Functions::new(options.functions)))) };
+        let functions = Arc::new(Functions::new(options.functions));
+        let hosts = config.files.hosts.clone();
+        let means = Means { secrets, aws: Arc::new(aws.with_functions(functions)), hosts };
         // Only now, because until here another process may be using the data and the token.
         let (access, token) = Access::open(&options.access)?;
         if !matches!(options.backend, Backend::Deployed) {
@@ -339,15 +345,20 @@ pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
 ///
 /// # Errors
 /// The first file that is wrong, with its line and what to write instead.
-pub fn read_workflows(folder: Option<&Path>, external_agents: &[String]) -> Result<Workflows> {
+pub fn read_workflows(folder: Option<&Path>, external_agents: &[String], settings: &Settings) -> Result<Workflows> {
     let agents: Vec<&str> =
         agent::agents::NAMES.into_iter().chain(external_agents.iter().map(String::as_str)).collect();
     let here = Path::new("workflows");
     let folder = folder.or_else(|| here.is_dir().then_some(here));
     let workflows = match folder {
-        Some(folder) => workflows::in_folder(folder, &agents)?,
-        None => workflows::built_in(&agents)?,
+        Some(folder) => workflows::in_folder(folder, &agents, settings)?,
+        None => workflows::built_in(&agents, settings)?,
     };
+    if let Some(name) = settings.config.keys().find(|name| !workflows.contains_key(*name)) {
+        let known: Vec<&str> = workflows.keys().map(String::as_str).collect();
+        let message = format!("--config: there is no workflow `{name}`; write one of {}", known.join(", "));
+        return Err(StartError::Data(message).into());
+    }
     Ok(workflows)
 }
 
@@ -355,12 +366,13 @@ fn configure(options: &Options) -> Result<Config> {
     if matches!(options.backend, Backend::Deployed) {
         return Config::from_env().context("reading the deployment's settings from the environment");
     }
-    Ok(local_config(
+    let config = local_config(
         options.reply_queues.clone(),
         options.pools.clone(),
         options.external_agents.clone(),
         options.cache,
-    ))
+    );
+    Ok(Config { files: options.files.clone(), ..config })
 }
 
 /// The configuration of a system that no template deployed; the prefix of its queues is not known yet.
@@ -383,6 +395,7 @@ pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: V
         retention: SignedDuration::ZERO,
         cache,
         overload_age: OVERLOAD_AGE,
+        files: Settings::default(),
         instance: instance(),
     }
 }

@@ -95,9 +95,10 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, inpu
     };
     let before = workflow.before(index).into_iter();
     let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), output(i)?)));
-    let (http, call) = match http {
-        Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http)),
-        http => (http, None),
+    let (http, call, held) = match http {
+        Some(http) if work.http.is_some_and(Http::maps_host) => (None, None, Some(http)),
+        Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http), None),
+        http => (http, None, None),
     };
     Some(Effect::Request(Box::new(Request {
         task_id: task.id.clone(),
@@ -106,6 +107,7 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, inpu
         pool: step.pool.clone(),
         http,
         call,
+        held,
         aws: work.aws.cloned(),
         direction,
         attempt: step.attempt,

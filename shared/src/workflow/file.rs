@@ -7,6 +7,7 @@ mod mapped;
 
 use super::aws::Aws;
 use super::edge::{After, Edge};
+use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
@@ -16,6 +17,7 @@ use aws::RawAws;
 use http::RawHttp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use toml::Spanned;
 
@@ -38,6 +40,15 @@ pub struct Known<'a> {
     pub agents: &'a [&'a str],
     /// Built-in input checks.
     pub inputs: &'a [&'a str],
+}
+
+/// What a deployment adds to the files that it reads.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// By the name of the workflow: values that replace those in its `config`.
+    pub config: BTreeMap<String, Map<String, Value>>,
+    /// Hosts that may come with an order.
+    pub hosts: Hosts,
 }
 
 /// Longest name of a workflow, a step or an agent, in characters.
@@ -162,6 +173,14 @@ type Problem = (At, String);
 /// # Errors
 /// The first fault, with its line and what to write instead.
 pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error> {
+    parse_for(file, text, known, &Settings::default())
+}
+
+/// The same for a deployment with these settings.
+///
+/// # Errors
+/// The first fault, with its line and what to write instead.
+pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) -> Result<Workflow, Error> {
     let fail = |at: At, message: String| Error {
         file: file.to_owned(),
         line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
@@ -173,7 +192,9 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
         let message = advice(e.message(), written).unwrap_or_else(|| e.message().replace('\n', "; "));
         fail(at, message)
     })?;
-    mapped::check_tables(&raw.step, text).and_then(|()| build(&raw, known)).map_err(|(at, message)| fail(at, message))
+    mapped::check_tables(&raw.step, text)
+        .and_then(|()| build(&raw, known, settings))
+        .map_err(|(at, message)| fail(at, message))
 }
 
 /// The TOML parser says what it expected, but not what to write: that depends on what is `written` there.
@@ -202,7 +223,7 @@ fn advice(message: &str, written: &str) -> Option<String> {
     })
 }
 
-fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
+fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Workflow, Problem> {
     check_name("workflow", &raw.name)?;
     if let Some(input) = &raw.input
         && !known.inputs.contains(&input.get_ref().as_str())
@@ -226,7 +247,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
     }
     let config = mapped::json(&toml::Value::Table(raw.config.clone()));
     let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
-    let Value::Object(config) = config else { unreachable!("a table becomes an object") };
+    let Value::Object(mut config) = config else { unreachable!("a table becomes an object") };
     // A table takes every key below it, also those that were meant for the workflow.
     const KEYS: [&str; 9] =
         ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
@@ -234,6 +255,9 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
         let message =
             format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
         return Err((raw.name.span(), message));
+    }
+    for (name, value) in settings.config.get(raw.name.get_ref()).into_iter().flatten() {
+        replace(&mut config, name, value).map_err(|words| (raw.name.span(), words))?;
     }
     let names: Vec<&str> = raw.step.iter().map(|s| s.get_ref().name.get_ref().as_str()).collect();
     let mut steps = Vec::with_capacity(names.len());
@@ -246,7 +270,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>) -> Result<Workflow, Problem> {
                 format!("a step named `{}` already exists; give each step a unique name", name.get_ref()),
             ));
         }
-        steps.push(build_step(step, index, &names, raw, Around { known, config: &config })?);
+        steps.push(build_step(step, index, &names, raw, Around { known, config: &config, hosts: &settings.hosts })?);
     }
     if let Some(cycle) = find_cycle(&steps) {
         let path = cycle.iter().map(|&i| names[i]).collect::<Vec<_>>().join(" -> ");
@@ -474,11 +498,40 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
     Err((name.span(), message))
 }
 
+/// Replaces a value of the file's `config` by the deployment's.
+fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result<(), String> {
+    let kind = |value: &Value| match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    };
+    let names: Vec<&str> = config.keys().map(String::as_str).collect();
+    let known = match names.as_slice() {
+        [] => "it has none".to_owned(),
+        names => format!("it has {}", list(names)),
+    };
+    let Some(own) = config.get_mut(name) else {
+        return Err(format!("the deployment sets `{name}`, which is not in the workflow's `config`: {known}"));
+    };
+    if kind(own) != kind(value) {
+        let (own, given) = (kind(own), kind(value));
+        return Err(format!(
+            "the deployment sets `config.{name}` to {given}, and in the file it is {own}; set it to {own}"
+        ));
+    }
+    *own = value.clone();
+    Ok(())
+}
+
 /// What the steps of a file are read with.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     known: Known<'a>,
     config: &'a Map<String, Value>,
+    hosts: &'a Hosts,
 }
 
 /// Who does a step or an undo: the named agent, or the agent that calls URLs and AWS, with the call.
@@ -537,7 +590,7 @@ impl<'a> Given<'a> {
         }
         let lambda = self.lambda.map(|raw| aws::lambda(raw, around.config));
         let aws = lambda.or_else(|| self.aws.map(aws::action)).transpose()?;
-        let http = self.http.map(|raw| http::build(raw, of)).transpose()?;
+        let http = self.http.map(|raw| http::build(raw, of, around)).transpose()?;
         Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
     }
 }

@@ -3,6 +3,7 @@
 //! The description travels in the request, taken from the definition that the task is pinned to. It names secrets but
 //! never contains them: the agent that makes the call looks them up.
 
+use super::hosts::is_part;
 use crate::expression::{Expression, Mapping, Mistake, Names, Part, Template};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +24,7 @@ pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
 /// A call over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Http {
-    /// Absolute; may contain `{order_id}`, `{step}` and expressions after the host. In a request the expressions are
+    /// Absolute; may contain `{order_id}` and `{step}` after the host, and expressions. In a request the expressions are
     /// replaced.
     pub url: Template,
     /// In upper case.
@@ -97,6 +98,36 @@ impl Http {
         })
     }
 
+    /// The parts of the URL up to the end of its host.
+    #[must_use]
+    pub fn site(&self) -> Vec<Part> {
+        let mut site = Vec::new();
+        let mut is_scheme = true;
+        for part in self.url.parts() {
+            let Part::Literal(text) = part else {
+                site.push(part.clone());
+                continue;
+            };
+            let start = match text.find("://").filter(|_| is_scheme) {
+                Some(at) => at + "://".len(),
+                None => 0,
+            };
+            is_scheme = is_scheme && start == 0;
+            if let Some(end) = text[start..].find(['/', '?', '#', '\\']).filter(|_| !is_scheme) {
+                site.push(Part::Literal(text[..start + end].to_owned()));
+                break;
+            }
+            site.push(part.clone());
+        }
+        site
+    }
+
+    /// Whether the host comes with the order.
+    #[must_use]
+    pub fn maps_host(&self) -> bool {
+        self.site().iter().any(|part| matches!(part, Part::Expression(_)))
+    }
+
     /// Names of the secrets it needs, once per use.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.headers.values().flat_map(|value| placeholders(value.text()).unwrap_or_default()).filter_map(secret)
@@ -113,9 +144,18 @@ impl Http {
     /// An expression has no value here, or one that does not belong where it stands.
     pub fn resolved(&self, names: &Names<'_>) -> Result<Self, Mistake> {
         let mut url = String::new();
-        for part in self.url.parts() {
+        let site = self.site().len();
+        for (n, part) in self.url.parts().iter().enumerate() {
             match part {
                 Part::Literal(text) => url.push_str(text),
+                // The site ends with a literal, unless the URL ends with its host.
+                Part::Expression(expression) if n < site => {
+                    let value = plain(expression, &expression.evaluate(names)?, "a URL")?;
+                    if !is_part(&value) {
+                        return Err(unfit(expression, "is not the name of a host, so nothing is called"));
+                    }
+                    url.push_str(&value);
+                }
                 Part::Expression(expression) => {
                     let value = plain(expression, &expression.evaluate(names)?, "a URL")?;
                     if value.is_empty() {

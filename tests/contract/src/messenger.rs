@@ -66,6 +66,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         pool: None,
         http: None,
         call: None,
+        held: None,
         aws: None,
         direction: Direction::Do,
         attempt: 1,

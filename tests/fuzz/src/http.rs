@@ -45,7 +45,7 @@ impl World {
         let (engine, workflows) = runtime.block_on(async {
             config.queue_prefix = schema::create(&clients, &config, "fuzz-", 30).await.expect("tables and queues");
             let engine = Arc::new(engine(&config, &clients, wall_clock()));
-            let workflows = edge::workflows::built_in(&AGENTS).expect("the shipped workflows");
+            let workflows = edge::workflows::built_in(&AGENTS, &Default::default()).expect("the shipped workflows");
             for workflow in workflows.values() {
                 engine.use_workflow(workflow).await.expect("a table to keep it in");
             }

@@ -247,6 +247,7 @@ impl Draw {
             pool: self.maybe(Self::text),
             http: None,
             call: None,
+            held: None,
             aws: self.maybe(Self::signed),
             direction: self.direction(),
             attempt: self.small(),

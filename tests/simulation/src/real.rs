@@ -150,6 +150,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         retention: SignedDuration::ZERO,
         cache: 1000,
         overload_age: shared::overload::USUAL,
+        files: Default::default(),
         instance: "simulation".into(),
     }
 }

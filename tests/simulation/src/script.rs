@@ -10,8 +10,8 @@ use crate::people;
 use crate::plan::std_of;
 use crate::port::BUS;
 use crate::world::{Knock, RunOptions, World, id_of, key_of, live};
-use agent::agents::http::Http;
-use agent::{AgentError, remote, secrets::Secrets};
+use agent::agents::{Means, http::Http};
+use agent::{AgentError, remote};
 use serde_json::{Map, Value, json};
 use shared::message::Request;
 use shared::order::Id;
@@ -105,7 +105,7 @@ impl Script {
     /// The script with this input and these answers.
     #[must_use]
     pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
-        Self { input, answers, http: Http::new(Arc::new(Secrets::default()), Arc::default()) }
+        Self { input, answers, http: Http::new(&Means::default()) }
     }
 
     /// What is sent for `request`.

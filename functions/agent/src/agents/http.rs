@@ -1,5 +1,6 @@
 //! Makes the call that a step's workflow file describes: to a URL, or to AWS.
 
+use crate::agents::Means;
 use crate::aws::Aws;
 use crate::mask::Mask;
 use crate::remote::{builder, not_called, output, read, traced, unanswered, with_headers};
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use shared::expression::{Mapping, Names};
 use shared::message::Request;
 use shared::step::Direction;
+use shared::workflow::hosts::Hosts;
 use shared::workflow::http::{self, Body, fill, may_call, secret};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,14 +28,16 @@ pub struct Http {
     client: OnceLock<Client>,
     secrets: Arc<Secrets>,
     aws: Arc<Aws>,
+    hosts: Hosts,
 }
 
 impl Http {
-    /// An agent that looks up secrets in `secrets`, and calls `aws`. If the secrets are in the cloud, it calls no URL of
-    /// its own machine.
+    /// An agent that looks up secrets, calls AWS, and calls a host that comes with an order as `means` say. If the secrets
+    /// are in the cloud, it calls no URL of its own machine.
     #[must_use]
-    pub fn new(secrets: Arc<Secrets>, aws: Arc<Aws>) -> Self {
-        Self { client: OnceLock::new(), secrets, aws }
+    pub fn new(means: &Means) -> Self {
+        let Means { secrets, aws, hosts } = means.clone();
+        Self { client: OnceLock::new(), secrets, aws, hosts }
     }
 
     fn client(&self) -> &Client {
@@ -91,6 +95,12 @@ impl Http {
         }
         if address(&url).is_some_and(|ip| !may_call(ip, is_local)) {
             return Err(refused(format!("agents may not call the address `{}`", call.url.text())));
+        }
+        if request.held.is_some() && !url.host_str().is_some_and(|host| self.hosts.allows(host)) {
+            let host = url.host_str().unwrap_or_default();
+            return Err(refused(format!(
+                "`{host}` comes with the order, and this deployment does not allow it; see HttpHosts"
+            )));
         }
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;

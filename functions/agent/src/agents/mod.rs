@@ -10,6 +10,7 @@ use crate::aws::Aws;
 use crate::remote::{Remote, client};
 use crate::secrets::Secrets;
 use shared::pools::Layout;
+use shared::workflow::hosts::Hosts;
 use std::sync::Arc;
 
 /// What the calls need that workflow files describe.
@@ -19,6 +20,8 @@ pub struct Means {
     pub secrets: Arc<Secrets>,
     /// How AWS is called.
     pub aws: Arc<Aws>,
+    /// Hosts that may come with an order.
+    pub hosts: Hosts,
 }
 
 /// Every agent, calling its remote service below the URL that `url` gives for its name. `means` are for calls that
@@ -34,7 +37,7 @@ pub fn all(url: impl Fn(&str) -> String, means: &Means) -> Vec<Arc<dyn Agent>> {
         plain("payment"),
         plain("shipping"),
         Arc::new(noop::Noop),
-        Arc::new(http::Http::new(Arc::clone(&means.secrets), Arc::clone(&means.aws))),
+        Arc::new(http::Http::new(means)),
     ]
 }
 

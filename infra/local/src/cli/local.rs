@@ -8,6 +8,7 @@ use crate::{access, bench, demo, doctor, say, scenario, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use edge::workflows::Workflows;
+use shared::workflow::file::Settings;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,10 +18,13 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
     match command {
         // The demo with its default arguments.
         None => Box::pin(run(Cli::parse_from(["stepwarden", "demo"]).command, folder)).await,
-        Some(Command::Demo(demo)) => Ok(code(demo::run(&demo, read_workflows(folder, &[])?).await?)),
+        Some(Command::Demo(demo)) => {
+            Ok(code(demo::run(&demo, read_workflows(folder, &[], &Settings::default())?).await?))
+        }
         Some(Command::Up(up)) => {
-            let workflows = read_workflows(folder, &up.setup.external_agents)?;
-            self::up(up, workflows).await
+            let files = up.settings()?;
+            let workflows = read_workflows(folder, &up.setup.external_agents, &files)?;
+            self::up(up, workflows, files).await
         }
         Some(Command::Bench(bench)) => self::bench(bench).await,
         Some(Command::BenchAgent(BenchAgent { url })) => {
@@ -48,7 +52,7 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
     }
 }
 
-async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
+async fn up(up: Up, workflows: Workflows, files: Settings) -> Result<ExitCode> {
     let backend = if up.aws {
         Backend::Deployed
     } else if std::env::var_os("AWS_ENDPOINT_URL").is_some_and(|v| !v.is_empty()) {
@@ -89,6 +93,7 @@ async fn up(up: Up, workflows: Workflows) -> Result<ExitCode> {
         access: access::Options { token: given, folder: folder.clone(), file: up.tokens, rate: up.rate_limit },
         external_agents: up.setup.external_agents,
         functions: up.functions.into_iter().collect(),
+        files,
     };
     let system = System::start(options).await?;
     let _kept = folder.map(|folder| keep_url(&folder, &system.url));

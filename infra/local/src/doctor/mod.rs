@@ -159,7 +159,7 @@ fn after(url: &str) -> Option<String> {
 /// Checks of this machine's files.
 async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> Vec<Check> {
     let mut checks = vec![ok("program", format!("stepwarden {}", env!("CARGO_PKG_VERSION")))];
-    match read_workflows(folder, &options.setup.external_agents) {
+    match read_workflows(folder, &options.setup.external_agents, &Default::default()) {
         Ok(workflows) => {
             let names: Vec<&str> = workflows.keys().map(String::as_str).collect();
             checks.push(ok("workflows", names.join(", ")));

@@ -1,6 +1,6 @@
 //! The `http` of a step: a URL alone, or a table.
 
-use super::{Problem, list};
+use super::{Around, Problem, aws, list};
 use crate::expression::{Part, Template};
 use crate::workflow::http::{Http, MAX_BYTES, PLACEHOLDERS, Status, may_call, placeholders, secret};
 use serde::de::value::MapAccessDeserializer;
@@ -61,15 +61,15 @@ impl<'de> Deserialize<'de> for RawHttp {
 
 /// The call that `raw` describes. An undo inherits the statuses of `of`, the call that it undoes, and its headers if
 /// both go to the same origin.
-pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>) -> Result<Http, Problem> {
+pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>, around: Around<'_>) -> Result<Http, Problem> {
     let table = match raw.get_ref() {
         RawHttp::Url(url) => {
-            let url = check_url(url).map_err(|words| (raw.span(), words))?;
+            let url = check_url(url, around).map_err(|words| (raw.span(), words))?;
             return bounded(raw, inherit(empty(url, "POST".into()), of, true, true));
         }
         RawHttp::Table(table) => table,
     };
-    let url = check_url(table.url.get_ref()).map_err(|words| (table.url.span(), words))?;
+    let url = check_url(table.url.get_ref(), around).map_err(|words| (table.url.span(), words))?;
     let method = table.method.as_ref().map_or("POST", |method| method.get_ref());
     if let Some(given) = &table.method
         && !METHODS.contains(&method)
@@ -135,7 +135,11 @@ fn empty(url: Template, method: String) -> Http {
 fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> Http {
     let Some(of) = of else { return http };
     // A secret goes only to the origin that the file names for it.
-    if headers && origin(&stand_in(&http.url)) == origin(&stand_in(&of.url)) {
+    let is_same = match http.maps_host() || of.maps_host() {
+        true => http.site() == of.site(),
+        false => origin(&stand_in(&http.url)) == origin(&stand_in(&of.url)),
+    };
+    if headers && is_same {
         http.headers.clone_from(&of.headers);
     }
     if statuses {
@@ -169,9 +173,38 @@ fn stand_in(text: &Template) -> String {
     text.parts().iter().map(part).collect()
 }
 
-fn check_url(shown: &str) -> Result<Template, String> {
+/// The URL with what its host reads of `config` replaced: it is the same for every order.
+fn with_host(shown: &str, around: Around<'_>) -> Result<Template, String> {
+    let parse = |text: &str| Template::parse(text).map_err(|fault| fault.to_string());
+    let url = empty(parse(shown)?, String::new());
+    if !url.maps_host() {
+        return Ok(url.url);
+    }
+    let site = url.site().len();
+    let mut whole = String::new();
+    for (n, part) in url.url.parts().iter().enumerate() {
+        match part {
+            Part::Literal(text) => whole += &text.replace("${", "$${"),
+            Part::Expression(one) if n < site && one.references().iter().all(|r| r.path[0] == "config") => {
+                whole += &aws::fixed(&format!("${{{}}}", one.text()), around.config)?.replace("${", "$${");
+            }
+            Part::Expression(one) => whole += &format!("${{{}}}", one.text()),
+        }
+    }
+    let url = empty(parse(&whole)?, String::new());
+    if url.maps_host() && around.hosts.is_empty() {
+        return Err(format!(
+            "the host of `{shown}` comes with the order, and this deployment allows no such host; write the host, read it \
+             from `config`, or allow it (docs/workflows.md#hosts)"
+        ));
+    }
+    Ok(url.url)
+}
+
+fn check_url(shown: &str, around: Around<'_>) -> Result<Template, String> {
     const EXAMPLE: &str = "\"https://crm.example/orders/{order_id}\"";
-    let template = Template::parse(shown).map_err(|fault| fault.to_string())?;
+    let template = with_host(shown, around)?;
+    let maps_host = empty(template.clone(), String::new()).maps_host();
     let text = &*stand_in(&template);
     let names = placeholders(text)
         .ok_or_else(|| format!("`{shown}` has an unmatched brace; write %7B for {{ and %7D for }}"))?;
@@ -186,7 +219,19 @@ fn check_url(shown: &str) -> Result<Template, String> {
     let host = text.split_once("://").map_or("", |(_, rest)| rest);
     let path = host.find(['/', '?']).unwrap_or(host.len());
     // A URL with more than two slashes takes what follows them as its host.
-    if path == 0 || text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path) {
+    let is_filled = text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path);
+    let literal = template.parts().iter().map(|part| match part {
+        Part::Literal(text) => text.as_str(),
+        Part::Expression(_) => "",
+    });
+    // An expression stands for a name alone, behind `https://` and before a port.
+    let is_placed = maps_host && text.starts_with("https://") && !host[..path].contains('@') && {
+        let whole: String = literal.collect();
+        let host = whole.split_once("://").map_or("", |(_, rest)| rest);
+        let path = host.find(['/', '?']).unwrap_or(host.len());
+        !host[..path].contains(['{', '}'])
+    };
+    if path == 0 || is_filled && !is_placed {
         return Err(format!("the host of `{shown}` must be literal; write, for example, {EXAMPLE}"));
     }
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {

@@ -6,7 +6,10 @@ use crate::functions::{Target, target};
 use crate::start_error::StartError;
 use clap::ValueEnum;
 use jiff::SignedDuration;
+use serde_json::Value;
 use shared::pools::Layout;
+use shared::workflow::file::Settings;
+use shared::workflow::hosts::Hosts;
 use std::path::PathBuf;
 use std::time::Duration;
 use stepwarden_aws::ReplyQueues;
@@ -47,6 +50,12 @@ pub struct Up {
     /// the result on standard output; repeatable
     #[arg(long = "lambda", value_name = "NAME=URL|COMMAND", value_parser = target)]
     pub functions: Vec<(String, Target)>,
+    /// Value that replaces the one in a workflow file's `config`, as JSON or as a text; repeatable
+    #[arg(long, value_name = "WORKFLOW.NAME=VALUE", value_parser = setting)]
+    pub config: Vec<(String, String, Value)>,
+    /// Hosts that may come with an order, separated by commas; `*.example.com` allows all below example.com
+    #[arg(long, value_name = "HOSTS", default_value = "")]
+    pub allow_hosts: Hosts,
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
@@ -55,6 +64,33 @@ pub struct Up {
     pub rate_limit: u32,
     #[command(flatten)]
     pub setup: Setup,
+}
+
+impl Up {
+    /// What workflow files are read with.
+    ///
+    /// # Errors
+    /// A value is given twice.
+    pub fn settings(&self) -> Result<Settings, StartError> {
+        let mut settings = Settings { hosts: self.allow_hosts.clone(), ..Settings::default() };
+        for (workflow, name, value) in &self.config {
+            let all = settings.config.entry(workflow.clone()).or_default();
+            if all.insert(name.clone(), value.clone()).is_some() {
+                return Err(StartError::Data(format!(
+                    "--config: `{workflow}.{name}` is given twice; keep one of the two"
+                )));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Reads `WORKFLOW.NAME=VALUE`. A value that is no JSON is a text.
+fn setting(text: &str) -> Result<(String, String, Value), String> {
+    let parts = text.split_once('=').and_then(|(name, value)| Some((name.split_once('.')?, value)));
+    let ((workflow, name), value) = parts.ok_or("write WORKFLOW.NAME=VALUE")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    Ok((workflow.to_owned(), name.to_owned(), value))
 }
 
 /// Queues in addition to those of every system.

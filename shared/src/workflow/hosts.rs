@@ -1,0 +1,126 @@
+//! Hosts that an order's data may name.
+
+use std::str::FromStr;
+
+/// Longest name of a host, in bytes (RFC 1035).
+const MAX_HOST: usize = 253;
+const MAX_LABEL: usize = 63;
+
+/// The allow-list of a deployment: names such as `hooks.example.com`, and `*.example.com` for all below a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// Whether no host is allowed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a call may go to `host`, as a parsed URL has it: in lower case, without a port. An address is no name.
+    #[must_use]
+    pub fn allows(&self, host: &str) -> bool {
+        is_name(host)
+            && self.0.iter().any(|entry| match entry.strip_prefix('*') {
+                Some(below) => host.len() > below.len() && host.ends_with(below),
+                None => host == entry,
+            })
+    }
+}
+
+impl FromStr for Hosts {
+    type Err = String;
+
+    /// Reads names separated by commas.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let name = entry.strip_prefix("*.").unwrap_or(entry);
+            // Everything below `com` is everything.
+            let is_wide = name != entry && !name.contains('.');
+            if is_wide || !is_name(name) || name.contains(|c: char| c.is_ascii_uppercase()) {
+                return Err(format!(
+                    "`{}` is not the name of a host; write it in lower case without a port, such as `hooks.example.com`, \
+                     or `*.example.com` for all below it",
+                    entry.escape_debug()
+                ));
+            }
+            all.push(entry.to_owned());
+        }
+        all.sort();
+        all.dedup();
+        Ok(Self(all))
+    }
+}
+
+/// Whether every part of `text` can be part of a host's name. Letters of other alphabets cannot: they come encoded.
+#[must_use]
+pub fn is_part(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        (1..=MAX_LABEL).contains(&label.len())
+            && label.chars().all(is_good)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= MAX_HOST && text.split('.').all(is_label)
+}
+
+/// Whether `text` is a host's name and no address: a name whose last part begins with a digit may be read as a number.
+fn is_name(text: &str) -> bool {
+    is_part(text) && text.rsplit('.').next().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Security: an entry means the name itself, or what is below it, and nothing that only looks like it.
+    #[test]
+    fn a_host_is_allowed_by_its_whole_name() {
+        let hosts: Hosts = " hooks.example.com, *.shop.example ,".parse().unwrap();
+        for good in ["hooks.example.com", "a.shop.example", "a.b.shop.example", "7.shop.example"] {
+            assert!(hosts.allows(good), "{good}");
+        }
+        for wrong in [
+            "",
+            "example.com",
+            "x.hooks.example.com",
+            "hooks.example.com.evil.example",
+            "shop.example",
+            ".shop.example",
+            "evilshop.example",
+            "a.shop.example.",
+            "a..shop.example",
+            "A.shop.example",
+            "a.shop.example:443",
+            "x@a.shop.example",
+            "xn--hoks-5ib.example.com",
+            "127.0.0.1",
+        ] {
+            let is_allowed = hosts.allows(wrong);
+            // A parsed URL has no upper case.
+            assert!(!is_allowed || wrong == "A.shop.example", "{wrong}");
+        }
+        assert!(Hosts::default().is_empty() && !Hosts::default().allows("hooks.example.com"));
+        for wrong in [
+            "*",
+            "*.com",
+            "*.",
+            "a.*.example",
+            "https://a.example",
+            "a.example/x",
+            "a.example:80",
+            "a_b.example",
+            "Ä.example",
+            "A.example",
+            "10.0.0.1",
+            "0x7f.1",
+            "*.0.0.1",
+            "a.example.",
+            "-a.example",
+        ] {
+            assert!(wrong.parse::<Hosts>().unwrap_err().contains("is not the name of a host"), "{wrong}");
+        }
+    }
+}
