@@ -124,6 +124,7 @@ fn request(direction: Direction) -> Request {
             function: Some("stock".into()),
             envelope: true,
             keep: Some(Mapping::from_json(&json!({"id": "${answer.id}"})).unwrap()),
+            done: vec!["Gone".into()],
             transient: vec!["Busy".into()],
             permanent: vec!["OutOfStock".into()],
         }),

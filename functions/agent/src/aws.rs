@@ -66,6 +66,8 @@ pub trait Functions: Send + Sync {
 pub struct Aws {
     cloud: Option<Cloud>,
     here: Option<Arc<dyn Functions>>,
+    /// The system's own queues, by the beginning of their names, and its own bus.
+    own: Option<(String, String)>,
     /// Not the client of URL steps: an endpoint may be this machine's emulator, and only the deployment names it.
     client: OnceLock<Client>,
 }
@@ -107,6 +109,34 @@ impl Aws {
         Self { here: Some(here), ..self }
     }
 
+    /// The same, without calls of the queues whose URLs begin with `queues`, and of the bus `bus`: the agent's role may use
+    /// these for its own work, and a step must not forge replies or alerts with it.
+    #[must_use]
+    pub fn apart_from(self, queues: &str, bus: &str) -> Self {
+        let queues = queues.rsplit('/').next().unwrap_or_default().to_owned();
+        Self { own: Some((queues, bus.to_owned())), ..self }
+    }
+
+    /// Whether a call is of the system's own queues or bus.
+    fn is_own(&self, service: &Service, input: &Value) -> bool {
+        let Some((queues, bus)) = &self.own else { return false };
+        let last = |value: &Value, separator: char| {
+            let text = value.as_str().unwrap_or_default().trim_end_matches(separator);
+            text.rsplit(separator).next().unwrap_or_default().to_owned()
+        };
+        match service.name {
+            "sqs" => {
+                let name = last(&input["QueueUrl"], '/');
+                name.starts_with(queues.as_str()) || name.contains(['%', '?', '#'])
+            }
+            "events" => input["Entries"].as_array().into_iter().flatten().any(|entry| {
+                let name = last(&entry["EventBusName"], '/');
+                name == *bus || name.is_empty() && bus == "default"
+            }),
+            _ => false,
+        }
+    }
+
     /// Whether there is an AWS, or an emulator, to call.
     #[must_use]
     pub fn is_reachable(&self) -> bool {
@@ -139,6 +169,10 @@ impl Aws {
             }
         }
         let Some(cloud) = &self.cloud else { return Err(unready(absent(action))) };
+        if self.is_own(service, input) {
+            let error = format!("`{}` would use a queue or the bus of the system itself; use your own", action.action);
+            return Err(not_called(error, true));
+        }
         let unsigned = match &action.function {
             Some(function) => invocation(service, name, function, input, request),
             None => unsigned(service, name, input),
@@ -196,7 +230,11 @@ fn understood(
     body: Option<Vec<u8>>,
 ) -> Result<Value, AgentError> {
     if !status.is_success() {
-        return Err(Said::of(headers, &body.unwrap_or_default()).meaning(action, status, headers));
+        let said = Said::of(headers, &body.unwrap_or_default());
+        return match action.meaning(status.as_u16(), &said.code) {
+            Meaning::Done => Ok(Value::Null),
+            Meaning::Transient | Meaning::Permanent => Err(said.meaning(action, status, headers)),
+        };
     }
     let body = body.ok_or_else(too_long)?;
     if headers.contains_key("x-amz-function-error") {
@@ -311,7 +349,7 @@ fn unsigned(service: &Service, action: &str, input: &Value) -> Result<Unsigned, 
             }
             for (name, value) in &rest {
                 let known = S3_HEADERS.iter().find(|(known, _)| known == name);
-                let (_, header) = known.ok_or_else(|| format!("it takes no `{name}`"))?;
+                let (_, header) = known.ok_or_else(|| format!("it takes no `{name}`; remove it from `with`"))?;
                 headers.push((header, text(name, value)?));
             }
             Ok(Unsigned { method, path, headers, body })
@@ -339,7 +377,9 @@ fn route(
         let mut segments = if is_key { value.split('/').collect() } else { vec![value.as_str()] };
         // Another path would be called.
         if value.is_empty() || segments.iter().any(|segment| matches!(*segment, "." | "..")) {
-            return Err(format!("`{part}` is empty, or has a segment `.` or `..`, so another path would be called"));
+            return Err(format!(
+                "`{part}` is empty, or has a segment `.` or `..`, so another path would be called; map another value"
+            ));
         }
         if part == "Bucket"
             && !value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
@@ -357,7 +397,9 @@ fn query(fields: &Map<String, Value>) -> Result<String, String> {
     let mut query = String::new();
     for (name, value) in fields {
         query.push(if query.is_empty() { '?' } else { '&' });
-        query.push_str(&format!("{}={}", encoded(name), encoded(&text(name, value)?)));
+        // These APIs call the parameter `groupName` that their reference lists as `GroupName`.
+        let spelled: String = name.chars().take(1).flat_map(char::to_lowercase).chain(name.chars().skip(1)).collect();
+        query.push_str(&format!("{}={}", encoded(&spelled), encoded(&text(name, value)?)));
     }
     Ok(query)
 }

@@ -17,7 +17,8 @@ async fn main() -> Result<(), Error> {
     // Not set in a deployment without secrets.
     let id = std::env::var("HTTP_SECRETS").unwrap_or_default();
     let secrets = Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&clients.sdk), id));
-    let means = agents::Means { secrets, aws: Arc::new(Aws::new(&clients.sdk)), hosts: config.files.hosts.clone() };
+    let aws = Aws::new(&clients.sdk).apart_from(&config.queue_prefix, &config.event_bus);
+    let means = agents::Means { secrets, aws: Arc::new(aws), hosts: config.files.hosts.clone() };
     let variable = |name: &str| std::env::var(format!("{}_URL", name.to_uppercase().replace('-', "_"))).ok();
     let url = |name: &str| variable(name).unwrap_or_default();
     let mut all = agents::all(url, &means);

@@ -153,7 +153,8 @@ impl World {
             .endpoint_url(format!("{}/", server.url))
             .credentials_provider(SharedCredentialsProvider::new(Shared(Arc::clone(&source))))
             .build();
-        Self { server, agent: Http::new(&Means { aws: Arc::new(Aws::new(&sdk)), ..Means::default() }), source }
+        let aws = Aws::new(&sdk).apart_from("https://sqs.eu-west-1.amazonaws.com/1/shop-", "shop-bus");
+        Self { server, agent: Http::new(&Means { aws: Arc::new(aws), ..Means::default() }), source }
     }
 
     async fn act(&self, request: &Request) -> Result<Value, AgentError> {
@@ -495,4 +496,40 @@ async fn expired_credentials_are_read_again() {
     let (result, _) = world.ask(call, json!({}), ok(JSON, &json!({"MessageId": "1"}))).await;
     assert_eq!(result, Ok(json!({"MessageId": "1"})));
     assert_eq!(world.source.reads.load(Ordering::SeqCst), 2);
+}
+
+// Security: the agent's role may use these for its own work. A step must not forge replies, requests or alerts with it.
+#[tokio::test]
+async fn the_systems_own_queues_and_bus_are_not_called() {
+    let world = World::start().await;
+    for (action, input) in [
+        (
+            "sqs:SendMessage",
+            json!({"QueueUrl": "https://sqs.eu-west-1.amazonaws.com/1/shop-replies", "MessageBody": "x"}),
+        ),
+        ("sqs:ReceiveMessage", json!({"QueueUrl": "https://other.example/1/shop-agent-http/"})),
+        ("sqs:DeleteMessage", json!({"QueueUrl": "https://sqs.eu-west-1.amazonaws.com/1/shop%2Dreplies"})),
+        ("events:PutEvents", json!({"Entries": [{"EventBusName": "a"}, {"EventBusName": "shop-bus"}]})),
+        ("events:PutEvents", json!({"Entries": [{"EventBusName": "arn:aws:events:eu-west-1:1:event-bus/shop-bus"}]})),
+    ] {
+        let error = world.uncalled(json!({"action": action}), input).await;
+        assert!(error.contains("of the system itself") && error.contains("use your own"), "{error}");
+    }
+    let own = json!({"QueueUrl": "https://sqs.eu-west-1.amazonaws.com/1/orders", "MessageBody": "x"});
+    let (result, _) = world.ask(json!({"action": "sqs:SendMessage"}), own, ok(JSON, &json!({"MessageId": "1"}))).await;
+    assert_eq!(result, Ok(json!({"MessageId": "1"})));
+}
+
+// K5: an undo finds nothing to delete if what it undoes was never done.
+#[tokio::test]
+async fn what_is_not_there_is_deleted() {
+    let world = World::start().await;
+    let gone = refusal(404, &json!({"__type": "ResourceNotFoundException"}));
+    let delete = json!({"Name": "remind", "GroupName": "orders", "ClientToken": "t"});
+    let (result, heard) = world.ask(json!({"action": "scheduler:DeleteSchedule"}), delete, gone).await;
+    assert_eq!(result, Ok(Value::Null));
+    assert_eq!(heard.path, "/schedules/remind?clientToken=t&groupName=orders");
+    let gone = refusal(400, &json!({"__type": "com.amazonaws.x#ExecutionDoesNotExist"}));
+    let stop = json!({"action": "states:StopExecution", "done": ["ExecutionDoesNotExist"]});
+    assert_eq!(world.ask(stop, json!({"executionArn": "a"}), gone).await.0, Ok(Value::Null));
 }

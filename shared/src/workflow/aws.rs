@@ -23,6 +23,9 @@ pub struct Aws {
     /// What is kept of the answer, from `answer`, `status` and `header`; `None` keeps all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Mapping>,
+    /// Errors that mean that the call is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
     /// Errors after which the same call may succeed later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transient: Vec<String>,
@@ -78,7 +81,7 @@ const fn rest(name: &'static str, host: &'static str, signed_as: &'static str, a
 }
 
 /// The services and actions that a workflow file may name. What reads a secret is not among them, because an output is
-/// recorded. Source: the models that AWS publishes for its SDKs.
+/// recorded, nor an action that may fail in part and says so only in XML or in a status for each part. Source: the models that AWS publishes for its SDKs.
 #[rustfmt::skip]
 pub const SERVICES: &[Service] = &[
     json("athena", "1.1", "AmazonAthena", "GetQueryExecution GetQueryResults StartQueryExecution StopQueryExecution"),
@@ -95,15 +98,15 @@ pub const SERVICES: &[Service] = &[
     json("glue", "1.1", "AWSGlue", "BatchStopJobRun GetCrawler GetJobRun GetWorkflowRun StartCrawler StartJobRun StartWorkflowRun StopWorkflowRun"),
     json("kinesis", "1.1", "Kinesis_20131202", "PutRecord PutRecords"),
     rest("lambda", "lambda", "lambda", "Invoke POST /2015-03-31/functions/{FunctionName}/invocations"),
-    json("logs", "1.1", "Logs_20140328", "GetQueryResults PutLogEvents StartQuery"),
+    json("logs", "1.1", "Logs_20140328", "GetQueryResults StartQuery"),
     json("redshift-data", "1.1", "RedshiftData", "CancelStatement DescribeStatement ExecuteStatement GetStatementResult"),
     json("rekognition", "1.1", "RekognitionService", "DetectLabels DetectModerationLabels DetectText GetLabelDetection StartLabelDetection"),
     Service { name: "s3", host: "s3", signed_as: "s3", protocol: Protocol::S3, actions: "DeleteObject DELETE /{Bucket}/{Key};GetObject GET /{Bucket}/{Key};HeadObject HEAD /{Bucket}/{Key};PutObject PUT /{Bucket}/{Key}" },
     Service { host: "api.sagemaker", ..json("sagemaker", "1.1", "SageMaker", "CreateProcessingJob CreateTrainingJob CreateTransformJob DescribeProcessingJob DescribeTrainingJob DescribeTransformJob StopProcessingJob StopTrainingJob StopTransformJob") },
     rest("scheduler", "scheduler", "scheduler", "CreateSchedule POST /schedules/{Name};DeleteSchedule DELETE /schedules/{Name};GetSchedule GET /schedules/{Name}"),
     query("ses", "email", "ses", "2010-12-01", "SendEmail SendTemplatedEmail"),
-    rest("sesv2", "email", "ses", "SendBulkEmail POST /v2/email/outbound-bulk-emails;SendEmail POST /v2/email/outbound-emails"),
-    query("sns", "sns", "sns", "2010-03-31", "Publish PublishBatch"),
+    rest("sesv2", "email", "ses", "SendEmail POST /v2/email/outbound-emails"),
+    query("sns", "sns", "sns", "2010-03-31", "Publish"),
     json("sqs", "1.0", "AmazonSQS", "ChangeMessageVisibility DeleteMessage GetQueueAttributes GetQueueUrl ReceiveMessage SendMessage SendMessageBatch"),
     json("ssm", "1.1", "AmazonSSM", "GetAutomationExecution GetCommandInvocation SendCommand StartAutomationExecution StopAutomationExecution"),
     json("states", "1.0", "AWSStepFunctions", "DescribeExecution SendTaskFailure SendTaskSuccess StartExecution StopExecution"),
@@ -113,7 +116,8 @@ pub const SERVICES: &[Service] = &[
 ];
 
 /// Actions on several things whose answer is 200 even if some of them failed, and the field that says so.
-const PARTS: [(&str, &str); 7] = [
+const PARTS: [(&str, &str); 8] = [
+    ("dynamodb:BatchGetItem", "UnprocessedKeys"),
     ("dynamodb:BatchWriteItem", "UnprocessedItems"),
     ("ecs:RunTask", "failures"),
     ("events:PutEvents", "FailedEntryCount"),
@@ -138,14 +142,19 @@ pub const S3_HEADERS: [(&str, &str); 10] = [
 ];
 
 /// Errors with a status below 500 after which AWS's own clients call again, and conflicts of transactions.
-const AGAIN: [&str; 20] = [
+const AGAIN: [&str; 26] = [
     "BandwidthLimitExceeded",
     "EC2ThrottledException",
     "ExpiredToken",
     "ExpiredTokenException",
+    "KMSThrottling",
+    "KMSThrottlingException",
+    "KmsThrottled",
     "LimitExceededException",
     "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException",
+    "ReplicatedWriteConflictException",
+    "RequestExpired",
     "RequestLimitExceeded",
     "RequestThrottled",
     "RequestThrottledException",
@@ -153,6 +162,7 @@ const AGAIN: [&str; 20] = [
     "RequestTimeout",
     "RequestTimeoutException",
     "SlowDown",
+    "Throttled",
     "ThrottledException",
     "Throttling",
     "ThrottlingException",
@@ -201,6 +211,8 @@ impl Aws {
     pub fn meaning(&self, status: u16, error: &str) -> Meaning {
         match status {
             _ if self.said(error).is_some() => self.said(error).unwrap_or(Meaning::Permanent),
+            // As for a URL: what is to be deleted is not there.
+            404 if self.deletes() => Meaning::Done,
             501 => Meaning::Permanent,
             408 | 425 | 429 | 500..=599 => Meaning::Transient,
             // Lambda changes the function just now.
@@ -208,6 +220,11 @@ impl Aws {
             _ if AGAIN.contains(&error) => Meaning::Transient,
             _ => Meaning::Permanent,
         }
+    }
+
+    fn deletes(&self) -> bool {
+        let route = self.service().filter(|(service, _)| service.protocol == Protocol::Rest);
+        route.and_then(|(service, action)| service.route(action)).is_some_and(|(method, _)| method == "DELETE")
     }
 
     /// What it means that the function failed with this error. Any error may pass, unless the file says otherwise.
@@ -220,7 +237,8 @@ impl Aws {
     fn said(&self, error: &str) -> Option<Meaning> {
         let named = |list: &[String]| list.iter().any(|name| name == error);
         let permanent = named(&self.permanent).then_some(Meaning::Permanent);
-        permanent.or_else(|| named(&self.transient).then_some(Meaning::Transient))
+        let done = named(&self.done).then_some(Meaning::Done);
+        permanent.or(done).or_else(|| named(&self.transient).then_some(Meaning::Transient))
     }
 
     /// The field of an answer that says which of several things failed.
@@ -282,7 +300,7 @@ mod tests {
 
     fn call(action: &str) -> Aws {
         let (function, keep, transient, permanent) = Default::default();
-        Aws { action: action.into(), function, envelope: false, keep, transient, permanent }
+        Aws { action: action.into(), function, envelope: false, keep, done: Vec::new(), transient, permanent }
     }
 
     #[test]

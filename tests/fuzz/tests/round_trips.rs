@@ -234,6 +234,7 @@ impl Draw {
             function: self.maybe(Self::text),
             envelope: self.0.bool(),
             keep: None,
+            done: self.many(Self::text),
             transient: self.many(Self::text),
             permanent: self.many(Self::text),
         }

@@ -19,6 +19,9 @@ const MAX_ERROR: usize = 100;
 #[derive(Default)]
 pub(super) struct RawAws {
     name: String,
+    /// The key of the name in a table; empty if the name stands alone.
+    key: &'static str,
+    done: Vec<String>,
     transient: Vec<String>,
     permanent: Vec<String>,
 }
@@ -28,6 +31,8 @@ pub(super) struct RawAws {
 struct Table {
     function: Option<String>,
     action: Option<String>,
+    #[serde(default)]
+    done: Vec<String>,
     #[serde(default)]
     transient: Vec<String>,
     #[serde(default)]
@@ -49,11 +54,15 @@ impl<'de> Deserialize<'de> for RawAws {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawAws, A::Error> {
-                let Table { function, action, transient, permanent } =
+                let Table { function, action, done, transient, permanent } =
                     Table::deserialize(MapAccessDeserializer::new(map))?;
-                match function.or(action) {
-                    Some(name) => Ok(RawAws { name, transient, permanent }),
-                    None => Err(serde::de::Error::custom(
+                match (function, action) {
+                    (Some(name), None) => Ok(RawAws { name, key: "function", done, transient, permanent }),
+                    (None, Some(name)) => Ok(RawAws { name, key: "action", done, transient, permanent }),
+                    (Some(_), Some(_)) => Err(serde::de::Error::custom(
+                        "both `function` and `action` are given; write { function = \"NAME\" } in `lambda`, or { action = \"SERVICE:ACTION\" } in `aws`",
+                    )),
+                    (None, None) => Err(serde::de::Error::custom(
                         "the name is missing; write { function = \"NAME\" } in `lambda`, or { action = \"SERVICE:ACTION\" } in `aws`",
                     )),
                 }
@@ -66,6 +75,9 @@ impl<'de> Deserialize<'de> for RawAws {
 /// The call of a function.
 pub(super) fn lambda(raw: &Spanned<RawAws>, config: &Map<String, Value>) -> Result<Aws, Problem> {
     let given = raw.get_ref();
+    if given.key == "action" {
+        return Err((raw.span(), "`lambda` takes no `action`; write lambda = { function = \"NAME\" }".into()));
+    }
     let function = fixed(&given.name, config).map_err(|words| (raw.span(), format!("`lambda`: {words}")))?;
     if !is_function(&function) {
         let message = format!(
@@ -80,6 +92,9 @@ pub(super) fn lambda(raw: &Spanned<RawAws>, config: &Map<String, Value>) -> Resu
 pub(super) fn action(raw: &Spanned<RawAws>) -> Result<Aws, Problem> {
     let name = &raw.get_ref().name;
     let fail = |message: String| Err((raw.span(), message));
+    if raw.get_ref().key == "function" {
+        return fail("`aws` takes no `function`; write aws = { action = \"SERVICE:ACTION\" }".into());
+    }
     let Some((service, action)) = name.split_once(':') else {
         return fail(format!("`{name}` is not an action of AWS; write SERVICE:ACTION, such as \"dynamodb:PutItem\""));
     };
@@ -98,8 +113,8 @@ pub(super) fn action(raw: &Spanned<RawAws>) -> Result<Aws, Problem> {
 }
 
 fn build(raw: &Spanned<RawAws>, action: String, function: Option<String>) -> Result<Aws, Problem> {
-    let RawAws { transient, permanent, .. } = raw.get_ref();
-    for (list, names) in [("transient", transient), ("permanent", permanent)] {
+    let RawAws { done, transient, permanent, .. } = raw.get_ref();
+    for (list, names) in [("done", done), ("transient", transient), ("permanent", permanent)] {
         let is_name = |name: &String| {
             !name.is_empty() && name.len() <= MAX_ERROR && name.chars().all(|c| c.is_ascii_graphic() && c != '#')
         };
@@ -111,19 +126,24 @@ fn build(raw: &Spanned<RawAws>, action: String, function: Option<String>) -> Res
             return Err((raw.span(), message));
         }
         if names.len() > MAX_ERRORS {
-            return Err((raw.span(), format!("`{list}` names {} errors; the limit is {MAX_ERRORS}", names.len())));
+            return Err((
+                raw.span(),
+                format!("`{list}` names {} errors; the limit is {MAX_ERRORS}, so remove some", names.len()),
+            ));
         }
     }
-    if let Some(name) = transient.iter().find(|name| permanent.contains(name)) {
-        return Err((raw.span(), format!("`{name}` is named twice; an error is transient or permanent")));
+    let mut all: Vec<&String> = done.iter().chain(transient).chain(permanent).collect();
+    all.sort();
+    if let Some(name) = all.windows(2).find(|two| two[0] == two[1]).map(|two| two[0]) {
+        return Err((raw.span(), format!("`{name}` is named twice; an error means done, transient or permanent")));
     }
     let sorted = |names: &Vec<String>| {
         let mut names = names.clone();
         names.sort();
         names
     };
-    let (transient, permanent) = (sorted(transient), sorted(permanent));
-    Ok(Aws { action, function, envelope: false, keep: None, transient, permanent })
+    let (done, transient, permanent) = (sorted(done), sorted(transient), sorted(permanent));
+    Ok(Aws { action, function, envelope: false, keep: None, done, transient, permanent })
 }
 
 /// Whether `with` has what the call needs, where the file shows it.
