@@ -185,3 +185,36 @@ async fn no_built_in_agent_takes_an_external_agents_requests() {
     let own = agents["agents"].as_array().unwrap().iter().find(|a| a["agent"] == EXTERNAL || a["name"] == EXTERNAL);
     assert!(own.is_some(), "an operator sees it like any other: {agents}");
 }
+
+// K7: a workflow's own check of the input, before anything is stored; by message as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_that_the_schema_refuses_is_not_stored() {
+    let text = "name = \"refund\"\n[input]\nrequired = [\"cents\"]\nadditionalProperties = false\n\
+                properties.cents = { type = \"integer\", minimum = 1 }\nproperties.lines = { items = { required = [\"sku\"] } }\n\
+                [[step]]\nname = \"pay\"\nafter = []\nagent = \"noop\"\ntimeout = \"5s\"\nwith = { cents = \"${input.cents}\" }\n";
+    let whole = Whole::start(&[text.to_owned()]).await;
+    let ask = async |key: &str, input: Value| {
+        let asked = whole.http.post(format!("{}/orders", whole.system.url)).header("idempotency-key", key);
+        let answer = asked.json(&json!({"workflow": "refund", "input": input})).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    for (input, field, words) in [
+        (json!({"cents": 0}), "input.cents", &["must be at least 1"][..]),
+        (json!({}), "input.cents", &["is required"]),
+        (json!({"cents": 5, "note": "x"}), "input.note", &["is not known; the fields are cents, lines"]),
+        (json!({"cents": 5, "lines": [{"sku": 1}, {}]}), "input.lines[1].sku", &["is required"]),
+        (json!({"cents": "5", "note": 1}), "input.cents", &["must be a whole number", "; `input.note` is not known"]),
+    ] {
+        let (status, problem) = ask("k", input).await;
+        assert_eq!(
+            (status, &problem["code"], &problem["field"]),
+            (422, &json!("invalid_input"), &json!(field)),
+            "{problem}"
+        );
+        words.iter().for_each(|word| assert!(problem["detail"].as_str().unwrap().contains(word), "{word}: {problem}"));
+    }
+    let (status, accepted) = ask("k", json!({"cents": 5})).await;
+    assert_eq!(status, 202, "the key is still free: {accepted}");
+    let id = shared::order::Id(accepted["order_id"].as_str().unwrap().into());
+    assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Processed);
+}

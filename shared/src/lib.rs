@@ -28,6 +28,7 @@ pub mod queues;
 pub mod registry;
 pub mod retry;
 pub mod scheduler;
+pub mod schema;
 pub mod step;
 pub mod strain;
 pub mod supervisor;

@@ -12,6 +12,7 @@ pub mod http;
 use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::json::{DAMAGED, NEWER, why_unread};
 use crate::retry::{Calls, Ladder, Late, Then};
+use crate::schema;
 use crate::step::{Direction, FailureKind, State};
 use crate::task::MAX_GRACE;
 use crate::time::SignedDuration;
@@ -70,6 +71,9 @@ pub struct Workflow {
     /// The built-in check that an input must pass; without one, any JSON object is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
+    /// The file's own check of the input, in place of a built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<schema::Input>,
     /// What a permanent error of a forward step leads to, unless the step says otherwise.
     pub on_failure: Then,
     /// Whether the final notice keeps its row in the due index until it is out.

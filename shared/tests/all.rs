@@ -12,6 +12,7 @@ mod operator;
 mod outputs;
 mod pools;
 mod records;
+mod schema;
 mod support;
 mod transitions;
 mod workflow_aws;

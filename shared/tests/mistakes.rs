@@ -227,7 +227,8 @@ fn the_examples_of_the_documentation_are_accepted() {
         .collect();
     assert!(examples.len() >= 4, "{} examples", examples.len());
     for text in examples {
-        parse("w.toml", &format!("{prelude}{text}"), known).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let whole = if text.starts_with("name =") { text.to_owned() } else { format!("{prelude}{text}") };
+        parse("w.toml", &whole, known).unwrap_or_else(|e| panic!("{e}\n{text}"));
     }
 }
 

@@ -4,18 +4,39 @@ use crate::problem::{Problem, invalid_field, invalid_input};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
+use shared::workflow::Workflow;
 use std::borrow::Cow;
 
-/// Checks `input` by the check called `name`.
+/// Checks `input` as `workflow` asks.
 ///
 /// # Errors
-/// The first invalid field, and what it must be.
-pub fn check(name: Option<&str>, input: &Value) -> Result<(), Problem> {
-    match name {
+/// The first invalid field, and what it must be; of a schema's faults, the first few.
+pub fn check(workflow: &Workflow, input: &Value) -> Result<(), Problem> {
+    if let Some(schema) = workflow.schema.as_ref().filter(|_| input.is_object()) {
+        let faults = schema.schema().faults(input);
+        let Some((first, others)) = faults.split_first() else { return Ok(()) };
+        let others = others.iter().map(|fault| format!("; `{}` {}", place(&fault.at), fault.message));
+        return Err(
+            invalid_input(None, format!("{}{}", first.message, others.collect::<String>())).at(place(&first.at))
+        );
+    }
+    match workflow.input.as_deref() {
         Some("order") => check_order(input),
         Some(_) | None if input.is_object() => Ok(()),
         Some(_) | None => Err(invalid_field("input", "must be a JSON object")),
     }
+}
+
+/// A JSON Pointer below the input as problems spell it: `input.lines[0].sku`.
+fn place(pointer: &str) -> String {
+    let mut place = "input".to_owned();
+    for part in pointer.split('/').skip(1) {
+        match part.parse::<usize>() {
+            Ok(n) => place += &format!("[{n}]"),
+            Err(_) => place += &format!(".{}", part.replace("~1", "/").replace("~0", "~")),
+        }
+    }
+    place
 }
 
 /// An order: who buys what, where it goes, and what it costs. Amounts are whole cents.
@@ -144,7 +165,11 @@ fn refuse_arrays(input: &Value) -> Result<(), Problem> {
     lines.enumerate().try_for_each(|(n, line)| refuse(line, &|| format!("input.lines[{n}]")))
 }
 
-fn check_order(input: &Value) -> Result<(), Problem> {
+/// The built-in check `order`.
+///
+/// # Errors
+/// The first invalid field, and what it must be.
+pub fn check_order(input: &Value) -> Result<(), Problem> {
     refuse_arrays(input)?;
     let order: Order = serde_path_to_error::deserialize(input).map_err(|e| {
         let path = e.path().to_string();

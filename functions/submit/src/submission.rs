@@ -216,7 +216,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         if submission.reference.as_ref().is_some_and(|r| r.chars().count() > MAX_TEXT) {
             return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} characters")));
         }
-        input::check(workflow.input.as_deref(), &submission.input)?;
+        input::check(&workflow, &submission.input)?;
         Ok(workflow)
     }
 

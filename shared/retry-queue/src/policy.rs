@@ -102,6 +102,7 @@ impl Policy {
             on_failure: Then::Error,
             strict_notices: false,
             tombstones: false,
+            schema: None,
             deadline: None,
             config: serde_json::Map::new(),
             steps: vec![step],

@@ -12,6 +12,7 @@ use super::http::{AGENT as HTTP, Http};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
+use crate::schema::Input;
 use crate::time::SignedDuration;
 use aws::RawAws;
 use http::RawHttp;
@@ -74,7 +75,7 @@ const DEFAULT_CALLS: Calls =
 #[serde(deny_unknown_fields)]
 struct RawWorkflow {
     name: Spanned<String>,
-    input: Option<Spanned<String>>,
+    input: Option<Spanned<toml::Value>>,
     #[serde(default = "undo")]
     on_failure: Then,
     late: Option<Spanned<Late>>,
@@ -225,16 +226,7 @@ fn advice(message: &str, written: &str) -> Option<String> {
 
 fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Workflow, Problem> {
     check_name("workflow", &raw.name)?;
-    if let Some(input) = &raw.input
-        && !known.inputs.contains(&input.get_ref().as_str())
-    {
-        let message = format!(
-            "unknown input check `{}`; write one of {}, or leave the line out",
-            input.get_ref(),
-            list(known.inputs)
-        );
-        return Err((input.span(), message));
-    }
+    let (input, schema) = input(raw.input.as_ref(), known)?;
     if raw.step.is_empty() {
         return Err((
             raw.name.span(),
@@ -279,10 +271,11 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         let entry = after.find(|a| Edge::split(a.get_ref()).0 == names[cycle[1]]);
         return Err((entry.expect("a circle is made of `after` entries").span(), message));
     }
-    check::check(&raw.step, &steps, &config, raw.deadline.is_some())?;
+    check::check(&raw.step, &steps, &config, schema.as_ref().map(Input::schema), raw.deadline.is_some())?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),
-        input: raw.input.as_ref().map(|i| i.get_ref().clone()),
+        input,
+        schema,
         on_failure: raw.on_failure,
         strict_notices: raw.strict_notices,
         tombstones: raw.tombstones,
@@ -410,6 +403,33 @@ fn build_step(
         irreversible: raw.irreversible,
         undo,
     })
+}
+
+/// The name of a built-in check, or the file's own.
+fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option<String>, Option<Input>), Problem> {
+    let Some(raw) = raw else { return Ok((None, None)) };
+    let fail = |message: String| Err((raw.span(), message));
+    let table = match raw.get_ref() {
+        toml::Value::Table(table) => table,
+        toml::Value::String(name) if known.inputs.contains(&name.as_str()) => return Ok((Some(name.clone()), None)),
+        other => {
+            let (given, checks) = (other.as_str().map_or_else(|| other.to_string(), str::to_owned), list(known.inputs));
+            return fail(format!(
+                "unknown input check `{given}`; write one of {checks}, or a JSON Schema in `[input]`, or leave the line out"
+            ));
+        }
+    };
+    // Every other key of the workflow is no keyword of a schema.
+    if table.contains_key("default") {
+        return fail(
+            "`default` is a key of the workflow, and here it is part of `input`; write it above `[input]`".into(),
+        );
+    }
+    let json = mapped::json(raw.get_ref()).map_err(|words| (raw.span(), format!("`input` {words}")))?;
+    match Input::new(json) {
+        Ok(input) => Ok((None, Some(input))),
+        Err(words) => fail(format!("`input` is not a schema: {words}")),
+    }
 }
 
 fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {

@@ -212,7 +212,7 @@ pub fn submission(bytes: &[u8]) -> bool {
             return false;
         }
     };
-    if submit::input::check(Some("order"), &submission.input).is_err() {
+    if submit::input::check_order(&submission.input).is_err() {
         return false;
     }
     let number = |value: &Value| i128::from(value.as_i64().expect("a whole number"));

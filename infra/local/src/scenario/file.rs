@@ -230,10 +230,17 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
         called(&workflow, &name, value.span())?;
         answers.insert(name, scripted(&value)?);
     }
+    let input = Value::Object(input);
+    let faults = workflow.schema.as_ref().map(|schema| schema.schema().faults(&input)).unwrap_or_default();
+    if let Some(fault) = faults.first() {
+        let at = raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
+        let field = format!("input{}", fault.at);
+        return Err((at, format!("`{field}` {}, so the workflow refuses this input", fault.message)));
+    }
     Ok(Scenario {
         name: raw.name.get_ref().clone(),
         expect: expectation(expect, &workflow)?,
-        script: Arc::new(Script::new(Value::Object(input), answers)),
+        script: Arc::new(Script::new(input, answers)),
         workflow,
     })
 }

@@ -3,6 +3,7 @@
 use super::{Problem, RawStep, list};
 use crate::expression::{Reference, Template};
 use crate::names::of_step;
+use crate::schema::Schema;
 use crate::workflow::edge::Edge;
 use crate::workflow::{Step, before};
 use serde_json::{Map, Value};
@@ -17,6 +18,7 @@ pub(super) fn check(
     raw: &[Spanned<RawStep>],
     steps: &[Step],
     config: &Map<String, Value>,
+    input: Option<&Schema>,
     has_deadline: bool,
 ) -> Result<(), Problem> {
     let has_data = steps.iter().flat_map(|step| {
@@ -39,7 +41,7 @@ pub(super) fn check(
         );
         return Err((name.span(), message));
     }
-    let mut graph = Graph { steps, known: vec![None; steps.len()] };
+    let mut graph = Graph { steps, input, known: vec![None; steps.len()] };
     for index in 0..steps.len() {
         graph.visit(index, raw)?;
     }
@@ -90,6 +92,8 @@ struct Known {
 
 struct Graph<'a> {
     steps: &'a [Step],
+    /// The check of the input, if the file has its own.
+    input: Option<&'a Schema>,
     known: Vec<Option<Known>>,
 }
 
@@ -266,6 +270,9 @@ impl Graph<'_> {
         }
         let Some(name) = reference.path.get(1) else { return Ok(()) };
         match root {
+            "input" if self.input.is_some_and(|schema| schema.excludes(&reference.path[1..])) => Err(format!(
+                "`{path}` is never there, because the schema in `input` excludes it; add it to its `properties`"
+            )),
             "config" if !config.contains_key(name) => {
                 let names: Vec<&str> = config.keys().map(String::as_str).collect();
                 let known =
