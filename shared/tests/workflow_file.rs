@@ -83,6 +83,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         ),
         (with("[\"1s\", \"2s\"]", "[\"1s\", \"202\"]"), 7, &["\"202\" is a duration without a unit"]),
         (circle, 8, &["in a cycle (one -> two -> one)", "remove one of these"]),
+        (with("retry = {", "when = true\nretry = {"), 7, &["true must be a text; write \"true\""]),
         (with("retry = {", "retries = {"), 7, &["unknown field `retries`", "expected one of", "`retry`"]),
         (with("[[step]]", "[[steps]]"), 3, &["unknown field `steps`", "`step`"]),
         (with("max = 3", "maximum = 3"), 7, &["unknown field `maximum`", "`max`"]),

@@ -203,6 +203,9 @@ fn advice(message: &str, written: &str) -> Option<String> {
     if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
         return Some(format!("{written} must be a list; write [{written}]"));
     }
+    if message.ends_with("expected a string") && !written.is_empty() && !written.contains(['\n', '"', '\'']) {
+        return Some(format!("{written} must be a text; write \"{written}\""));
+    }
     if !message.contains("duration") {
         return None;
     }
