@@ -132,7 +132,7 @@ const NOTES: [&str; 11] = [
 /// Reads the schema in `json`.
 ///
 /// # Errors
-/// Why it is none, with the JSON Pointer of the part, and what to write instead.
+/// Why `json` is not a schema: the JSON Pointer of the faulty part, and what to write instead.
 pub fn read(json: &Value) -> Result<Schema, String> {
     let bytes = json.to_string().len();
     if bytes > MAX_BYTES {
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
                     let names: Vec<&Value> = value.as_array().map_or_else(|| vec![value], |all| all.iter().collect());
                     for name in names {
                         let Some(kind) = KINDS.into_iter().find(|kind| name == kind) else {
-                            return wrong(&format!("{name} is no type; write one of {}", KINDS.join(", ")));
+                            return wrong(&format!("{name} is not a type; write one of {}", KINDS.join(", ")));
                         };
                         schema.kinds.push(kind);
                     }

@@ -664,7 +664,7 @@ fn an_order_that_is_late_before_it_began_is_told_of_from_the_start() {
     bench.wake(seen).is("Undone a=Pending", "notice Undone");
 }
 
-// K8. Between the deadline and the sweep nothing new starts, whoever comes by; a reply still counts.
+// K8. After the deadline no event starts a step, even before the sweep. A reply still counts.
 #[test]
 fn nothing_starts_after_the_deadline() {
     let text = in_30_seconds(CHAIN).replace("timeout = \"10s\"", "timeout = \"60s\"");
@@ -677,4 +677,11 @@ fn nothing_starts_after_the_deadline() {
     bench.wake(2).keeps(Kept::NothingReady, "");
     bench.supervise();
     assert_eq!(bench.task.phase, Phase::Undoing);
+}
+
+// K8: an order whose first Wake is lost is found by its deadline, if that is nearer than the usual first look.
+#[test]
+fn the_first_look_is_no_later_than_the_deadline() {
+    let bench = |deadline: &str| Bench::new(&in_30_seconds(ONE).replace("30s", deadline));
+    assert_eq!([bench("5s"), bench("30s")].map(|bench| bench.task.due), [Some(at(5_000)), Some(at(10_000))]);
 }

@@ -237,7 +237,7 @@ async fn what_is_too_long_beside_the_record_fails_its_step() {
     assert!(world.task().steps[12].beside.is_none());
 }
 
-// K6: an output is there before the record that names it. If it cannot be written, the message comes again.
+// K6: an output is written before the record that names it. If the write fails, the message is redelivered.
 #[tokio::test]
 async fn nothing_names_an_output_that_was_not_written() {
     let world = World::begun(&chain(&[("a", ""), ("b", "")])).await;

@@ -65,7 +65,7 @@ fn what_fits_and_what_does_not() {
 fn what_is_no_schema_is_refused_in_words() {
     let table = [
         (json!([]), "`/`: a schema is an object, true or false"),
-        (json!({"type": "text"}), "`/type`: \"text\" is no type; write one of null"),
+        (json!({"type": "text"}), "`/type`: \"text\" is not a type; write one of null"),
         (json!({"properties": {"a": {"minimum": "1"}}}), "`/properties/a/minimum`: it must be a number"),
         (json!({"properties": []}), "`/properties`: it must be an object of schemas"),
         (json!({"pattern": "(a+)+$"}), "`/pattern`: regular expressions are not checked here"),

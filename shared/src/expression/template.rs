@@ -180,7 +180,7 @@ pub enum Mapping {
 }
 
 impl Mapping {
-    /// The keys of a table; `None` if it is none.
+    /// The keys, if this is a table.
     #[must_use]
     pub fn keys(&self) -> Option<Vec<&str>> {
         match self {

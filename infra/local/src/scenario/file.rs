@@ -342,7 +342,7 @@ fn answer(raw: &toml::Value) -> Result<(Scripted, usize), String> {
         None => {
             let status = raw.status.unwrap_or(200);
             if !(200..=599).contains(&status) {
-                return Err(format!("{status} is no status of an answer; write one from 200 to 599"));
+                return Err(format!("an answer cannot have the status {status}; write one from 200 to 599"));
             }
             let headers = raw.headers.unwrap_or_default().into_iter().map(|(n, v)| (n.to_ascii_lowercase(), v));
             let headers: Vec<(String, String)> = headers.collect();

@@ -209,7 +209,7 @@ fn a_file_that_is_wrong_says_where_and_what_to_write() {
         ),
         (
             format!("{scenario}answers.pay = {{ status = 700 }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: 700 is no status of an answer; write one from 200 to 599",
+            "t.toml:4: an answer cannot have the status 700; write one from 200 to 599",
         ),
         (
             format!("{scenario}answers.pay = {{ status = 402, silent = true }}\nexpect = {{ state = \"Undone\" }}"),
