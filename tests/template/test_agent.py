@@ -81,3 +81,12 @@ def test_it_has_one_alarm_that_names_the_runbook(stack):
 def test_cfn_lint():
     answer = run(BIN / "cfn-lint", "--regions", "eu-west-1", "--template", FILE)
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_cfn_lint_of_what_stepwarden_new_makes(tmp_path):
+    (tmp_path / "agent.yaml").write_text(FILE.read_text())
+    file = tmp_path / "template.yaml"
+    file.write_text((ROOT / "examples/new/template.yaml").read_text())
+    (tmp_path / "agents").mkdir()
+    answer = run(BIN / "cfn-lint", "--regions", "eu-west-1", "--template", file)
+    assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -18,6 +18,9 @@ const DEFAULT: &str = "order";
 /// Built-in checks of an input that a workflow may name.
 pub const INPUT_CHECKS: [&str; 1] = ["order"];
 
+/// Longest file, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
 /// The name that a submission without one means: the deployment's only one; or else, of its names and those that were ever
 /// registered, the only one, or `order`. Whether the name is active makes no difference: an order must not go where a retired
 /// workflow's orders were never meant to go.
@@ -87,6 +90,12 @@ pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<
     files.sort();
     let mut texts = Vec::new();
     for path in files {
+        let found = std::fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
+        // A pipe would be waited for, and a device may have no end.
+        if !found.is_file() || found.len() > MAX_FILE {
+            let why = format!("a workflow is a file of at most {MAX_FILE} bytes");
+            return Err(unreadable(&path, std::io::Error::other(why)));
+        }
         let text = std::fs::read_to_string(&path).map_err(|e| unreadable(&path, e))?;
         texts.push((path.display().to_string(), text));
     }

@@ -25,10 +25,11 @@ use shared::pools::Layout;
 use shared::time::SignedDuration;
 use shared::workflow::USUAL_SKEW;
 use shared::workflow::file::Settings;
+use shared::workflow::http::AGENT as HTTP;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::telemetry::Chain;
@@ -147,12 +148,11 @@ pub struct System {
     pub endpoints: Option<Endpoints>,
     /// The engine all functions of this process share.
     pub engine: Arc<Engine>,
-    /// Submission, for callers in this process.
-    pub submit: Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
-    /// What operators do, for callers in this process.
-    pub operator: Arc<Operator>,
     /// The configuration.
     pub config: Config,
+    live: Arc<Live>,
+    here: Here,
+    clients: Clients,
     agents: BTreeMap<String, watch::Sender<bool>>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
@@ -169,15 +169,15 @@ impl System {
         let (endpoints, clients) = open(&options.backend).await?;
         let mut config = configure(&options)?;
         check_names(&config)?;
-        check_timeouts(&options, &config)?;
         let secrets = Arc::new(Secrets::Here { folder: std::env::var_os("STEPWARDEN_SECRETS").map(PathBuf::from) });
-        if let Some(missing) = secrets.missing(options.workflows.values()).await {
-            return Err(StartError::Data(missing).into());
-        }
         let aws = Aws::new(&clients.sdk);
-        if let Some(missing) = missing_call(&options, &aws) {
-            return Err(StartError::Data(missing).into());
-        }
+        let here = Here {
+            is_deployed: matches!(options.backend, Backend::Deployed),
+            skew: config.clock_skew,
+            secrets: Arc::clone(&secrets),
+            functions: (!aws.is_reachable()).then(|| options.functions.keys().cloned().collect()),
+        };
+        here.check(&options.workflows).await?;
         let functions = Arc::new(Functions::new(options.functions));
         let hosts = config.files.hosts.clone();
         let means = Means { secrets, aws: Arc::new(aws.with_functions(functions)), hosts };
@@ -223,23 +223,14 @@ impl System {
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
             predecessor::succeed(data, &config.instance, &supervisor::lease_name(0), &engine.store).await?;
         }
-        let submit = Arc::new(Submit {
-            engine: Arc::clone(&engine),
-            workflows: options.workflows,
-            reply_queues: config.reply_queues.clone(),
-            shards: config.shards,
-            scopes: Default::default(),
-            queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
-        });
+        let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows)))));
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
-        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &submit, runtime, &stopped);
+        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &live, runtime, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
 
         let url = url_of(&listener)?;
-        let operator = Operator::new(Arc::clone(&engine), &clients, &config, vec![supervisor::lease_name(0)]);
-        let operator = Arc::new(Operator { deployed: Ok(submit.workflows.clone()), ..operator });
-        let handler = admission::guard(route(&submit, &operator), STORE_CONCURRENCY);
+        let handler = admission::guard(route(&live), STORE_CONCURRENCY);
         let (access, ended) = (Arc::new(access), ended(stopped));
         tasks.spawn(async move { log_end("the API", http::serve(listener, handler, access, ended).await) });
         Ok(Self {
@@ -250,9 +241,10 @@ impl System {
             remotes,
             endpoints,
             engine,
-            submit,
-            operator,
             config,
+            live,
+            here,
+            clients,
             agents,
             stop,
             tasks,
@@ -267,6 +259,23 @@ impl System {
         }
     }
 
+    /// Submission, for callers in this process.
+    #[must_use]
+    pub fn submit(&self) -> Arc<Submission> {
+        Arc::clone(&self.live.doors().submit)
+    }
+
+    /// What new orders get from now on. Open orders keep their definitions.
+    ///
+    /// # Errors
+    /// One of the workflows could not run here; then nothing changes.
+    pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
+        self.here.check(&workflows).await?;
+        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows);
+        *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
+        Ok(())
+    }
+
     /// Stops everything; batches in progress get a few seconds.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
@@ -276,21 +285,53 @@ impl System {
     }
 }
 
+/// Submission to the tables and queues of this process.
+pub type Submission = Submit<stepwarden_aws::DynamoStore, SqsMessenger>;
+
+/// The functions that know the workflows of the deployment.
+struct Doors {
+    submit: Arc<Submission>,
+    operator: Operator,
+}
+
+impl Doors {
+    fn new(engine: &Arc<Engine>, clients: &Clients, config: &Config, workflows: Workflows) -> Self {
+        let operator = Operator::new(Arc::clone(engine), clients, config, vec![supervisor::lease_name(0)]);
+        let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
+        let submit = Arc::new(Submit {
+            engine: Arc::clone(engine),
+            workflows,
+            reply_queues: config.reply_queues.clone(),
+            shards: config.shards,
+            scopes: Default::default(),
+            queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
+        });
+        Self { submit, operator }
+    }
+}
+
+/// These functions as of now: a deployment of changed workflow files replaces them.
+struct Live(RwLock<Arc<Doors>>);
+
+impl Live {
+    fn doors(&self) -> Arc<Doors> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The API's routes, divided between two functions as API Gateway does.
-fn route(
-    submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
-    operator: &Arc<Operator>,
-) -> admission::Handler {
-    let (submit, operator) = (Arc::clone(submit), Arc::clone(operator));
+fn route(live: &Arc<Live>) -> admission::Handler {
+    let live = Arc::clone(live);
     Arc::new(move |event| {
-        let (submit, operator) = (Arc::clone(&submit), Arc::clone(&operator));
+        let doors = live.doors();
         async move {
+            let Doors { submit, operator } = &*doors;
             if event.raw_path.as_deref() == Some(METRICS) {
-                metrics(&operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
+                metrics(operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
             } else if operator::http::takes(&event) {
-                operator::http::handler(&operator, event).await
+                operator::http::handler(operator, event).await
             } else {
-                submit::http::handler(&submit, event).await
+                submit::http::handler(submit, event).await
             }
         }
         .boxed()
@@ -384,7 +425,13 @@ pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: V
         queue_prefix: String::new(),
         event_bus: "default".into(),
         reply_queues,
-        agents: agent::agents::NAMES.map(str::to_owned).into_iter().chain(external_agents.iter().cloned()).collect(),
+        // An agent of the user's takes the place of a sample of the same name.
+        agents: agent::agents::NAMES
+            .into_iter()
+            .filter(|name| !external_agents.iter().any(|own| own == name))
+            .map(str::to_owned)
+            .chain(external_agents.iter().cloned())
+            .collect(),
         external_agents,
         pools,
         // Here an idle queue costs nothing.
@@ -405,7 +452,7 @@ fn check_names(config: &Config) -> Result<(), StartError> {
         if !queue::is_pool(name) {
             return Err(StartError::Data(format!("--external-agent: `{name}` {NO_POOL}")));
         }
-        if config.agents[..n].contains(name) {
+        if config.agents[..n].contains(name) || (name == HTTP && config.external_agents.contains(name)) {
             return Err(StartError::Data(format!(
                 "--external-agent: an agent named `{name}` already exists; give yours another name"
             )));
@@ -414,30 +461,44 @@ fn check_names(config: &Config) -> Result<(), StartError> {
     apart(config.pools.clone(), &config.agents).map(drop).map_err(StartError::Data)
 }
 
-/// The first signed call for which nothing stands here, in words.
-fn missing_call(Options { workflows, functions, .. }: &Options, aws: &Aws) -> Option<String> {
-    let all = workflows.values().flat_map(|workflow| workflow.calls_of_aws().map(move |call| (&workflow.name, call)));
-    let mut missing = all.filter(|(_, (_, call))| {
-        !aws.is_reachable() && !call.function_name().is_some_and(|name| functions.contains_key(name))
-    });
-    missing.next().map(|(workflow, (step, call))| format!("step `{step}` of workflow `{workflow}`: {}", absent(call)))
+/// What a workflow needs in order to run here.
+struct Here {
+    is_deployed: bool,
+    skew: SignedDuration,
+    secrets: Arc<Secrets>,
+    /// If nothing answers signed calls: the functions for which something stands here.
+    functions: Option<Vec<String>>,
 }
 
-/// Refuses a workflow that could not run here, and warns about one that runs here but could not run on AWS.
-fn check_timeouts(Options { workflows, backend, .. }: &Options, config: &Config) -> Result<(), StartError> {
-    let is_deployed = matches!(backend, Backend::Deployed);
-    workflows::can_start(workflows, config.clock_skew).map_err(|error| {
-        let or = if is_deployed {
-            ", or lower CLOCK_SKEW_MS here and ClockSkewMs of the stack if the clocks allow that"
-        } else {
-            ""
-        };
-        StartError::Data(format!("{error}: raise it{or}"))
-    })?;
-    if let (false, Err(error)) = (is_deployed, workflows::can_start(workflows, USUAL_SKEW)) {
-        tracing::warn!("this would not start on AWS: {error}, unless ClockSkewMs is lowered there");
+impl Here {
+    /// Refuses workflows that could not run here, and warns about those that could not run on AWS.
+    async fn check(&self, workflows: &Workflows) -> Result<(), StartError> {
+        workflows::can_start(workflows, self.skew).map_err(|error| {
+            let or = if self.is_deployed {
+                ", or lower CLOCK_SKEW_MS here and ClockSkewMs of the stack if the clocks allow that"
+            } else {
+                ""
+            };
+            StartError::Data(format!("{error}: raise it{or}"))
+        })?;
+        if let (false, Err(error)) = (self.is_deployed, workflows::can_start(workflows, USUAL_SKEW)) {
+            tracing::warn!("this would not start on AWS: {error}, unless ClockSkewMs is lowered there");
+        }
+        let missing = self.secrets.missing(workflows.values()).await.or_else(|| self.missing_call(workflows));
+        missing.map_or(Ok(()), |missing| Err(StartError::Data(missing)))
     }
-    Ok(())
+
+    /// The first signed call for which nothing stands here, in words.
+    fn missing_call(&self, workflows: &Workflows) -> Option<String> {
+        let functions = self.functions.as_ref()?;
+        let all =
+            workflows.values().flat_map(|workflow| workflow.calls_of_aws().map(move |call| (&workflow.name, call)));
+        let is_here = |name: &str| functions.iter().any(|function| function == name);
+        let mut missing = all.filter(|(_, (_, call))| !call.function_name().is_some_and(is_here));
+        missing
+            .next()
+            .map(|(workflow, (step, call))| format!("step `{step}` of workflow `{workflow}`: {}", absent(call)))
+    }
 }
 
 /// All agents of this process, each pool with a separate circuit breaker.
@@ -460,7 +521,7 @@ fn start_pumps(
     config: &Config,
     clients: &Clients,
     engine: &Arc<Engine>,
-    submit: &Arc<Submit<stepwarden_aws::DynamoStore, SqsMessenger>>,
+    live: &Arc<Live>,
     runtime: agent::Runtime,
     stopped: &watch::Receiver<bool>,
 ) -> BTreeMap<String, watch::Sender<bool>> {
@@ -494,9 +555,9 @@ fn start_pumps(
             async move { scheduler::handler(&engine, event).await }.boxed()
         })
     };
-    let submit = Arc::clone(submit);
+    let live = Arc::clone(live);
     let accept = Arc::new(move |event| {
-        let submit = Arc::clone(&submit);
+        let submit = Arc::clone(&live.doors().submit);
         async move { submit::queue_handler(&submit, event).await }.boxed()
     });
     let mut switches = BTreeMap::from([

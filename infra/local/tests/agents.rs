@@ -6,7 +6,7 @@ mod common;
 use common::{Up, program};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,168 @@ fn an_external_agent_has_to_be_named_and_named_well() {
     refused(dir.path(), &["simulate", "flows/gift.toml"], &["unknown agent `gift-wrap`", "docs/agents.md"]);
     refused(dir.path(), &up(&["gift-wrap", "Wrap"]), &["`Wrap`", "lower-case letters"]);
     refused(dir.path(), &up(&["gift-wrap", "gift-wrap"]), &["`gift-wrap` already"]);
-    refused(dir.path(), &up(&["gift-wrap", "payment"]), &["`payment` already"]);
+    refused(dir.path(), &up(&["gift-wrap", "http"]), &["`http` already"]);
+}
+
+/// A folder that `stepwarden new` made, and the system in it.
+struct Shop {
+    system: Up,
+    folder: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Shop {
+    /// Its agent's command tells its process in `agent.pid`.
+    fn open() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let made = output(program(dir.path(), &["new", "shop"]), "");
+        assert!(made.status.success(), "{made:?}");
+        let folder = dir.path().join("shop");
+        let file = std::fs::read_to_string(folder.join("stepwarden.toml")).unwrap();
+        let telling = file.replace("python3", "echo $$ > agent.pid; exec python3");
+        std::fs::write(folder.join("stepwarden.toml"), telling).unwrap();
+        let mut command = program(&folder, &["up", "--port", "0", "--memory"]);
+        command.stderr(std::fs::File::create(folder.join("log")).unwrap());
+        Self { system: Up::of(command), folder, _dir: dir }
+    }
+
+    fn verb(&self, args: &[&str], input: &str) -> Output {
+        let mut command = program(&self.folder, args);
+        command.env("STEPWARDEN_URL", &self.system.url);
+        output(command, input)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.verb(&[args, &["--json"]].concat(), "");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {output:?}"))
+    }
+
+    fn edit(&self, file: &str, change: impl FnOnce(String) -> String) {
+        let path = self.folder.join(file);
+        std::fs::write(&path, change(std::fs::read_to_string(&path).unwrap())).unwrap();
+    }
+
+    /// Waits until the log has this text as often.
+    fn logged(&self, words: &str, times: usize) {
+        let log = || std::fs::read_to_string(self.folder.join("log")).unwrap();
+        until(|| log().matches(words).count() >= times, || format!("{times} x `{words}` in {}", log()));
+    }
+
+    fn hash(&self) -> Value {
+        self.json(&["workflows", "show", "shop"])["hash"].take()
+    }
+
+    fn agent(&self) -> rustix::process::Pid {
+        let read = || std::fs::read_to_string(self.folder.join("agent.pid")).unwrap_or_default();
+        until(|| read().ends_with('\n'), || "the agent runs".into());
+        rustix::process::Pid::from_raw(read().trim().parse().unwrap()).unwrap()
+    }
+}
+
+fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{}", what());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn has_ended(id: rustix::process::Pid) -> bool {
+    rustix::process::test_kill_process(id).is_err()
+}
+
+// Issue 19, point 4: what `new` makes passes its tests, and runs an order with its agent. Needs python3.
+#[test]
+fn a_new_folder_is_tested_and_runs_an_order() {
+    let shop = Shop::open();
+    let played = shop.verb(&["test", "--faults", "3"], "");
+    let text = String::from_utf8_lossy(&played.stdout);
+    assert!(played.status.success() && text.contains("3 scenarios, 0 failed"), "{played:?}");
+    for args in
+        [&["workflows", "check", "workflows/shop.toml"][..], &["simulate", "workflows/shop.toml", "--seeds", "5"]]
+    {
+        let output = shop.verb(args, "");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+    let processed = shop.verb(&["submit", "order.json", "--wait"], "");
+    assert!(processed.status.success(), "{processed:?}");
+    let refused = shop.verb(&["submit", "-", "--wait"], r#"{"item": "lamp"}"#);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("input.quantity: is required"), "{refused:?}");
+    let undone = shop.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
+    assert_eq!(undone.status.code(), Some(3), "{undone:?}");
+    shop.logged("stock: released ord_", 1);
+}
+
+// Issue 19, point 4: files that change take effect in the running system, and a mistake changes nothing.
+#[test]
+fn changed_files_take_effect_and_a_mistake_changes_nothing() {
+    let shop = Shop::open();
+    let (first, agent) = (shop.hash(), shop.agent());
+    // An agent that cannot start is started again and again, and its orders wait.
+    shop.edit("agents/stock.py", |text| format!("import nothing_like_this\n{text}"));
+    shop.logged("agent stock: ended (exit status: 1)", 2);
+    assert!(has_ended(agent));
+    let open = shop.json(&["submit", "order.json"])["order_id"].as_str().unwrap().to_owned();
+    shop.edit("workflows/shop.toml", |text| {
+        text + "\n[[step]]\nname = \"count\"\nafter = [\"pack\"]\nagent = \"clerk\"\ntimeout = \"9s\"\n"
+    });
+    shop.logged("workflows/shop.toml:28: unknown agent `clerk`", 1);
+    shop.logged("nothing was changed", 1);
+    assert_eq!(shop.hash(), first);
+    // Two files with one name, a file that has no end, and a folder that is gone for a moment.
+    std::fs::copy(shop.folder.join("workflows/shop.toml"), shop.folder.join("workflows/twin.toml")).unwrap();
+    shop.edit("workflows/shop.toml", |text| text.split("\n[[step]]\nname = \"count\"").next().unwrap().to_owned());
+    shop.edit("workflows/twin.toml", |text| text.replace("clerk", "stock"));
+    shop.logged("another file also defines workflow `shop`", 1);
+    std::fs::remove_file(shop.folder.join("workflows/twin.toml")).unwrap();
+    std::fs::rename(shop.folder.join("workflows"), shop.folder.join("away")).unwrap();
+    shop.logged("the folder workflows is gone", 1);
+    std::fs::rename(shop.folder.join("away"), shop.folder.join("workflows")).unwrap();
+    assert_eq!(shop.hash(), first);
+    shop.edit("workflows/shop.toml", |text| {
+        text + "\n[[step]]\nname = \"count\"\nafter = [\"pack\"]\nvalue = { all = \"${input.quantity}\" }\n"
+    });
+    until(|| shop.hash() != first, || "the new definition is active".into());
+    shop.edit("agents/stock.py", |text| text.replace("import nothing_like_this\n", ""));
+    let steps = |id: &str| {
+        let watched = shop.verb(&["watch", id], "");
+        assert!(watched.status.success(), "{watched:?}");
+        shop.json(&["get", id])["steps"].as_array().unwrap().len()
+    };
+    let new = shop.json(&["submit", "order.json"])["order_id"].as_str().unwrap().to_owned();
+    assert_eq!((steps(&open), steps(&new)), (2, 3));
+}
+
+// No agent outlives its system, even one that was killed.
+#[test]
+fn agents_end_with_their_system() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let mut shop = Shop::open();
+        let (agent, system) = (shop.agent(), &mut shop.system.process.0);
+        assert!(!has_ended(agent));
+        rustix::process::kill_process(rustix::process::Pid::from_child(system), signal).unwrap();
+        system.wait().unwrap();
+        until(|| has_ended(agent), || format!("the agent ends after {signal:?}"));
+    }
+}
+
+// What a user's folder calls its agents takes nothing from it: samples have common names.
+#[test]
+fn an_agent_may_have_the_name_of_a_sample() {
+    let dir = folder(&[("w.toml", "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"payment\"\ntimeout = \"9s\"\n")]);
+    std::fs::write(dir.path().join("stepwarden.toml"), "[agents]\npayment = \"sleep 60\"\n").unwrap();
+    let system = Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "flows"]);
+    let verb = |args: &[&str]| {
+        let mut command = program(dir.path(), args);
+        command.env("STEPWARDEN_URL", &system.url);
+        output(command, "{}")
+    };
+    // The sample would have done it at once.
+    let waits = verb(&["submit", "-", "--wait", "--timeout", "2s"]);
+    assert_eq!(waits.status.code(), Some(5), "{waits:?}");
+    std::fs::write(dir.path().join("stepwarden.toml"), "[agents]\nhttp = \"sleep 60\"\n").unwrap();
+    refused(dir.path(), &["up", "--port", "0", "--memory"], &["stepwarden.toml:2: the system has the agent `http`"]);
 }
 
 // B3: a step that no agent on AWS would ever start is found before deployment: an agent starts nothing within the clock

@@ -322,7 +322,7 @@ mod tests {
     async fn system() -> (System, Load) {
         let board = Arc::new(Board::default());
         let system = super::super::start(&bench(&[]), None, &board).await.unwrap();
-        let submit = Arc::clone(&system.submit);
+        let submit = system.submit();
         (system, Load { submit, board })
     }
 

@@ -52,7 +52,7 @@ pub async fn run(bench: &Bench) -> Result<Report> {
         let data = bench.durability().map(|_| bench.data.clone().unwrap_or_else(|| folder.path().to_owned()));
         let board = Arc::new(Board::default());
         let system = start(bench, data.clone(), &board).await?;
-        let load = Load { submit: Arc::clone(&system.submit), board };
+        let load = Load { submit: system.submit(), board };
         // By then the work that starting left behind is done.
         tokio::time::sleep(Duration::from_millis(500)).await;
         report.idle_memory_bytes = process::memory().map(|(now, _)| now);

@@ -58,7 +58,8 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Pause(act) => return self::act("pause", act).await,
         Command::Resume(act) => return self::act("resume", act).await,
         Command::Mend(mend) => self::mend(mend).await?,
-        Command::Up(_)
+        Command::New(_)
+        | Command::Up(_)
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::BenchAgent(_)

@@ -1,13 +1,15 @@
 //! The verbs that run something on this machine.
 
-use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Up};
+use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Simulate, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
+use crate::programs::Programs;
+use crate::project::{self, with_own};
+use crate::reload;
 use crate::start_error::StartError;
 use crate::system::{self, Backend, CACHE, Options, System, read_workflows};
 use crate::{access, bench, demo, doctor, say, scenario, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
-use edge::workflows::Workflows;
 use shared::workflow::file::Settings;
 use std::io::Write;
 use std::path::Path;
@@ -21,11 +23,11 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         Some(Command::Demo(demo)) => {
             Ok(code(demo::run(&demo, read_workflows(folder, &[], &Settings::default())?).await?))
         }
-        Some(Command::Up(up)) => {
-            let files = up.settings()?;
-            let workflows = read_workflows(folder, &up.setup.external_agents, &files)?;
-            self::up(up, workflows, files).await
+        Some(Command::New(new)) => {
+            say!("{}", project::create(&new)?);
+            Ok(ExitCode::SUCCESS)
         }
+        Some(Command::Up(up)) => self::up(up, folder).await,
         Some(Command::Bench(bench)) => self::bench(bench).await,
         Some(Command::BenchAgent(BenchAgent { url })) => {
             bench::agent::serve(&url).await?;
@@ -34,13 +36,17 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
         Some(Command::Simulate(options)) => {
             // Each seed has a separate runtime, which cannot run inside this one.
+            let options = Simulate { external_agents: with_own(&options.external_agents)?, ..options };
             Ok(code(tokio::task::spawn_blocking(move || simulate::main(&options)).await??))
         }
         Some(Command::Test(options)) => {
             let folder = folder.map(Path::to_owned);
             Ok(code(tokio::task::spawn_blocking(move || scenario::main(&options, folder.as_deref())).await??))
         }
-        Some(Command::Doctor(options)) => doctor::run(options, folder).await,
+        Some(Command::Doctor(mut options)) => {
+            options.setup.external_agents = with_own(&options.setup.external_agents)?;
+            doctor::run(options, folder).await
+        }
         Some(Command::Completions(Completions { shell })) => {
             // Written to memory first: `generate` panics if the reader has gone.
             let mut script = Vec::new();
@@ -52,7 +58,13 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
     }
 }
 
-async fn up(up: Up, workflows: Workflows, files: Settings) -> Result<ExitCode> {
+async fn up(mut up: Up, workflows_folder: Option<&Path>) -> Result<ExitCode> {
+    let files = up.settings()?;
+    let commands = project::agents(Path::new(""))?;
+    up.setup.external_agents = with_own(&up.setup.external_agents)?;
+    let source =
+        reload::Source { folder: workflows_folder, agents: up.setup.external_agents.clone(), settings: files.clone() };
+    let workflows = source.read()?;
     let backend = if up.aws {
         Backend::Deployed
     } else if std::env::var_os("AWS_ENDPOINT_URL").is_some_and(|v| !v.is_empty()) {
@@ -65,6 +77,7 @@ async fn up(up: Up, workflows: Workflows, files: Settings) -> Result<ExitCode> {
         done.iter().for_each(|line| tracing::warn!("{line}"));
         accept_loss_of_ledgers(data)?;
     }
+    let is_deployed = matches!(backend, Backend::Deployed);
     let kept = match &backend {
         Backend::Embedded { data: Some(data), .. } => format!("in {}", data.display()),
         Backend::Embedded { data: None, .. } => "in memory".into(),
@@ -105,10 +118,37 @@ async fn up(up: Up, workflows: Workflows, files: Settings) -> Result<ExitCode> {
     if let Some(url) = &system.aws_url {
         tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws CLI)"));
     }
+    let programs = if is_deployed {
+        (!commands.is_empty())
+            .then(|| tell("  agents            not started, because --aws uses those of the deployment"));
+        Programs::default()
+    } else {
+        commands.iter().for_each(|(name, command)| tell(&format!("  agent             {name}: {command}")));
+        Programs::start(&commands, &variables(system.aws_url.as_deref()))
+    };
     tell("Stop with Ctrl-C.");
-    wait_for_signal().await?;
+    tokio::select! {
+        ended = wait_for_signal() => ended?,
+        () = source.follow(&system, tell) => {}
+    }
+    programs.stop().await;
     system.stop().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a program needs to serve an agent of a system whose endpoints are at `aws_url`, or where the environment says.
+fn variables(aws_url: Option<&str>) -> Vec<(&'static str, String)> {
+    let common = [
+        ("STACK", system::NAME_PREFIX.trim_end_matches('-').to_owned()),
+        ("CLOCK_SKEW_MS", system::SKEW.as_millis().to_string()),
+    ];
+    let embedded = aws_url.into_iter().flat_map(|url| {
+        let own = [("AWS_ENDPOINT_URL", url), ("AWS_REGION", "local"), ("AWS_DEFAULT_REGION", "local")];
+        // Whoever signed in to AWS must not send credentials here, nor call AWS by mistake.
+        let none = [("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x"), ("AWS_SESSION_TOKEN", "")];
+        own.into_iter().chain(none).map(|(name, value)| (name, value.to_owned()))
+    });
+    common.into_iter().chain(embedded).collect()
 }
 
 fn accept_loss_of_ledgers(data: &Path) -> Result<()> {

@@ -6,6 +6,7 @@ use super::args::workflows::{Activate, Change, Check, Diff, Explain, How, Put, S
 use super::show::{self, Cell, table, when};
 use super::{explain, visible_lines};
 use crate::client::{Error, segment};
+use crate::project;
 use crate::scenario;
 use crate::stdout;
 use anyhow::{Context, Result};
@@ -48,6 +49,7 @@ pub async fn run(command: Workflows) -> Result<ExitCode> {
 
 /// Every file is checked, so that one run names all that is wrong.
 fn check(Check { files, agents }: &Check) -> Result<ExitCode> {
+    let agents = project::with_own(agents)?;
     let agents: Vec<&str> = agent::agents::NAMES.iter().copied().chain(agents.iter().map(String::as_str)).collect();
     let known = Known { agents: &agents, inputs: &INPUT_CHECKS };
     let mut code = ExitCode::SUCCESS;

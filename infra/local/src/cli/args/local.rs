@@ -93,6 +93,14 @@ fn setting(text: &str) -> Result<(String, String, Value), String> {
     Ok((workflow.to_owned(), name.to_owned(), value))
 }
 
+/// A folder to make.
+#[derive(clap::Args)]
+pub struct New {
+    /// The folder: a new one, or an empty one
+    #[arg(value_name = "NAME")]
+    pub folder: PathBuf,
+}
+
 /// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
@@ -103,7 +111,8 @@ pub struct Setup {
     /// Agents with several pools, preferred pool first, for example "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
-    /// Agent that your own program serves: workflows may name it, and its requests go to queue agent-NAME; repeatable
+    /// Agent that your own program serves: workflows may name it, and its requests go to queue agent-NAME; repeatable. The
+    /// agents in stepwarden.toml are known anyway
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }

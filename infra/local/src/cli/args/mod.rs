@@ -11,7 +11,7 @@ pub mod workflows;
 pub use api::{
     Act, AgentAct, At, Bulk, By, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
 };
-pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, Part, Remotes, Setup, Simulate, Test, Up};
+pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, New, Part, Remotes, Setup, Simulate, Test, Up};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use std::path::PathBuf;
 const AFTER: &str = "\
 Examples:
   stepwarden                     run the demo
+  stepwarden new shop            make a folder with a workflow of your own
   stepwarden up                  start the system and keep it running
   stepwarden doctor              check the system, and say what to do about problems
   stepwarden submit order.json --wait
@@ -53,6 +54,11 @@ pub struct Cli {
 /// The verbs.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Make a folder with a workflow, its agent in Python, scenarios, and a template for AWS
+    ///
+    /// The folder's name becomes the name of the workflow. README.md in it says what to do next.
+    #[command(after_help = "Examples:\n  stepwarden new shop")]
+    New(New),
     /// Start the whole system in this process and keep it running
     ///
     /// Callers need the token that this command prints. Set STEPWARDEN_TOKEN to use another token.

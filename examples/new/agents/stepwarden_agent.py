@@ -1,0 +1,170 @@
+"""What every agent of Stepwarden does, in one file without dependencies. docs/agents.md of Stepwarden has the rules.
+
+An `Agent` is the handler of a Lambda function; `run()` serves the same agent as a program, which `stepwarden up` starts.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+import traceback
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+STACK = os.environ.get("STACK", "stepwarden")
+ENDPOINT = os.environ.get("AWS_ENDPOINT_URL")
+# Largest difference between two clocks: no call starts later than this before CompleteBy.
+SKEW_S = int(os.environ.get("CLOCK_SKEW_MS", "1000")) / 1000
+# Requests that one program works on at a time, and seconds that they may take once it is told to stop.
+THREADS, GRACE_S = 4, 5
+
+
+class Failed(Exception):
+    """A permanent failure: the step is not tried again. Its `catch` may read `status` and `answer`."""
+
+    def __init__(self, error, status=None, answer=None):
+        super().__init__(error)
+        self.more = {"status": status, "answer": answer}
+
+
+class Unavailable(Exception):
+    """The service does not answer now: the step is tried again, not before `retry_after_s` if the service said so."""
+
+    def __init__(self, error, status=None, retry_after_s=None):
+        super().__init__(error)
+        self.retry_after_s = retry_after_s
+        self.more = {"status": status, "retry_after_ms": retry_after_s and int(retry_after_s * 1000)}
+
+
+class Agent:
+    """An agent called `name`. `do` and `undo` have a function for each step: it gets the request, and returns the step's
+    output, or raises `Failed` or `Unavailable`. Any other exception counts as `Unavailable`."""
+
+    def __init__(self, name, do, undo=None):
+        self.name, self.functions = name, {"do": do, "undo": undo or {}}
+
+    def __call__(self, event, context):
+        """A batch from Lambda. What is not answered is redelivered."""
+
+        def one(record):
+            try:
+                self.answer(record["body"], int(record["attributes"]["ApproximateReceiveCount"]))
+            except Exception:
+                traceback.print_exc()
+                return {"itemIdentifier": record["messageId"]}
+
+        with ThreadPoolExecutor(max_workers=len(event["Records"])) as pool:
+            return {"batchItemFailures": [failed for failed in pool.map(one, event["Records"]) if failed]}
+
+    def run(self):
+        """Serves requests until SIGTERM or SIGINT."""
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        busy = [threading.Lock() for _ in range(THREADS)]
+        for lock in busy:
+            threading.Thread(target=self.serve, args=(lock, stop), daemon=True).start()
+        stop.wait()
+        end = time.monotonic() + GRACE_S
+        for lock in busy:
+            lock.acquire(timeout=max(0, end - time.monotonic()))
+
+    def serve(self, busy, stop):
+        requests = f"{STACK}-agent-{self.name}"
+        while not stop.is_set():
+            try:
+                received = sqs("ReceiveMessage", requests, MaxNumberOfMessages=1, WaitTimeSeconds=20,
+                               MessageSystemAttributeNames=["ApproximateReceiveCount"])
+                for message in received.get("Messages", []):
+                    with busy:
+                        self.answer(message["Body"], int(message["Attributes"]["ApproximateReceiveCount"]))
+                        # Only now: had this program died before, the request would be redelivered.
+                        sqs("DeleteMessage", requests, ReceiptHandle=message["ReceiptHandle"])
+            except Exception as error:
+                print(f"{self.name}: {type(error).__name__}: {error}", flush=True)
+                stop.wait(1)
+
+    def answer(self, body, deliveries):
+        request = json.loads(body)
+        outcome = self.outcome(request, deliveries)
+        if outcome:
+            echoed = {key: request[key] for key in ("task_id", "step", "attempt", "traceparent") if key in request}
+            tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
+            sqs("SendMessage", f"{STACK}-replies", MessageGroupId=tenant,
+                MessageBody=json.dumps({"type": "reply", **echoed, **outcome}, allow_nan=False))
+
+    def outcome(self, request, deliveries):
+        """The outcome of an attempt; None is silence, because after CompleteBy another instance may do the step."""
+        complete_by = datetime.fromisoformat(request["complete_by"].replace("Z", "+00:00")).timestamp()
+        function = self.functions[request["direction"]].get(request["step"])
+        calls, outcome = request["calls"], None
+        for n in range(calls["attempts"]):
+            wait = random.random() * min(seconds(calls["cap"]), seconds(calls["base"]) * 2 ** (n - 1)) if n else 0
+            if time.time() + wait + SKEW_S >= complete_by:
+                break
+            time.sleep(wait)
+            try:
+                if function is None:
+                    raise Unavailable(f"agent {self.name} has no function to {request['direction']} {request['step']}")
+                outcome = done(function(request))
+                break
+            except Failed as error:
+                # An earlier call may have taken effect, although its answer was lost.
+                unsure = {"unsure": True} if n or deliveries > 1 else {}
+                outcome = {"outcome": "failed", "error": str(error), **given(error.more), **unsure}
+                break
+            except Unavailable as error:
+                outcome = {"outcome": "unavailable", "error": str(error), **given(error.more)}
+                if error.retry_after_s:
+                    break
+            except Exception as error:
+                traceback.print_exc()
+                outcome = {"outcome": "unavailable", "error": f"{type(error).__name__}: {error}"}
+        return outcome if time.time() < complete_by else None
+
+
+def done(output):
+    try:
+        json.dumps(output, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        # The work is done, so it must not be tried again; the step's undo is owed.
+        return {"outcome": "failed", "kind": "mistake", "error": f"the output is not JSON: {error}"}
+    return {"outcome": "done", "output": output}
+
+
+def given(fields):
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def seconds(text):
+    """Seconds of an ISO 8601 duration such as PT0.1S."""
+    units = {"H": 3600, "M": 60, "S": 1}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([HMS])", text))
+
+
+urls, clients = {}, []
+
+
+def sqs(action, queue, **fields):
+    """Calls SQS: over plain HTTP at an endpoint of this machine, else with boto3, which Lambda's Python has."""
+    if queue not in urls:
+        urls[queue] = call("GetQueueUrl", QueueName=queue)["QueueUrl"]
+    return call(action, QueueUrl=urls[queue], **fields)
+
+
+def call(action, **fields):
+    if not ENDPOINT:
+        if not clients:
+            import boto3
+
+            clients.append(boto3.client("sqs"))
+        return getattr(clients[0], re.sub(r"(?<!^)(?=[A-Z])", "_", action).lower())(**fields)
+    headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
+    asked = urllib.request.Request(ENDPOINT, json.dumps(fields).encode(), headers)
+    # No proxy: the endpoint is on this machine.
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30) as answer:
+        return json.loads(answer.read() or "{}")

@@ -1,0 +1,98 @@
+"""The contract in examples/new/agents, as a function on AWS and as replies that docs/schemas/reply.json admits. No service is called."""
+
+import json
+import pathlib
+import sys
+import time
+import unittest
+from datetime import datetime, timedelta, timezone
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples/new/agents"))
+
+import stepwarden_agent as contract  # noqa: E402
+from stepwarden_agent import Agent, Failed, Unavailable  # noqa: E402
+
+REPLY = json.loads((ROOT / "docs/schemas/reply.json").read_text())
+
+
+def request(step="a", seconds=30.0, attempts=3, **more):
+    end = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    return {"task_id": "ord_1", "step": step, "attempt": 1, "direction": "do", "idempotency_key": "ord_1:a:do",
+            "complete_by": end.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "tenant": "a b",
+            "calls": {"attempts": attempts, "base": "PT0.01S", "cap": "PT0.02S"}, "input": {}, **more}
+
+
+class Contract(unittest.TestCase):
+    def setUp(self):
+        self.sent = []
+        contract.sqs = lambda action, queue, **fields: self.sent.append((action, queue, fields)) or {}
+
+    def replies(self, function, *requests, count="1"):
+        """What Lambda gets back, and the replies."""
+        agent = Agent("x", do={"a": function})
+        records = [{"messageId": str(n), "body": json.dumps(one) if isinstance(one, dict) else one,
+                    "attributes": {"ApproximateReceiveCount": count}} for n, one in enumerate(requests)]
+        answer = agent({"Records": records}, None)
+        replies = [json.loads(fields["MessageBody"]) for _, _, fields in self.sent]
+        for reply in replies:
+            self.assertLessEqual(reply.keys(), REPLY["properties"].keys())
+            for rule in REPLY["allOf"]:
+                if reply["outcome"] == rule["if"]["properties"]["outcome"]["const"]:
+                    self.assertLessEqual(set(rule["then"]["required"]), reply.keys())
+        return [failed["itemIdentifier"] for failed in answer["batchItemFailures"]], replies
+
+    def one(self, function, *requests, **more):
+        failures, (reply,) = self.replies(function, *(requests or [request()]), **more)
+        self.assertEqual(failures, [])
+        return reply
+
+    def test_an_output_is_replied_with_the_tenant_as_group(self):
+        reply = self.one(lambda request: {"key": request["idempotency_key"]}, request(traceparent="00-1"))
+        self.assertEqual((reply["outcome"], reply["output"]), ("done", {"key": "ord_1:a:do"}))
+        self.assertEqual((reply["task_id"], reply["attempt"], reply["traceparent"]), ("ord_1", 1, "00-1"))
+        self.assertEqual((self.sent[0][1], self.sent[0][2]["MessageGroupId"]), ("stepwarden-replies", "a_b"))
+
+    def test_failures_are_told_apart(self):
+        def fail(error):
+            def function(_):
+                self.calls += 1
+                raise error
+            self.calls, self.sent = 0, []
+            return function
+
+        reply = self.one(fail(Failed("no", status=402, answer={"a": 1})))
+        self.assertEqual((reply["outcome"], reply["status"], reply["answer"], self.calls), ("failed", 402, {"a": 1}, 1))
+        self.assertNotIn("unsure", reply)
+        self.assertTrue(self.one(fail(Failed("no")), count="2")["unsure"])
+        reply = self.one(fail(Unavailable("down", retry_after_s=2)))
+        self.assertEqual((reply["outcome"], reply["retry_after_ms"], self.calls), ("unavailable", 2000, 1))
+        self.assertEqual((self.one(fail(KeyError("x")))["outcome"], self.calls), ("unavailable", 3))
+        reply = self.one(lambda _: {"a": float("nan")}) if not self.sent.clear() else None
+        self.assertEqual((reply["outcome"], reply["kind"]), ("failed", "mistake"))
+
+    def test_an_earlier_call_makes_a_refusal_unsure(self):
+        answers = [Unavailable("lost"), Failed("no")]
+
+        def function(_):
+            raise answers.pop(0)
+        self.assertTrue(self.one(function)["unsure"])
+
+    def test_silence_after_complete_by(self):
+        self.assertEqual(self.replies(lambda _: self.fail("called"), request(seconds=0.9)), ([], []))
+        contract.SKEW_S, before = 0, contract.SKEW_S
+        self.assertEqual(self.replies(lambda _: time.sleep(0.3), request(seconds=0.2)), ([], []))
+        contract.SKEW_S = before
+
+    def test_what_cannot_be_read_is_redelivered_and_the_rest_is_not(self):
+        failures, replies = self.replies(lambda _: 1, request(), "no JSON", request())
+        self.assertEqual((failures, len(replies)), (["1"], 2))
+
+    def test_a_step_without_a_function_waits_for_one(self):
+        reply = self.one(lambda _: 1, request(step="b", attempts=1))
+        self.assertEqual(reply["outcome"], "unavailable")
+        self.assertIn("no function to do b", reply["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()
