@@ -328,6 +328,17 @@ fn texts_are_written_and_read_as_they_are() {
     assert_eq!(hash(&expression), hash(&expression.clone()));
 }
 
+// Stored definitions may hold it from before there were expressions.
+#[test]
+fn a_dollar_before_a_placeholder_stays_readable() {
+    let stored = json!("https://x.example/$${step}/${order_id}?of=${secret:key}");
+    let template: Template = serde_json::from_value(stored.clone()).unwrap();
+    assert!(template.is_constant());
+    assert_eq!(serde_json::to_value(&template).unwrap(), stored);
+    assert_eq!(template.literal_text(), "https://x.example/${step}/${order_id}?of=${secret:key}");
+    assert!(Template::parse("${order_id}").unwrap_err().to_string().contains("order_id"));
+}
+
 #[test]
 fn a_literal_is_what_it_was_wherever_it_is_read_again() {
     let seeds = seeds(20_000);

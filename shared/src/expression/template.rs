@@ -37,7 +37,8 @@ impl Template {
         Self::scan(text, true)
     }
 
-    /// Parses what was a template before. Braces are not refused, because a [`Self::literal`] may have any.
+    /// Parses what was a template before. Braces are not refused, because a [`Self::literal`] may have any; and a `$`
+    /// before `{order_id}`, written before there were expressions, is one.
     pub(super) fn reread(text: &str) -> Result<Self, Fault> {
         Self::scan(text, false)
     }
@@ -56,7 +57,7 @@ impl Template {
             if rest.starts_with("$${") {
                 literal.push_str("${");
                 at += "$${".len();
-            } else if let Some(inner) = rest.strip_prefix("${") {
+            } else if let Some(inner) = rest.strip_prefix("${").filter(|inner| is_new || !is_placeholder(inner)) {
                 let start = at + "${".len();
                 let (expression, length) = Expression::read(inner, true, start)?;
                 if !literal.is_empty() {
@@ -149,6 +150,11 @@ impl Template {
         }
         Ok(whole)
     }
+}
+
+/// Whether braces around `inner` hold what a URL or a header may name; none of it is an expression.
+fn is_placeholder(inner: &str) -> bool {
+    ["order_id}", "step}", "secret:"].iter().any(|known| inner.starts_with(known))
 }
 
 /// Refuses the braces of other languages around a known name. `rest` begins with one.
