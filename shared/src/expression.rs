@@ -298,6 +298,26 @@ impl Expression {
     pub fn implies_ran(&self) -> &[String] {
         &self.0.known.ran
     }
+
+    /// The steps that did not run, or failed, wherever this condition is true; by their names in expressions.
+    #[must_use]
+    pub fn implies_not_run(&self) -> &[String] {
+        &self.0.known.not_run
+    }
+
+    /// The texts that it compares `error.kind` and `errors.STEP.kind` with.
+    #[must_use]
+    pub fn failure_kinds(&self) -> &[String] {
+        &self.0.known.failures
+    }
+
+    /// Whether this condition and `other` can be seen never to be both true, such as `input.x` and `!input.x`. What
+    /// reads `now` is true at one time and false at another.
+    #[must_use]
+    pub fn excludes(&self, other: &Self) -> bool {
+        let is_fixed = |one: &Self| one.references().iter().all(|reference| reference.path[0] != "now");
+        is_fixed(self) && is_fixed(other) && check::exclude(&self.0.node, &other.0.node)
+    }
 }
 
 /// The names of all functions and macros, for documents and their tests.

@@ -155,6 +155,9 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// Those that `catch` and later conditions see.
+    pub const CAUGHT: [Self; 2] = [Self::Refused, Self::Spent];
+
     /// The name used in expressions.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -37,6 +37,42 @@ const MISTAKES: &[Mistake<'_>] = &[
     ("a | after = []\nb | after = [\"x!\"]", "x!", &["waits for `x`, which does not exist", "`a`"]),
     ("a | after = [\"a?\"]; when = \"true\"", "a?", &["waits for itself"]),
     ("a | after = [\"b!\"]\nb | after = [\"a?\"]", "after", &["in a cycle"]),
+    // What can never run.
+    (
+        "a | after = []; when = \"input.x > 1\"\nb | after = []; when = \"!(input.x > 1)\"\nc | after = [\"a!\", \"b!\"]",
+        "after = [\"a!\", \"b!\"]",
+        &["step `c` can never run", "both `a` and `b` ran", "mark the steps in `after` with `?`"],
+    ),
+    (
+        "a | after = []; when = \"input.x == 'eu' && input.y\"\nb | after = []; when = \"input.x == 'us'\"\nc | after = [\"a!\", \"b!\"]",
+        "after = [\"a!\", \"b!\"]",
+        &["step `c` can never run"],
+    ),
+    (
+        "a | after = []; when = \"input.x < 5\"\nb | after = [\"a!\"]\nc | after = [\"b!\"]; when = \"input.x >= 5\"",
+        "after = [\"b!\"]",
+        &["step `c` can never run", "if `a` ran"],
+    ),
+    (
+        "a | after = []; catch = \"error.status == 409\"\nb | after = [\"a?\"]; when = \"!ran.a\"\nc | after = [\"a!\", \"b!\"]",
+        "after = [\"a!\", \"b!\"]",
+        &["step `c` can never run", "`b` and `a` ran"],
+    ),
+    (
+        "a | after = []; catch = \"true\"\nb | after = [\"a!\"]; when = \"errors.a.kind == 'refused'\"",
+        "after = [\"a!\"]",
+        &["step `b` can never run", "if `a` ran"],
+    ),
+    (
+        "a | after = []; catch = \"error.kind == 'unknown'\"",
+        "catch",
+        &["no failure is of the kind `unknown`", "`refused`, `spent`"],
+    ),
+    (
+        "a | after = []; catch = \"true\"\nb | after = [\"a?\"]; when = \"errors.a.kind in ['', 'timedout']\"",
+        "when",
+        &["no failure is of the kind `timedout`"],
+    ),
     // What may not have run.
     (
         "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; with = { x = \"${outputs.a.id}\" }",
@@ -205,6 +241,10 @@ fn what_has_run_may_be_read() {
         "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; when = \"ran.a && outputs.a.id == 1\"; with = { x = \"${outputs.a.id}\" }",
         "a | after = []; when = \"input.x\"\nb | after = [\"a!\"]\nc | after = [\"a!\"]\nd | after = [\"b\", \"c\"]",
         "a | after = []; when = \"input.x\"\nb | after = [\"a?\"]; with = { x = \"${first(outputs.a.id, '')}\" }",
+        "a | after = []; when = \"input.x\"\nb | after = []; when = \"!input.x\"\nc | after = [\"a?\", \"b?\"]",
+        "a | after = []; when = \"now < 5\"\nb | after = []; when = \"now >= 5\"\nc | after = [\"a!\", \"b!\"]",
+        "a | after = []; when = \"input.x > 5\"\nb | after = []; when = \"input.x <= 6\"\nc | after = [\"a!\", \"b!\"]",
+        "a | after = []; catch = \"true\"\nb | after = [\"a?\"]; when = \"errors.a.kind == '' || ran.a\"\nc | after = [\"a!\", \"b!\"]",
         "a | after = []\nno | after = [\"a\"]; when = \"outputs.a.bad\"; fail = \"bad\"\nb | after = [\"no\"]; with = { x = \"${outputs.a.id}\" }",
     ];
     for steps in good {

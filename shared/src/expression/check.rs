@@ -30,14 +30,20 @@ pub(super) struct Known {
     pub is_optional: bool,
     /// Steps that ran wherever the expression is true.
     pub ran: Vec<String>,
+    /// Steps that did not run, or failed, wherever it is true.
+    pub not_run: Vec<String>,
+    /// The texts that `error.kind` and `errors.STEP.kind` are compared with.
+    pub failures: Vec<String>,
 }
 
 /// Checks `node`, which was parsed from `text`; `base` is added to the places of the references.
 pub(super) fn check(text: &str, node: &Node, base: usize) -> Result<Known, Fault> {
-    let mut check = Check { text, base, variables: Vec::new(), ran: Vec::new(), references: Vec::new() };
+    let mut check =
+        Check { text, base, variables: Vec::new(), ran: Vec::new(), references: Vec::new(), failures: Vec::new() };
     let seen = check.visit(node)?;
-    let ran = implied(node, true);
-    Ok(Known { references: check.references, kind: seen.kind, is_optional: seen.is_optional, ran })
+    let (ran, not_run) = (implied(node, true, step_that_ran), implied(node, true, step_not_run));
+    let Check { references, failures, .. } = check;
+    Ok(Known { references, kind: seen.kind, is_optional: seen.is_optional, ran, not_run, failures })
 }
 
 struct Check<'t> {
@@ -48,6 +54,7 @@ struct Check<'t> {
     /// Steps that ran wherever this place is evaluated.
     ran: Vec<String>,
     references: Vec<Reference>,
+    failures: Vec<String>,
 }
 
 impl<'t> Check<'t> {
@@ -63,15 +70,15 @@ impl<'t> Check<'t> {
                 let is_and = matches!(node.form, Form::And(..));
                 let sign = if is_and { "&&" } else { "||" };
                 self.need(left, sign, &[Kind::Bool])?;
-                self.under(implied(left, is_and), |check| check.need(right, sign, &[Kind::Bool]))?;
+                self.under(implied(left, is_and, step_that_ran), |check| check.need(right, sign, &[Kind::Bool]))?;
                 Some(Kind::Bool).into()
             }
             Form::Both(operator, left, right) => self.both(*operator, left, right)?.into(),
             Form::Choice(parts) => {
                 let [condition, then, other] = &**parts;
                 self.need(condition, "?", &[Kind::Bool])?;
-                let then = self.under(implied(condition, true), |check| check.visit(then))?;
-                let other = self.under(implied(condition, false), |check| check.visit(other))?;
+                let then = self.under(implied(condition, true, step_that_ran), |check| check.visit(then))?;
+                let other = self.under(implied(condition, false, step_that_ran), |check| check.visit(other))?;
                 let kind = then.kind.filter(|kind| other.kind == Some(*kind));
                 Seen { kind, is_optional: then.is_optional || other.is_optional }
             }
@@ -249,6 +256,7 @@ impl<'t> Check<'t> {
             Operator::Equal | Operator::Unequal => {
                 let (a, b) = (self.solid(left)?, self.solid(right)?);
                 self.equal((left, a), (right, b), "so they are never equal")?;
+                self.failures.extend(failure_kind(left, right).map(|(_, kind)| kind.to_owned()));
             }
             Operator::In => {
                 let item = self.solid(left)?;
@@ -256,6 +264,7 @@ impl<'t> Check<'t> {
                 if let Form::List(all) = &right.form {
                     for one in all {
                         self.equal((left, item), (one, constant_kind(one)), "so they are never equal")?;
+                        self.failures.extend(failure_kind(left, one).map(|(_, kind)| kind.to_owned()));
                     }
                 }
             }
@@ -401,12 +410,12 @@ fn constant_kind(node: &Node) -> Option<Kind> {
     }
 }
 
-/// Steps that ran wherever `node` is `truth`.
-fn implied(node: &Node, truth: bool) -> Vec<String> {
+/// The steps of which `fact` holds wherever `node` is `truth`.
+fn implied(node: &Node, truth: bool, fact: fn(&Node, bool) -> Vec<String>) -> Vec<String> {
     match &node.form {
-        Form::Not(inner) => implied(inner, !truth),
+        Form::Not(inner) => implied(inner, !truth, fact),
         Form::And(left, right) | Form::Or(left, right) => {
-            let (mut one, other) = (implied(left, truth), implied(right, truth));
+            let (mut one, other) = (implied(left, truth, fact), implied(right, truth, fact));
             // Both sides of a true `&&` are true; of a true `||` only one is for sure. False turns it around.
             if matches!(node.form, Form::And(..)) == truth {
                 one.extend(other);
@@ -415,12 +424,60 @@ fn implied(node: &Node, truth: bool) -> Vec<String> {
             }
             one
         }
+        _ => fact(node, truth),
+    }
+}
+
+fn step_that_ran(node: &Node, truth: bool) -> Vec<String> {
+    match &node.form {
         Form::Path(base, steps) if truth => named(base, steps, "ran"),
         Form::Has(path) if truth => match &path.form {
             Form::Path(base, steps) => named(base, steps, "outputs"),
             _ => Vec::new(),
         },
         _ => Vec::new(),
+    }
+}
+
+/// A step also has not run if it failed.
+fn step_not_run(node: &Node, truth: bool) -> Vec<String> {
+    match &node.form {
+        Form::Path(base, steps) if !truth => named(base, steps, "ran"),
+        Form::Both(operator @ (Operator::Equal | Operator::Unequal), left, right) => {
+            let Some((Form::Path(base, steps), kind)) = failure_kind(left, right) else { return Vec::new() };
+            let is_equal = (*operator == Operator::Equal) == truth;
+            if is_equal == kind.is_empty() { Vec::new() } else { named(base, steps, "errors") }
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The path and the text, if the kind of a failure is compared with a constant.
+fn failure_kind<'n>(left: &'n Node, right: &'n Node) -> Option<(&'n Form, &'n str)> {
+    let (path, constant) = if is_path(left) { (left, right) } else { (right, left) };
+    let (Form::Path(base, steps), Form::Constant(Value::String(text))) = (&path.form, &constant.form) else {
+        return None;
+    };
+    let Form::Name(root) = &base.form else { return None };
+    let is_kind = |step: &Step| matches!(&step.what, Access::Field(field) if field == "kind");
+    let is_whole = matches!((root.as_str(), steps.len()), ("error", 1) | ("errors", 2));
+    (is_whole && steps.last().is_some_and(is_kind)).then_some((&path.form, text))
+}
+
+/// Whether two conditions, which read the same values, are never both true, as far as their form shows it.
+pub(super) fn exclude(one: &Node, other: &Node) -> bool {
+    match (&one.form, &other.form) {
+        (Form::And(left, right), _) => exclude(left, other) || exclude(right, other),
+        (_, Form::And(left, right)) => exclude(one, left) || exclude(one, right),
+        (Form::Not(inner), _) if **inner == *other => true,
+        (_, Form::Not(inner)) if **inner == *one => true,
+        (Form::Both(a, left, right), Form::Both(b, other_left, other_right)) if left == other_left => {
+            match (&right.form, &other_right.form) {
+                (Form::Constant(x), Form::Constant(y)) if x != y => (*a, *b) == (Operator::Equal, Operator::Equal),
+                (x, y) => x == y && a.opposite() == Some(*b),
+            }
+        }
+        _ => false,
     }
 }
 

@@ -14,7 +14,14 @@ pub(super) struct Node {
     pub to: usize,
 }
 
-#[derive(Clone, Debug)]
+/// Two are equal if they mean the same, wherever they stand.
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.form == other.form
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Form {
     Constant(Value),
     /// A root or the variable of a macro.
@@ -43,7 +50,13 @@ pub(super) struct Step {
     pub to: usize,
 }
 
-#[derive(Clone, Debug)]
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        self.what == other.what
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Access {
     Field(String),
     /// `.?`
@@ -85,6 +98,20 @@ impl Operator {
     /// By its sign, with how tightly it binds.
     fn find(sign: &str) -> Option<(Self, u8)> {
         OPERATORS.iter().find(|(_, own, _)| *own == sign).map(|(operator, _, binds)| (*operator, *binds))
+    }
+
+    /// The comparison that holds exactly where this one does not.
+    pub(super) fn opposite(self) -> Option<Self> {
+        const OPPOSITES: [(Operator, Operator); 3] = [
+            (Operator::Equal, Operator::Unequal),
+            (Operator::Less, Operator::AtLeast),
+            (Operator::More, Operator::AtMost),
+        ];
+        OPPOSITES.into_iter().find_map(|(a, b)| match self {
+            own if own == a => Some(b),
+            own if own == b => Some(a),
+            _ => None,
+        })
     }
 
     pub(super) fn sign(self) -> &'static str {

@@ -1,9 +1,10 @@
 //! What can only be checked once all steps are known: the marks of edges, and what expressions read.
 
 use super::{Problem, RawStep, list};
-use crate::expression::{Reference, Template};
+use crate::expression::{Expression, Reference, Template};
 use crate::names::of_step;
 use crate::schema::Schema;
+use crate::step::FailureKind;
 use crate::workflow::edge::Edge;
 use crate::workflow::{Step, before};
 use serde_json::{Map, Value};
@@ -172,8 +173,46 @@ impl Graph<'_> {
                 known.sure.extend(self.visit(ran, raw)?.sure);
             }
         }
+        if let Some(words) = self.contradiction(index, &known.before) {
+            let after = raw[index].get_ref().after.iter().flatten().last();
+            return Err((after.map_or_else(|| raw[index].get_ref().name.span(), Spanned::span), words));
+        }
         self.known[index] = Some(known.clone());
         Ok(known)
+    }
+
+    /// Why step `index` can never run: two of the conditions that have to hold exclude each other. `before` are the steps
+    /// that ran if its turn comes.
+    fn contradiction(&self, index: usize, before: &BTreeSet<usize>) -> Option<String> {
+        let name = |one: usize| self.steps[one].name.as_str();
+        let conditions: Vec<_> = before
+            .iter()
+            .copied()
+            .chain([index])
+            .filter_map(|one| Some((one, self.steps[one].when.as_ref()?)))
+            .collect();
+        let (one, other) = conditions.iter().find_map(|&(one, when)| {
+            let not_run = before.iter().find(|&&ran| when.implies_not_run().contains(&of_step(name(ran))));
+            let excluded = || conditions.iter().find(|(_, other)| when.excludes(other)).map(|(other, _)| other);
+            Some((one, *not_run.or_else(excluded)?))
+        })?;
+        Some(if one == index || other == index {
+            let ran = if one == index { other } else { one };
+            format!(
+                "step `{}` can never run: its `when` is never true if `{}` ran; change it, or mark what it comes after \
+                 with `?` to go on in any case",
+                name(index),
+                name(ran)
+            )
+        } else {
+            format!(
+                "step `{}` can never run: it goes on only if both `{}` and `{}` ran, and their conditions are never both \
+                 true; mark the steps in `after` with `?` to go on after either",
+                name(index),
+                name(one),
+                name(other)
+            )
+        })
     }
 
     fn position(&self, name: &str) -> Option<usize> {
@@ -207,6 +246,22 @@ impl Graph<'_> {
             Ok(())
         };
         let span = |of: Option<&Spanned<String>>| of.map(Spanned::span);
+        let conditions = [("when", &step.when, &raw.when), ("catch", &step.catch, &raw.catch)];
+        for (what, condition, at) in conditions {
+            for kind in condition.iter().flat_map(Expression::failure_kinds) {
+                let is_known = FailureKind::CAUGHT.iter().any(|known| known.name() == kind);
+                if !is_known && !kind.is_empty() {
+                    let at = at.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
+                    let all = FailureKind::CAUGHT.map(FailureKind::name);
+                    let message = format!(
+                        "`{what}` of step `{}`: no failure is of the kind `{kind}`; write one of {}",
+                        step.name,
+                        list(&all)
+                    );
+                    return Err((at, message));
+                }
+            }
+        }
         let spans = |of: Option<&Spanned<toml::Value>>| of.map(Spanned::span);
         if let Some(when) = &step.when {
             check("when", span(raw.when.as_ref()), when.references().iter().collect(), &[], &known.before)?;
