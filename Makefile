@@ -15,7 +15,7 @@ TARGET_arm64 := --arm64
 # The five functions, at target/lambda/NAME/bootstrap, where template.yaml takes them from.
 build: $(TOOLS)/requirements.txt
 	AWS_LC_SYS_NO_JITTER_ENTROPY=1 PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo lambda build --profile lambda --locked $(TARGET_$(ARCH)) \
-	    --lambda-dir target/lambda $(foreach f,$(FUNCTIONS),--package $(f) --features $(f)/lambda)
+	    --lambda-dir target/lambda --features lambda $(foreach f,$(FUNCTIONS),--package $(f))
 
 $(TOOLS)/requirements.txt: infra/lambda/requirements.txt
 	rm -rf $(TOOLS)
