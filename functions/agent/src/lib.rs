@@ -124,8 +124,10 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
         if let Some(agent) = runtime.agent_of(&request) {
             work.push(async move {
                 let mut reply = span.around(runtime.perform(agent, &request)).await;
-                // The service may refuse what an earlier delivery did there.
-                if let Some(Reply { outcome: Outcome::Failed { .. }, unsure, .. }) = &mut reply {
+                // An earlier delivery may have called: the service may refuse now what it did then.
+                if let Some(Reply { outcome: Outcome::Failed { .. } | Outcome::Deferred { .. }, unsure, .. }) =
+                    &mut reply
+                {
                     *unsure |= record.is_redelivered;
                 }
                 span.replied(reply.as_ref());

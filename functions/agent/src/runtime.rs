@@ -132,7 +132,13 @@ impl Runtime {
                 let error = format!("the circuit breaker of `{name}` is open: {why}");
                 // Spread out, so that requests held back do not all return at once.
                 let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
-                return Some(reply(Outcome::Deferred { error, retry_after_ms }));
+                return Some(reply(if calls == 0 {
+                    Outcome::Deferred { error, retry_after_ms }
+                } else {
+                    // What this attempt called may have acted, and a failed probe is a failure: otherwise a service
+                    // that stays down would never use up the attempts.
+                    Outcome::Unavailable { error, retry_after_ms: Some(retry_after_ms) }
+                }));
             }
             calls += 1;
             let call = Call { request, time_left: left };

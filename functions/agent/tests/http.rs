@@ -440,6 +440,23 @@ async fn each_host_has_a_breaker_of_its_own() {
     assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
 }
 
+// A4: an attempt that called has failed, even if the breaker ends it: its call may have acted, and it counts.
+#[tokio::test]
+async fn an_attempt_that_called_is_not_deferred() {
+    let server = Server::start().await;
+    let breaker = breaker::Settings { failures: 1, ..breaker::Settings::default() };
+    let settings = Settings { skew: SignedDuration::ZERO, breaker };
+    let (agent, _folder) = agent();
+    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    let mut request = server.request("/status/503", json!({}));
+    request.calls.attempts = 3;
+    let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+    let Outcome::Unavailable { error, retry_after_ms } = reply.outcome else { panic!("{reply:?}") };
+    assert!(error.contains("circuit breaker") && error.contains("503"), "{error}");
+    assert!(retry_after_ms.is_some_and(|wait| wait > 1_000), "{retry_after_ms:?}");
+    assert_eq!(server.heard().len(), 1);
+}
+
 /// Keeps what is sent.
 #[derive(Default)]
 struct Sent(Mutex<Vec<Effect>>);
@@ -457,12 +474,17 @@ impl Messenger for Sent {
 async fn a_refusal_of_a_redelivered_request_is_unsure() {
     let server = Server::start().await;
     let (agent, _folder) = agent();
-    let settings = Settings { skew: SignedDuration::ZERO, breaker: breaker::Settings::default() };
+    let breaker = breaker::Settings { failures: 1, ..breaker::Settings::default() };
+    let settings = Settings { skew: SignedDuration::ZERO, breaker };
     let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
-    for (receives, is_unsure) in [("1", false), ("2", true)] {
+    // The third opens the breaker, which holds back the others.
+    let receives =
+        [("409", "1", false), ("409", "2", true), ("503", "1", false), ("503", "1", false), ("503", "2", true)];
+    for (n, (status, receives, is_unsure)) in receives.into_iter().enumerate() {
         let mut record = SqsMessage::default();
         record.message_id = Some("one".into());
-        record.body = Some(serde_json::to_string(&server.request("/status/409", json!({}))).unwrap());
+        let request = server.request(&format!("/status/{status}"), json!({}));
+        record.body = Some(serde_json::to_string(&request).unwrap());
         record.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_owned())].into();
         let mut event = SqsEvent::default();
         event.records = vec![record];
@@ -470,7 +492,8 @@ async fn a_refusal_of_a_redelivered_request_is_unsure() {
         let response = agent::handler(&runtime, &sent, event).await;
         assert!(response.batch_item_failures.is_empty());
         let Some(Effect::Reply(reply)) = sent.0.lock().unwrap().pop() else { panic!("no reply") };
-        assert_eq!((reply.status, reply.unsure), (Some(409), is_unsure), "{receives}");
+        assert_eq!(reply.unsure, is_unsure, "{n}: {reply:?}");
+        assert_eq!(matches!(reply.outcome, Outcome::Deferred { .. }), n > 2, "{n}: {reply:?}");
     }
 }
 
