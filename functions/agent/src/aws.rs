@@ -32,6 +32,9 @@ const CREDENTIALS_WITHIN: Duration = Duration::from_secs(3);
 const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Longest message of an error that is kept, in bytes.
 const MAX_MESSAGE: usize = 400;
+/// Errors of signatures. Some services quote in them the request as they would sign it, session token included.
+const SIGNATURE_ERRORS: [&str; 4] =
+    ["IncompleteSignature", "IncompleteSignatureException", "InvalidSignatureException", "SignatureDoesNotMatch"];
 
 /// A call of a function on this machine.
 #[derive(Clone, Copy, Debug)]
@@ -533,6 +536,10 @@ impl Said {
         let code = field(["__type", "code", "Code"]).or(header).or_else(|| element(&text, "Code"));
         let code = code.unwrap_or_default();
         let code = code.rsplit('#').next().unwrap_or_default().split(':').next().unwrap_or_default().trim();
+        if SIGNATURE_ERRORS.contains(&code) {
+            let message = "the signature is not accepted; check credentials, Region and clock".to_owned();
+            return Self { code: code.to_owned(), message, body: Value::Null };
+        }
         let message = field(["message", "Message", "errorMessage"]).or_else(|| element(&text, "Message"));
         let message = message.unwrap_or_default().replace(char::is_control, " ");
         Self { code: shorten(code, MAX_MESSAGE / 4), message: shorten(&message, MAX_MESSAGE), body: json }

@@ -411,6 +411,13 @@ async fn an_error_has_its_name_for_catch() {
     let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &long)).await;
     let Err(AgentError::Refused { answer: Some(answer), .. }) = result else { panic!("{result:?}") };
     assert_eq!((&answer["__type"], answer.get("more")), (&json!("ValidationException"), None));
+    // Some services quote the request as they would sign it, and that has the session token.
+    for code in ["x#InvalidSignatureException", "SignatureDoesNotMatch"] {
+        let quoted = json!({"__type": code, "message": "should have been\nx-amz-security-token:t0ken"});
+        let (result, _) = world.ask(put.clone(), json!({}), refusal(403, &quoted)).await;
+        let told = format!("{result:?}");
+        assert!(told.contains("credentials, Region and clock") && !told.contains("t0ken"), "{told}");
+    }
     let throttled = json!({"__type": "x#ProvisionedThroughputExceededException", "message": "slow down"});
     let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &throttled)).await;
     let Err(AgentError::Transient { error, said, .. }) = result else { panic!("{result:?}") };

@@ -446,7 +446,7 @@ pub(super) fn too_large() -> String {
     format!("the result has more than {} KiB; take only what is needed", MAX_RESULT / 1024)
 }
 
-/// Bytes of a value, about as many as in JSON. Beyond [`MAX_WORK`] the count ends.
+/// Bytes of a value, about as many as in JSON, with its escapes. Beyond [`MAX_WORK`] the count ends.
 pub(super) fn weigh(value: &Value, depth: usize) -> Result<usize, String> {
     let mut bytes: usize = 2;
     let mut add = |inner: &Value, key: usize| {
@@ -457,12 +457,24 @@ pub(super) fn weigh(value: &Value, depth: usize) -> Result<usize, String> {
     };
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => return Ok(5),
-        Value::String(text) => return Ok(text.len() + 2),
+        Value::String(text) => return Ok(json_length(text)),
         Value::Array(_) | Value::Object(_) if depth == 0 => return Err(deep()),
         Value::Array(list) => list.iter().try_for_each(|one| add(one, 0))?,
-        Value::Object(table) => table.iter().try_for_each(|(key, one)| add(one, key.len() + 3))?,
+        Value::Object(table) => table.iter().try_for_each(|(key, one)| add(one, json_length(key) + 1))?,
     }
     Ok(bytes)
+}
+
+/// Bytes of a text in a message: control characters, U+FFFE and U+FFFF have six, quotes and backslashes two.
+pub(super) fn json_length(text: &str) -> usize {
+    let bytes = text.bytes().map(|b| match b {
+        b'"' | b'\\' => 2,
+        0..0x20 => 6,
+        _ => 1,
+    });
+    let noncharacters =
+        if text.as_bytes().contains(&0xef) { text.matches(['\u{fffe}', '\u{ffff}']).count() } else { 0 };
+    2 + bytes.sum::<usize>() + 3 * noncharacters
 }
 
 fn deep() -> String {

@@ -1,6 +1,6 @@
 //! Texts with expressions in them, and trees of such texts.
 
-use super::run::{text_of, too_large, weigh};
+use super::run::{json_length, text_of, too_large, weigh};
 use super::{Expression, Fault, MAX_RESULT, Mistake, Names, ROOTS, Reference, fault};
 use crate::json::{self, MAX_DEPTH, RESERVED};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -274,7 +274,7 @@ impl Mapping {
                 let mut table = serde_json::Map::new();
                 for (key, one) in all {
                     if let Some(value) = one.build(names, left)? {
-                        take(left, key.len() + 3)?;
+                        take(left, json_length(key) + 1)?;
                         table.insert(key.clone(), value);
                     }
                 }
