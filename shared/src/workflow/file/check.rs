@@ -206,7 +206,7 @@ impl Graph<'_> {
             )
         } else {
             format!(
-                "step `{}` can never run: it goes on only if both `{}` and `{}` ran, and their conditions are never both \
+                "step `{}` can never run: it would need that both `{}` and `{}` ran, but their conditions are never both \
                  true; mark the steps in `after` with `?` to go on after either",
                 name(index),
                 name(one),
