@@ -257,9 +257,21 @@ async fn long_outputs_are_removed_with_their_record() {
     let hash = Hash::of(output.to_string().as_bytes());
     world.submit.engine.store.put_output(&id, &hash, &output.to_string()).await.unwrap();
     assert_eq!(ttl().await, ended);
+    let as_ended = world.items("state").await;
     let undo = Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None };
     world.submit.engine.act(vec![(id.clone(), undo)]).await.remove(0).unwrap();
     assert_eq!(ttl().await, [None, None], "the undo may need it");
+    // The same for a record that a person mends: it stays, and so do its outputs.
+    for item in as_ended {
+        world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
+    }
+    assert_eq!(ttl().await, ended);
+    let store = &world.submit.engine.store;
+    let raw = store.raw(&id).await.unwrap().unwrap();
+    let mut mended = raw.task().unwrap();
+    (mended.version, mended.expires) = (mended.version + 1, false);
+    assert!(store.replace_raw(&mended, &raw).await.unwrap());
+    assert_eq!(ttl().await, [None, None]);
     let task = world.submit.engine.store.load(&id).await.unwrap().unwrap();
     let hash = task.steps[0].beside.clone().unwrap().hash;
     let read = world.submit.engine.store.outputs(&id, std::slice::from_ref(&hash)).await.remove(0);

@@ -6,6 +6,7 @@ use crate::sent::Sent;
 use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::types::AttributeValue;
 use shared::order::{self, Id};
+use shared::outputs;
 use shared::ports::Error;
 use shared::task::Task;
 use std::collections::BTreeMap;
@@ -94,6 +95,9 @@ impl DynamoStore {
     /// # Errors
     /// The table failed; [`Error::TooLarge`].
     pub async fn replace_raw(&self, task: &Task, raw: &Raw) -> Result<bool, Error> {
+        if raw.item.contains_key("ttl") {
+            self.keep_outputs(task).await?;
+        }
         let mut put = self
             .client
             .put_item()
@@ -113,5 +117,19 @@ impl DynamoStore {
         }
         let answer = put.condition_expression(is_same.join(" AND ")).sent().await;
         is_done(&format!("mending task {}", task.id), answer, &[CONDITION])
+    }
+
+    /// Lets the outputs beside `task` stay, as the mended record does. First, because outputs without a record are only
+    /// garbage, and a record without its outputs cannot continue.
+    async fn keep_outputs(&self, task: &Task) -> Result<(), Error> {
+        for hash in outputs::beside(task) {
+            let update = self.client.update_item().table_name(&self.state_table);
+            let update = update.key("pk", s(item::output_key(&task.id, hash)));
+            let update = update.update_expression("REMOVE #ttl").expression_attribute_names("#ttl", "ttl");
+            // Without an item there would be an empty one now.
+            let answer = update.condition_expression("attribute_exists(pk)").sent().await;
+            is_done(&format!("keeping output {hash} of task {}", task.id), answer, &[CONDITION])?;
+        }
+        Ok(())
     }
 }
