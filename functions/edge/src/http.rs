@@ -79,6 +79,14 @@ pub fn claim<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a s
     claims.and_then(|c| c.get(name)).map(String::as_str)
 }
 
+/// Who calls: the subject of the token, or the ARN of the identity that signed the call. `None`: neither is known.
+#[must_use]
+pub fn caller(event: &ApiGatewayV2httpRequest) -> Option<&str> {
+    let iam = event.request_context.authorizer.as_ref().and_then(|authorizer| authorizer.iam.as_ref());
+    let arn = || iam.and_then(|iam| iam.user_arn.as_deref()).filter(|arn| !arn.is_empty());
+    claim(event, "sub").or_else(arn)
+}
+
 /// A header's text.
 #[must_use]
 pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a str> {

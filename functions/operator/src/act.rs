@@ -16,6 +16,8 @@ use stepwarden_aws::telemetry::Chain;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
 pub const MAX_BY: usize = 100;
+/// Longest name of a token or an identity that is kept whole, in bytes: an ARN of a role with its session.
+const MAX_CALLER: usize = 180;
 /// Longest reason, in bytes.
 pub const MAX_REASON: usize = 180;
 
@@ -24,7 +26,7 @@ pub const MAX_REASON: usize = 180;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Act")]
 pub struct Body {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
@@ -84,7 +86,7 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     })
 }
 
-/// Who and why, checked: a token's subject takes precedence over the body's name.
+/// Who and why, checked: who calls, if that is known, takes precedence over the body's name.
 ///
 /// # Errors
 /// A field that is missing or too long.
@@ -98,7 +100,7 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
         Ok(text.to_owned())
     };
     let told = if by.is_some() || subject.is_none() { text("by", by, MAX_BY)? } else { String::new() };
-    let by = subject.map_or(told, |subject| shared::history::shorten(subject, MAX_BY));
+    let by = subject.map_or(told, |subject| shared::history::shorten(subject, MAX_CALLER));
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
@@ -141,7 +143,7 @@ pub struct Done {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WhoAndWhy")]
 pub struct Why {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.

@@ -49,7 +49,7 @@ pub struct Bulk {
     pub action: String,
     /// Which orders.
     pub filter: Wanted,
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.

@@ -8,7 +8,7 @@ use crate::workflows::{Activation, VERBS};
 use crate::{Operator, console, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use edge::http::{body, check_media_type, claim, header, json_answer, read, refuse, traced, traceparent};
+use edge::http::{body, caller, check_media_type, header, json_answer, read, refuse, traced, traceparent};
 use edge::problem::{self, Problem};
 use edge::{auth, query};
 use serde::de::DeserializeOwned;
@@ -115,7 +115,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ("POST", ["orders", id, "actions", mend::NAME]) => post_mend(operator, event, id).await,
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["bulk"]) => {
-            let report = Box::pin(operator.bulk(&parse(event)?, claim(event, "sub"))).await?;
+            let report = Box::pin(operator.bulk(&parse(event)?, caller(event))).await?;
             traces::set("orders", report.results.len() as i64);
             Ok(json_answer(200, &report, &[]))
         }
@@ -126,7 +126,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
         ("POST", ["agents", name, verb @ ("pause" | "resume")]) => {
             let body: Why = parse(event)?;
-            let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+            let (by, reason) = act::who_and_why(caller(event), body.by.as_deref(), body.reason.as_deref())?;
             operator.set_agent(name, *verb == "pause", by, reason).await?;
             let within_s = shared::engine::AGENTS_FOR.as_secs();
             let set = Set { agent: (*name).to_owned(), paused: *verb == "pause", within_s };
@@ -134,7 +134,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("POST", ["queues", name, "redrive"]) => {
             let body: crate::queues::Redrive = parse(event)?;
-            let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+            let (by, reason) = act::who_and_why(caller(event), body.by.as_deref(), body.reason.as_deref())?;
             Ok(json_answer(200, &operator.redrive(name, &body, &by, &reason).await?, &[]))
         }
         ("GET", ["workflows"]) => Ok(json_answer(200, &operator.workflows().await?, &[])),
@@ -146,7 +146,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ("GET", ["workflows", name, hash]) => Ok(json_answer(200, &operator.definition(name, hash).await?, &[])),
         ("POST", ["workflows"]) => {
             let put = parse(event)?;
-            Ok(json_answer(200, &operator.put_workflow(&put, claim(event, "sub")).await?, &[]))
+            Ok(json_answer(200, &operator.put_workflow(&put, caller(event)).await?, &[]))
         }
         ("POST", ["workflows", name, verb @ ("activate" | "retire" | "rollback")]) => {
             let (change, wish) = match *verb {
@@ -154,7 +154,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
                 "retire" => (Change::Retire, parse(event)?),
                 _ => (Change::Rollback, parse(event)?),
             };
-            Ok(json_answer(200, &operator.change_workflow(name, change, &wish, claim(event, "sub")).await?, &[]))
+            Ok(json_answer(200, &operator.change_workflow(name, change, &wish, caller(event)).await?, &[]))
         }
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders" | "workflows"]) => Err(problem::wrong_method("GET, POST")),
@@ -200,7 +200,7 @@ async fn post_act(
         Err(problem::no_such_route(None, detail))
     })?;
     traces::set("act", name.to_owned());
-    let (by, reason) = act::who_and_why(claim(event, "sub"), body.by.as_deref(), body.reason.as_deref())?;
+    let (by, reason) = act::who_and_why(caller(event), body.by.as_deref(), body.reason.as_deref())?;
     let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
@@ -227,7 +227,7 @@ async fn post_mend(
     let mend: Mend = parse_up_to(event, mend::MAX_BODY)?;
     traces::set("act", mend::NAME);
     traces::set("task.id", id.to_owned());
-    Ok(done(&operator.mend(id, &mend, claim(event, "sub")).await?))
+    Ok(done(&operator.mend(id, &mend, caller(event)).await?))
 }
 
 fn done(done: &Done) -> ApiGatewayV2httpResponse {

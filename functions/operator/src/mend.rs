@@ -44,7 +44,7 @@ pub struct Record {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mend {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.

@@ -52,7 +52,7 @@ impl QueueRow {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redrive {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = act::MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.

@@ -168,7 +168,7 @@ pub struct Origin {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkflowFile")]
 pub struct Put {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
@@ -216,7 +216,7 @@ fn needs_version(schema: &mut Schema) {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkflowAct", transform = needs_version)]
 pub struct Wish {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.
@@ -233,7 +233,7 @@ pub struct Wish {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkflowActivation", transform = needs_version)]
 pub struct Activation {
-    /// Operator's name; ignored if the token names one.
+    /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
     pub by: Option<String>,
     /// Why.

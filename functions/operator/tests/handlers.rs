@@ -115,15 +115,18 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
     assert_eq!(world.task(&id).await, before);
 }
 
-// B9: with a token its subject acts, whatever the body says.
+// B9, N5: with a token its subject acts, and with a signature its identity, whatever the body says.
 #[tokio::test]
-async fn the_tokens_subject_overrides_the_name_in_the_body() {
+async fn the_caller_overrides_the_name_in_the_body() {
     let world = World::new().await;
-    let id = world.in_error("k1", "acme").await;
-    let body = json!({"by": "somebody else", "reason": "r"});
-    let path = format!("/orders/{id}/actions/cancel");
-    assert_eq!(world.call("POST", &path, body, Some("ann@example.com")).await.0, 200);
-    assert_eq!(world.task(&id).await.reason.as_deref(), Some("cancelled by ann@example.com: r"));
+    let role = format!("arn:aws-us-gov:sts::123456789012:assumed-role/{}/{}", "r".repeat(64), "ann@example.com");
+    for (n, caller) in ["ann@example.com", &role].into_iter().enumerate() {
+        let id = world.in_error(&format!("k{n}"), "acme").await;
+        let body = json!({"by": "somebody else", "reason": "r"});
+        let path = format!("/orders/{id}/actions/cancel");
+        assert_eq!(world.call("POST", &path, body, Some(caller)).await.0, 200);
+        assert_eq!(world.task(&id).await.reason, Some(format!("cancelled by {caller}: r")));
+    }
 }
 
 // F1, F3: the submitter gets the notice of an end by a person, even if the queue was unavailable at that moment.

@@ -176,8 +176,10 @@ impl World {
             event["body"] = Value::String(body.to_string());
         }
         if let Some(subject) = subject {
-            event["requestContext"]["authorizer"] =
-                json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}});
+            event["requestContext"]["authorizer"] = match subject.starts_with("arn:") {
+                true => json!({"iam": {"accountId": "123456789012", "userArn": subject}}),
+                false => json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}}),
+            };
         }
         let event = serde_json::from_value(event).unwrap();
         assert!(operator::http::takes(&event), "{method} {path}");
