@@ -1,6 +1,7 @@
 //! A client of a running system's API, for the command line.
 
 use crate::data_folder::{is_here, kept_token};
+use crate::signed::{self, Signer};
 use anyhow::{Context, Result};
 use reqwest::header::{ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
@@ -34,6 +35,14 @@ pub enum Error {
         url: String,
         /// What is wrong with the token that was sent, if one was.
         why: &'static str,
+    },
+    /// AWS, or the API's check of a signature, refuses.
+    #[error("{why}")]
+    Aws {
+        /// What is wrong, and what to do.
+        why: String,
+        /// Whether the same call may succeed later.
+        is_passing: bool,
     },
     /// The API refuses.
     #[error("{}", .0)]
@@ -89,6 +98,7 @@ impl Error {
         match self {
             Self::NoAnswer { .. } => false,
             Self::Token { .. } | Self::Name(_) | Self::File(_) => true,
+            Self::Aws { is_passing, .. } => !is_passing,
             Self::Refused(Refusal { status, .. }) => {
                 status.is_client_error()
                     && ![StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT]
@@ -102,6 +112,7 @@ impl Error {
         match self {
             Self::NoAnswer { .. } => true,
             Self::Token { .. } | Self::Name(_) | Self::File(_) => false,
+            Self::Aws { is_passing, .. } => *is_passing,
             Self::Refused(Refusal { status, .. }) => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
@@ -116,6 +127,18 @@ pub struct Api {
     pub url: String,
     /// Sent with every call.
     pub token: Option<String>,
+    /// Signs every call if there is no token.
+    signer: Option<Signer>,
+}
+
+/// An answer as it came.
+pub struct Raw {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub text: String,
 }
 
 /// A successful answer.
@@ -138,7 +161,13 @@ impl Api {
         let http = if is_here(url) { http.no_proxy() } else { http };
         let http = http.build().context("making the HTTP client")?;
         let token = token.filter(|token| !token.is_empty()).or_else(|| kept_token(url, data));
-        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token })
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, signer: None })
+    }
+
+    /// The same API, whose calls are signed if there is no token.
+    #[must_use]
+    pub fn signed_by(self, signer: Signer) -> Self {
+        Self { signer: self.token.is_none().then_some(signer), ..self }
     }
 
     /// The answer of a route.
@@ -172,23 +201,38 @@ impl Api {
         }
     }
 
-    /// Sends a request.
+    /// Sends a request, and returns a successful answer.
     pub async fn ask(&self, request: RequestBuilder) -> Result<Answer, Error> {
-        let lost = |error: reqwest::Error| Error::NoAnswer { url: self.url.clone(), cause: cause(&error) };
-        let answer = request.send().await.map_err(lost)?;
-        let (status, headers) = (answer.status(), answer.headers().clone());
-        let text = answer.text().await.map_err(lost)?;
+        let Raw { status, headers, text } = self.send(request).await?;
         // A status nests an output deeper than the record does, so the usual limit would be too strict.
         let body = shared::json::read_own(&text).unwrap_or(Value::String(text));
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(Answer { status, headers, body });
         }
+        Err(Error::Refused(Refusal { status, body, url: self.url.clone() }))
+    }
+
+    /// Sends a request, and returns any answer of the API itself.
+    pub async fn send(&self, request: RequestBuilder) -> Result<Raw, Error> {
+        let lost = |error: reqwest::Error| Error::NoAnswer { url: self.url.clone(), cause: cause(&error) };
+        let mut request = request.build().map_err(lost)?;
+        if let Some(signer) = &self.signer {
+            signer.sign(&mut request, "execute-api").await?;
+        }
+        let answer = self.http.execute(request).await.map_err(lost)?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let text = answer.text().await.map_err(lost)?;
         let url = self.url.clone();
         if status == StatusCode::UNAUTHORIZED {
             let why = if self.token.is_some() { "does not know the token" } else { "asks for a token" };
             return Err(Error::Token { url, why });
         }
-        Err(Error::Refused(Refusal { status, body, url }))
+        // The API's own refusals have a code; this one is of the gateway before it.
+        let is_of_the_gateway = || serde_json::from_str::<Value>(&text).is_ok_and(|body| body["code"].is_null());
+        if status == StatusCode::FORBIDDEN && self.signer.is_some() && is_of_the_gateway() {
+            return Err(signed::forbidden(&url, &headers, &text));
+        }
+        Ok(Raw { status, headers, text })
     }
 }
 

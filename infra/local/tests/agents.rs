@@ -199,7 +199,7 @@ fn has_ended(id: rustix::process::Pid) -> bool {
     rustix::process::test_kill_process(id).is_err()
 }
 
-// Issue 19, point 4: what `new` makes passes its tests, and runs an order with its agent. Needs python3.
+// N4: what `new` makes passes its tests, and runs an order with its agent. Needs python3.
 #[test]
 fn a_new_folder_is_tested_and_runs_an_order() {
     let shop = Shop::open();
@@ -222,7 +222,7 @@ fn a_new_folder_is_tested_and_runs_an_order() {
     shop.logged("stock: released ord_", 1);
 }
 
-// Issue 19, point 4: files that change take effect in the running system, and a mistake changes nothing.
+// N4: files that change take effect in the running system, and a mistake changes nothing.
 #[test]
 fn changed_files_take_effect_and_a_mistake_changes_nothing() {
     let shop = Shop::open();

@@ -607,7 +607,7 @@ fn the_page_has_every_verb_and_option() {
             .unwrap_or_else(|| panic!("docs/cli.md has no section {title}"));
         known.push(title);
         // Options that every verb has are described once.
-        let common = ["help", "version", "workflows", "url", "token", "json"];
+        let common = ["help", "version", "workflows", "url", "token", "stack", "profile", "json"];
         for option in verb.get_arguments().filter_map(clap::Arg::get_long).filter(|long| !common.contains(long)) {
             assert!(section.contains(&format!("`--{option}")), "docs/cli.md, {name}: no `--{option}`");
         }

@@ -32,11 +32,13 @@ const SHORT: usize = 60;
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Submit(submit) => return self::submit(submit).await,
-        Command::Watch(Watch { id, until, at }) => return watch::run(&at.api()?, &id, until.timeout, at.json).await,
+        Command::Watch(Watch { id, until, at }) => {
+            return watch::run(&at.api().await?, &id, until.timeout, at.json).await;
+        }
         Command::Bulk(wanted) => return bulk::run(*wanted).await,
         Command::Get(get) => self::get(get).await?,
         Command::History(One { id, at }) => {
-            let answer = at.api()?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
+            let answer = at.api().await?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
             print(&at, &answer, |History { history, .. }| show::history(&history))?;
         }
         Command::List(list) => self::list(list).await?,
@@ -60,6 +62,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Mend(mend) => self::mend(mend).await?,
         Command::New(_)
         | Command::Up(_)
+        | Command::Console(_)
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::BenchAgent(_)
@@ -85,7 +88,7 @@ pub(super) fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl F
 }
 
 async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) -> String) -> Result<()> {
-    print(at, &at.api()?.read(path).await?, people)
+    print(at, &at.api().await?.read(path).await?, people)
 }
 
 async fn submit(submit: Submit) -> Result<ExitCode> {
@@ -96,7 +99,7 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
     body["input"] = input;
     let own = format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id());
-    let api = at.api()?;
+    let api = at.api().await?;
     let request = api.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(own)).json(&body);
     let answer = api.ask(request).await?.body;
     if !wait || !at.json {
@@ -135,7 +138,7 @@ async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
         return self::output(&id, &step, &at).await;
     }
     let path = format!("/{}/{}", if full { "details" } else { "orders" }, segment(&id)?);
-    let answer = at.api()?.read(&path).await?;
+    let answer = at.api().await?.read(&path).await?;
     if full {
         return print(&at, &answer, |known| details(&known, &answer["input"]));
     }
@@ -144,7 +147,7 @@ async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
 
 /// Prints what the step called `name` returned.
 async fn output(id: &str, name: &str, at: &At) -> Result<()> {
-    let answer = at.api()?.read(&format!("/orders/{}?output={}", segment(id)?, segment(name)?)).await?;
+    let answer = at.api().await?.read(&format!("/orders/{}?output={}", segment(id)?, segment(name)?)).await?;
     let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
     let Some(step) = order.steps.iter().find(|step| step.name == name) else {
         let names: Vec<&str> = order.steps.iter().map(|step| step.name.as_str()).collect();
@@ -159,7 +162,7 @@ async fn output(id: &str, name: &str, at: &At) -> Result<()> {
 /// Prints the record on standard output as it is, so that it can be kept in a file, and everything else on standard
 /// error.
 async fn raw(id: &str, at: &At) -> Result<()> {
-    let answer = at.api()?.read(&format!("/details/{}/record", segment(id)?)).await?;
+    let answer = at.api().await?.read(&format!("/details/{}/record", segment(id)?)).await?;
     let Some(Record { why, seen, .. }) = show::read(&answer).filter(|_| !at.json) else {
         return print(at, &answer, |_: Record| String::new());
     };
@@ -179,7 +182,7 @@ async fn raw(id: &str, at: &At) -> Result<()> {
 async fn mend(Mend { id, file, seen, by, at }: Mend) -> Result<()> {
     let record = object(&file, "the record")?;
     let body = by.body(json!({"seen": seen, "record": record}));
-    let answer = at.api()?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
+    let answer = at.api().await?.post(&format!("/orders/{}/actions/mend", segment(&id)?), &body).await?;
     print(&at, &answer, |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "accepted before" } else { "accepted" };
         format!("mend: {was}, version {version}; follow the order with: stepwarden watch {id}\n")
@@ -201,7 +204,7 @@ fn details(Details { order, history, acts, .. }: &Details, input: &Value) -> Str
 }
 
 async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
-    let api = at.api()?;
+    let api = at.api().await?;
     let request = api.request(Method::GET, "/orders").query(&filter).query(&[("cursor", cursor)]);
     let answer = api.ask(request.query(&[("limit", limit)])).await?.body;
     let now = Timestamp::now();
@@ -335,7 +338,7 @@ fn leases(Leases { leases }: Leases) -> String {
 
 /// The queues to which messages can be moved back, each with the number of these messages.
 async fn dead_letters(at: &At) -> Result<()> {
-    let answer = at.api()?.read("/queues").await?;
+    let answer = at.api().await?.read("/queues").await?;
     let known = show::read(&answer).map(|Queues { queues }| {
         let of = |queue: &QueueRow| Some(json!({"name": queue.name, "dead_letters": queue.to_redrive()?}));
         json!({"queues": queues.iter().filter_map(of).collect::<Vec<_>>()})
@@ -353,7 +356,7 @@ async fn dead_letters(at: &At) -> Result<()> {
 async fn redrive(Redrive { queue, by, limit, all, rate, dry_run, at }: Redrive) -> Result<()> {
     let limit = (!all).then_some(limit);
     let body = by.body(json!({"dry_run": dry_run, "all": all, "limit": limit, "rate_per_s": rate}));
-    let answer = at.api()?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
+    let answer = at.api().await?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
     print(&at, &answer, |Moved { waiting, moved, task_started, left }| {
         let mut out = match (dry_run, task_started) {
             (true, _) => format!("{waiting} wait\n"),
@@ -369,14 +372,14 @@ async fn redrive(Redrive { queue, by, limit, all, rate, dry_run, at }: Redrive) 
 
 async fn set_agent(verb: &str, AgentAct { agent, by, at }: AgentAct) -> Result<()> {
     let path = format!("/agents/{}/{verb}", segment(&agent)?);
-    let answer = at.api()?.post(&path, &by.body(json!({}))).await?;
+    let answer = at.api().await?.post(&path, &by.body(json!({}))).await?;
     print(&at, &answer, |set: agents::Set| format!("{verb}: done, in effect within {} s\n", set.within_s))
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
     let Act { id, by, step, input, output, if_version, wait, until, at } = act;
     let body = by.body(json!({"step": step, "input": input, "output": output, "if_version": if_version}));
-    let api = at.api()?;
+    let api = at.api().await?;
     let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
     let said = |act::Done { outcome, version, .. }| {
         let was = if outcome == "repeated" { "already accepted" } else { "accepted" };

@@ -22,7 +22,7 @@ const MOST: u64 = 1000;
 /// # Errors
 /// No answer, or a refusal. If something was done before, the error contains the cursor to continue with.
 pub async fn run(wanted: Bulk) -> Result<ExitCode> {
-    let api = wanted.at.api()?;
+    let api = wanted.at.api().await?;
     let body = wanted.by.body(json!({
         "action": wanted.action, "filter": filter(&wanted)?, "input": wanted.input, "output": wanted.output,
         "dry_run": wanted.dry_run, "rate_per_s": wanted.rate,

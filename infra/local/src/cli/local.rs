@@ -1,13 +1,13 @@
 //! The verbs that run something on this machine.
 
-use super::args::{Bench, BenchAgent, Cli, Command, Completions, Remotes, Simulate, Up};
+use super::args::{Bench, BenchAgent, Cli, Command, Completions, Console, Remotes, Simulate, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
 use crate::programs::Programs;
 use crate::project::{self, with_own};
 use crate::reload;
 use crate::start_error::StartError;
 use crate::system::{self, Backend, CACHE, Options, System, read_workflows};
-use crate::{access, bench, demo, doctor, say, scenario, simulate};
+use crate::{access, bench, demo, doctor, proxy, say, scenario, simulate};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 use shared::workflow::file::Settings;
@@ -31,6 +31,12 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         Some(Command::Bench(bench)) => self::bench(bench).await,
         Some(Command::BenchAgent(BenchAgent { url })) => {
             bench::agent::serve(&url).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Console(Console { port, at })) => {
+            let api = at.api().await?;
+            let listener = system::bind(port, 0).await?;
+            proxy::serve(listener, api, tell, async { drop(wait_for_signal().await) }).await?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,

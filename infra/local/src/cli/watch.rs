@@ -79,7 +79,7 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
 fn pause(error: &Error) -> Duration {
     match error {
         Error::Refused(refusal) => refusal.body["retry_after_s"].as_u64().map_or(AGAIN, Duration::from_secs),
-        Error::NoAnswer { .. } | Error::Token { .. } | Error::Name(_) | Error::File(_) => AGAIN,
+        Error::NoAnswer { .. } | Error::Token { .. } | Error::Aws { .. } | Error::Name(_) | Error::File(_) => AGAIN,
     }
 }
 

@@ -26,14 +26,14 @@ use std::process::ExitCode;
 /// Runs it.
 pub async fn run(command: Workflows) -> Result<ExitCode> {
     match command {
-        Workflows::List(at) => print(&at, &at.api()?.read("/workflows").await?, list)?,
+        Workflows::List(at) => print(&at, &at.api().await?.read("/workflows").await?, list)?,
         Workflows::Show(Show { name, hash: None, at }) => {
-            let answer = at.api()?.read(&format!("/workflows/{}", segment(&name)?)).await?;
+            let answer = at.api().await?.read(&format!("/workflows/{}", segment(&name)?)).await?;
             print(&at, &answer, details)?;
         }
         Workflows::Show(Show { name, hash: Some(hash), at }) => {
             let path = format!("/workflows/{}/{}", segment(&name)?, segment(&hash)?);
-            let answer = at.api()?.read(&path).await?;
+            let answer = at.api().await?.read(&path).await?;
             definition(&at, &answer)?;
         }
         Workflows::Check(files) => return check(&files),
@@ -78,7 +78,7 @@ async fn explain(Explain { workflow, mermaid, at }: &Explain) -> Result<()> {
     let found = match workflow.ends_with(".toml") {
         true => scenario::workflow(Path::new(workflow))?,
         false => {
-            let (api, name) = (at.api()?, segment(workflow)?);
+            let (api, name) = (at.api().await?, segment(workflow)?);
             let row: Row = known(&api.read(&format!("/workflows/{name}")).await?)?;
             let Some(hash) = row.hash else {
                 let why =
@@ -109,7 +109,7 @@ fn text(file: &Path) -> Result<String, Error> {
 
 /// Compares here, so that reading is all it needs: with the agents that the system has, and the definition that is active there.
 async fn diff(file: &Path, at: &At) -> Result<()> {
-    let (api, text) = (at.api()?, text(file)?);
+    let (api, text) = (at.api().await?, text(file)?);
     let all = api.read("/workflows").await?;
     let All { workflows, agents } = known(&all)?;
     let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
@@ -147,7 +147,7 @@ fn known<T: DeserializeOwned>(answer: &Value) -> Result<T> {
 }
 
 async fn put(Put { file, activate, by, at }: Put) -> Result<()> {
-    let (api, text) = (at.api()?, text(&file)?);
+    let (api, text) = (at.api().await?, text(&file)?);
     let mut answer =
         api.post("/workflows", &by.body(json!({"toml": text, "file": file.display().to_string()}))).await?;
     let done: Done = known(&answer)?;
@@ -180,7 +180,7 @@ async fn put(Put { file, activate, by, at }: Put) -> Result<()> {
 }
 
 async fn change(name: &str, verb: &str, hash: Option<String>, How { if_version, by, at }: How) -> Result<()> {
-    let (api, path) = (at.api()?, format!("/workflows/{}", segment(name)?));
+    let (api, path) = (at.api().await?, format!("/workflows/{}", segment(name)?));
     let before: Option<Row> = match api.read(&path).await {
         Ok(answer) => Some(known(&answer)?),
         Err(Error::Refused(refusal)) if refusal.body["code"] == "no_such_workflow" => None,

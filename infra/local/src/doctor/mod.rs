@@ -5,7 +5,6 @@ mod http;
 
 use crate::cli::args::Doctor;
 use crate::cli::show::painted;
-use crate::client::Api;
 use crate::data_folder::{TOKEN_FILE, is_here};
 use crate::stdout;
 use crate::system::{self, read_workflows};
@@ -79,10 +78,10 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     };
     let emulator = std::env::var("AWS_ENDPOINT_URL").ok().filter(|url| !url.is_empty() && !options.aws);
     add(files(&options, folder, emulator.is_some()).await)?;
-    let url = options.at.url(&options.data);
-    let api = Api::new(&url, options.at.token.clone(), &options.data)?;
-    if options.aws && options.at.url.is_none() {
-        let hint = "set --url or STEPWARDEN_URL to the stack's output ApiUrl";
+    let api = options.at.api_beside(&options.data).await?;
+    let url = api.url.clone();
+    if options.aws && options.at.url.is_none() && options.at.stack.is_none() {
+        let hint = "name the stack with --stack";
         add(vec![warn("API", "not checked: its address is unknown", hint)])?;
     } else {
         add(http::checks(&api).await)?;

@@ -2,6 +2,7 @@
 
 use crate::client::Api;
 use crate::data_folder::{self, DATA};
+use crate::signed::{Signer, region_of};
 use anyhow::Result;
 use jiff::SignedDuration;
 use serde::Serialize;
@@ -21,6 +22,12 @@ pub struct At {
     /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Stack of the system on AWS: finds the URL, and signs calls with your AWS credentials unless there is a token
+    #[arg(long, env = "STEPWARDEN_STACK", value_name = "NAME")]
+    pub stack: Option<String>,
+    /// AWS profile whose credentials sign calls [default: as for the AWS CLI]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Print the answer as JSON
     #[arg(long)]
     pub json: bool,
@@ -37,10 +44,29 @@ impl At {
     /// The API there.
     ///
     /// # Errors
-    /// The HTTP client cannot be made.
-    pub fn api(&self) -> Result<Api> {
-        let data = Path::new(DATA);
-        Api::new(&self.url(data), self.token.clone(), data)
+    /// The stack is not found, or the HTTP client cannot be made.
+    pub async fn api(&self) -> Result<Api> {
+        self.api_beside(Path::new(DATA)).await
+    }
+
+    /// The same, beside this data directory.
+    ///
+    /// # Errors
+    /// The stack is not found, or the HTTP client cannot be made.
+    pub async fn api_beside(&self, data: &Path) -> Result<Api> {
+        if let Some(stack) = self.stack.as_ref().filter(|stack| !stack.is_empty()) {
+            let signer = Signer::new(self.profile.clone(), None).await?;
+            let url = signer.url_of(stack).await?;
+            return Ok(Api::new(&url, self.token.clone(), data)?.signed_by(signer));
+        }
+        let api = Api::new(&self.url(data), self.token.clone(), data)?;
+        match region_of(&api.url) {
+            Some(region) if api.token.is_none() => {
+                let signer = Signer::new(self.profile.clone(), Some(region)).await?;
+                Ok(api.signed_by(signer))
+            }
+            _ => Ok(api),
+        }
     }
 }
 
@@ -76,7 +102,7 @@ pub struct Submit {
 /// The operator's name and reason.
 #[derive(clap::Args, Clone)]
 pub struct By {
-    /// Operator's name; ignored if the token names one [default: your user name on this machine]
+    /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
     /// Reason; an act on an order keeps it in the order's history
@@ -108,6 +134,16 @@ impl By {
         }
         body
     }
+}
+
+/// The console of a deployment.
+#[derive(clap::Args)]
+pub struct Console {
+    /// Port on 127.0.0.1; 0 picks a free port. The first line of the output is the link to open
+    #[arg(long, default_value_t = 8090)]
+    pub port: u16,
+    #[command(flatten)]
+    pub at: At,
 }
 
 /// One order.

@@ -9,7 +9,8 @@ mod local;
 pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, By, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit,
+    Wait, Watch,
 };
 pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, New, Part, Remotes, Setup, Simulate, Test, Up};
 
@@ -103,6 +104,14 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden doctor\n  stepwarden doctor --aws --url https://API.execute-api.eu-west-1.amazonaws.com --token TOKEN"
     )]
     Doctor(Doctor),
+    /// Serve the console of a deployment whose callers sign, on this machine
+    ///
+    /// A browser cannot sign requests for IAM. This command passes them on, signed with your AWS credentials, until Ctrl-C. Only
+    /// the link that it prints can use it.
+    #[command(
+        after_help = "Examples:\n  stepwarden console --stack shop\n  stepwarden console --stack shop --profile operator"
+    )]
+    Console(Console),
     /// Submit an order from a file, or from standard input for `-`
     ///
     /// Prints the order's id. With --wait it then follows the order, with the exit codes of `watch`.
