@@ -534,7 +534,7 @@ def test_it_can_be_read_in_light_and_dark_and_on_a_phone(system, window, name, w
     page.set_viewport_size({"width": width, "height": height})
     is_settled(page)
     base = page.url.split("#")[0]
-    views = [("orders", "#/orders", ".list:not([aria-busy]) #list li"), ("error", f"#/orders/{orders[1]}", ".graph"), ("done", f"#/orders/{orders[0]}", ".timeline .bar"), ("stuck", f"#/orders/{stuck[0]}", ".timeline .bar"), ("system", "#/system", "section[aria-label=Leader] td")]
+    views = [("orders", "#/orders", ".list:not([aria-busy]) #list li"), ("error", f"#/orders/{orders[1]}", ".graph"), ("done", f"#/orders/{orders[0]}", ".timeline .bar"), ("stuck", f"#/orders/{stuck[0]}", ".timeline .bar"), ("workflows", "#/workflows", "main tbody tr"), ("workflow", "#/workflows/parcel", ".graph"), ("system", "#/system", "section[aria-label=Leader] td")]
     for view, path, there in views:
         page.goto(base + path)
         page.wait_for_selector(there)
@@ -587,3 +587,46 @@ def test_what_opened_a_breaker_is_said_wherever_it_holds_an_order_back(system, w
     for order in orders:
         system.call("POST", f"/orders/{order}/actions/cancel", {"by": "ann", "reason": "the test is over"})
         until(lambda: system.state(order) in ("Processed", "Undone"), f"{order} has ended")
+
+
+# What new orders get is shown with its graph and its changes, and is taken back with a reason.
+def test_a_workflow_is_shown_and_rolled_back(system, window):
+    change = {"by": "ann", "reason": f"two steps {HOSTILE}"}
+    step = '[[step]]\nname = "%s"\nafter = [%s]\nagent = "noop"\ntimeout = "9s"\n'
+    when = 'when = "input.a == \'<b>\'"\n'
+    texts = ['name = "tale"\n' + step % ("one", ""), 'name = "tale"\n' + step % ("one", "") + step % ("two", '"one"') + when]
+    hashes = []
+    for version, toml in enumerate(texts):
+        status, put = system.call("POST", "/workflows", {**change, "toml": toml})
+        assert status == 200, put
+        hashes.append(put["hash"])
+        body = {**change, "hash": put["hash"], "if_version": version}
+        assert system.call("POST", "/workflows/tale/activate", body)[0] == 200
+    one = window()
+    one.expected = [409]
+    page = one.page
+    is_settled(page)
+    page.keyboard.press("g")
+    page.keyboard.press("w")
+    expect(page.locator("main tr", has_text="tale")).to_contain_text(hashes[1])
+    expect(page.locator("main tr", has_text="parcel")).to_contain_text("the deployment")
+    page.click("main a:has-text('tale')")
+    expect(page.locator("svg.graph")).to_have_attribute("aria-label", "one: noop; two after one: noop")
+    expect(page.locator("[aria-label=Steps]")).to_contain_text("input.a == '<b>'")
+    expect(page.locator("[aria-label=Changes] tbody tr")).to_have_count(2)
+    expect(page.locator("[aria-label=Changes]")).to_contain_text(HOSTILE)
+    page.click("#act-rollback")
+    page.fill("#f-reason", "it was too slow")
+    page.fill("#f-by", "bob")
+    page.click("dialog button[type=submit]")
+    expect(page.locator(".toast")).to_contain_text(f"New orders of tale get {hashes[0]}.")
+    expect(page.locator("[aria-label=Changes]")).to_contain_text("it was too slow")
+    assert system.call("GET", "/workflows/tale")[1]["hash"] == hashes[0]
+    # Somebody else was faster.
+    page.locator("[aria-label=Changes] button").first.click()
+    assert system.call("POST", "/workflows/tale/retire", {**change, "if_version": 3})[0] == 200
+    page.fill("#f-reason", "again")
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog [role=alert]")).to_contain_text("ann")
+    page.keyboard.press("Escape")
+    expect(page.locator("main")).to_contain_text("It takes no orders.")

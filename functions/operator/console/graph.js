@@ -39,6 +39,8 @@ export function graph({ order }) {
     return s("path", { class: done ? "edge done" : "edge", d: `M${x1} ${y1} C${x1 + GAP_X / 2} ${y1} ${x2 - GAP_X / 2} ${y2} ${x2} ${y2}` });
   });
   const why = (step) => [step.when && `when ${step.when}`, step.passed_over, step.last_error].filter(Boolean).map((text) => `, ${text}`).join("");
+  // A definition has no states: its steps say what they do.
+  const word = (step) => step.label ?? stateName(step.state);
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const node = (step) => {
     const as = step.state === "Pending" && step.last_error ? "Retrying" : step.state;
@@ -46,15 +48,15 @@ export function graph({ order }) {
     return s(
       "g",
       { class: `node ${look(as)}`, transform: `translate(${left(step.name)} ${top(step.name)})` },
-      s("title", {}, `${step.name}: ${stateName(step.state)}${why(step)}`),
+      s("title", {}, `${step.name}: ${word(step)}${why(step)}`),
       s("rect", { class: "box", width: W, height: H, rx: 7 }),
       s("circle", { class: "dot", cx: 20, cy: H / 2, r: 10 }),
       s("text", { class: "sign", x: 20, y: H / 2 + 4.5, "text-anchor": "middle" }, sign(as)),
       s("text", { class: "name", x: 38, y: 20 }, cut(step.name, 16)),
-      s("text", { class: "sub", x: 38, y: 36 }, cut(`${stateName(step.state)}${tries}`, 19)),
+      s("text", { class: "sub", x: 38, y: 36 }, cut(`${word(step)}${tries}`, 19)),
     );
   };
-  const told = order.steps.map((step) => `${step.name}${step.after.length ? ` after ${step.after.join(" and ")}` : ""}: ${stateName(step.state)}`).join("; ");
+  const told = order.steps.map((step) => `${step.name}${step.after.length ? ` after ${step.after.join(" and ")}` : ""}: ${word(step)}`).join("; ");
   return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Graph, scrollable" },
     s("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told }, order.steps.map(edge), order.steps.map(node)));
 }

@@ -35,6 +35,7 @@ const FILES: &[File] = files! {
     "timeline.js": SCRIPT,
     "graph.js": SCRIPT,
     "system.js": SCRIPT,
+    "workflows.js": SCRIPT,
 };
 
 /// What the page may load and do.
