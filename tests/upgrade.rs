@@ -273,12 +273,12 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     let mut beside = recorded.clone();
     beside.insert("children".into(), AttributeValue::N("3".into()));
     vec![
-        ("`ev`", changed(recorded, |task| task["ev"] = json!([["paid", 1]]))),
+        ("`lb`", changed(recorded, |task| task["lb"] = json!([["vip", 1]]))),
         ("`hb`", changed(recorded, |task| task["st"][0]["hb"] = json!(60_000))),
         ("`to`", changed(recorded, |task| task["al"] = json!({"v": 1, "r": "why", "to": "ann"}))),
-        ("`Waiting`", changed(recorded, |task| task["st"][1] = json!({"state": "Waiting", "a": 1}))),
+        ("`Accepted`", changed(recorded, |task| task["st"][1] = json!({"state": "Accepted", "a": 1}))),
         ("`Migrating`", changed(recorded, |task| task["ph"] = json!("Migrating"))),
-        ("`w`", changed(recorded, |task| task["log"] = json!([[120, "w", 0, 1, null]]))),
+        ("`q`", changed(recorded, |task| task["log"] = json!([[120, "q", 0, 1, null]]))),
         ("`children`", beside),
     ]
 }
@@ -388,7 +388,7 @@ async fn a_definition_of_a_later_version_is_refused_in_words() {
     };
     for (unknown, text) in [
         ("`labels`", with(|workflow| workflow["labels"] = json!(["vip"]))),
-        ("`steps.1.wait`", with(|workflow| workflow["steps"][1]["wait"] = json!("PT1H"))),
+        ("`steps.1.poll`", with(|workflow| workflow["steps"][1]["poll"] = json!("PT1H"))),
         ("damaged", with(|workflow| workflow["steps"][1]["when"] = json!("later(input) > 5"))),
         ("`steps.0.undo.early`", with(|workflow| workflow["steps"][0]["undo"]["early"] = json!("keep"))),
         ("hash", with(|workflow| workflow["steps"][0]["timeout"] = json!("PT99S"))),
@@ -417,7 +417,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 9] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 10] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -436,6 +436,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 9] = [
     ),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
+    ("step", "u", "only in a state that is called Waiting, which that version refuses to read"),
 ];
 
 /// A task with every field that a task can have. A new field is added here, and so is checked below.
@@ -474,7 +475,11 @@ fn with_everything() -> Task {
         workflow_hash: claimed.workflow_hash,
         phase: Phase::Undoing,
         turned_at: 2,
-        steps: vec![step(State::Pending { not_before: time }), step(running)],
+        steps: vec![
+            step(State::Pending { not_before: time }),
+            step(running),
+            step(State::Waiting { until: claimed.created_at }),
+        ],
         tenant: "acme".into(),
         reference: Some("r".into()),
         reply_queue: Some("q".into()),

@@ -14,7 +14,7 @@ pub(crate) use effects::{
 use crate::decision::{Decision, Turn};
 use crate::expression::Mistake;
 use crate::history::{self, Entry, Kind};
-use crate::message::{Effect, NoticeKind, Wake};
+use crate::message::{Effect, MAX_DELAY, NoticeKind, Wake};
 use crate::names::{self, names};
 use crate::outputs::{MAX_ALL_BESIDE, Place};
 use crate::pools;
@@ -45,6 +45,8 @@ pub(crate) struct Change<'a> {
     wake: bool,
     exact_due: bool,
     extended: bool,
+    /// A step began to wait for a time.
+    waits: bool,
     /// First version at which a person saw the task as it was before this change.
     same_since: u64,
 }
@@ -64,6 +66,7 @@ impl<'a> Change<'a> {
             wake: false,
             exact_due: false,
             extended: false,
+            waits: false,
             same_since,
         }
     }
@@ -152,6 +155,9 @@ impl<'a> Change<'a> {
     /// was refused did nothing: an undo that needs something of that step is left out.
     fn decide_undo(&mut self) {
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
+            if matches!(step.state, State::Waiting { .. }) {
+                step.state = State::Pending { not_before: None };
+            }
             if step.is_undo_begun() || !step.may_have_run() {
                 continue;
             }
@@ -180,6 +186,10 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
+                if direction == Direction::Do && matches!(self.task.steps[index].state, State::Waiting { .. }) {
+                    self.computed(index, None);
+                    continue;
+                }
                 if direction == Direction::Do && !self.is_to_be_claimed(index) {
                     continue;
                 }
@@ -204,7 +214,7 @@ impl<'a> Change<'a> {
             self.pass_over(index, format!("`{}` did not run", self.step_name(before)));
             return false;
         }
-        if spec.reads("now") && self.task.steps[index].turn.is_none() {
+        if (spec.reads("now") || spec.wait.is_some()) && self.task.steps[index].turn.is_none() {
             self.task.steps[index].turn = Some(self.turn.now);
         }
         let names = names(&self.task, index, Direction::Do, self.turn);
@@ -214,6 +224,7 @@ impl<'a> Change<'a> {
         };
         let value = spec.value.as_ref().map(|value| value.evaluate(&names));
         let reason = spec.fail.as_ref().map(|reason| reason.text_of(&names));
+        let until = spec.wait.as_ref().map(|wait| wait.end(&names, self.turn.now));
         drop(names);
         if let Err(mistake) = self.turn.outputs.loss() {
             self.mistaken(index, Direction::Do, &mistake);
@@ -234,7 +245,16 @@ impl<'a> Change<'a> {
             (Ok(_), Some(Err(mistake)), _) | (Ok(_), None, Some(Err(mistake))) => {
                 self.mistaken(index, Direction::Do, &mistake);
             }
-            (Ok(_), None, None) => return true,
+            (Ok(_), None, None) => match until {
+                None => return true,
+                Some(Ok(until)) if until <= self.turn.now => self.computed(index, Some("its time has passed".into())),
+                Some(Ok(until)) => {
+                    self.task.steps[index].state = State::Waiting { until };
+                    self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
+                    self.waits = true;
+                }
+                Some(Err(mistake)) => self.mistaken(index, Direction::Do, &mistake),
+            },
         }
         false
     }
@@ -247,7 +267,7 @@ impl<'a> Change<'a> {
         self.log(Kind::PassedOver, Some(index), Some(why));
     }
 
-    /// A step that no agent does is done.
+    /// A step that no agent does is done: it is computed, or its wait has ended.
     fn computed(&mut self, index: usize, why: Option<String>) {
         self.task.steps[index].state = State::Processed;
         self.log(Kind::Completed, Some(index), why);
@@ -613,6 +633,7 @@ impl<'a> Change<'a> {
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
                 State::Pending { .. }
                 | State::Processing { .. }
+                | State::Waiting { .. }
                 | State::Processed
                 | State::Skipped
                 | State::PassedOver
@@ -712,7 +733,12 @@ impl<'a> Change<'a> {
 
     /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(self) -> Decision {
-        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, same_since: _ } = self;
+        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, same_since: _ } =
+            self;
+        // A step that waits changes when a supervisor must look, most often to a later time.
+        let exact_due = exact_due || waits;
+        // The Wake of a short wait. A look that comes later than usual also needs one for what waits by now.
+        let wake = wake || exact_due && task.waits_until(plus(turn.now, MAX_DELAY));
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         let before = task.due;
         task.due = match (task.due, wanted) {

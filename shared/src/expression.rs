@@ -18,6 +18,7 @@ mod syntax;
 mod template;
 mod token;
 
+pub(crate) use function::instant;
 pub use template::{Mapping, Part, Template};
 
 use run::{Run, Stop};

@@ -40,6 +40,9 @@ pub enum Kind {
     /// A step was passed over.
     #[serde(rename = "o")]
     PassedOver,
+    /// The turn of a step came, and it waits.
+    #[serde(rename = "w")]
+    Waiting,
     /// A step failed, and the order goes on.
     #[serde(rename = "k")]
     Caught,
@@ -114,6 +117,7 @@ impl Kind {
             | Self::Expired
             | Self::Extended
             | Self::PassedOver
+            | Self::Waiting
             | Self::Caught
             | Self::UndoClaimed
             | Self::Undone

@@ -202,6 +202,11 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             "is Processing, but the step calls nothing: set it to Pending",
         ),
         (
+            matches!(step.state, State::Waiting { .. }) && spec.wait.is_none(),
+            "state",
+            "is Waiting, but the step waits for nothing: set it to Pending",
+        ),
+        (
             step.state == State::PassedOver && step.attempt > 0,
             "state",
             "is PassedOver, but the step was attempted: set it to Skipped",

@@ -210,6 +210,7 @@ fn left_to_a_person(task: &Task, index: usize) -> Option<Direction> {
     match (task.phase, &step.state) {
         (Phase::Error, State::Failed) => Some(Direction::Do),
         (Phase::Error | Phase::Forward, State::Pending { .. }) if step.attempt > 0 => Some(Direction::Do),
+        (Phase::Error | Phase::Forward, State::Waiting { .. }) => Some(Direction::Do),
         (Phase::UndoError, State::UndoFailed) => Some(Direction::Undo),
         (Phase::UndoError | Phase::Undoing, State::UndoPending { .. }) if step.undo_failures > 0 => {
             Some(Direction::Undo)
@@ -233,8 +234,8 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
         .map(|(index, _)| index)
         .collect();
     let chosen = match step {
-        None if waits.is_empty() => return Err(Refusal::NothingWaits),
-        None => waits,
+        // The waits after failures: a time that the workflow waits for is part of its work.
+        None => waits.into_iter().filter(|&i| !matches!(task.steps[i].state, State::Waiting { .. })).collect(),
         Some(name) => {
             let index = turn.workflow.position(name).ok_or(Refusal::UnknownStep)?;
             if !waits.contains(&index) {
@@ -243,10 +244,14 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
             vec![index]
         }
     };
+    if chosen.is_empty() {
+        return Err(Refusal::NothingWaits);
+    }
     let mut change = Change::begin(task, turn);
     for index in chosen {
         match &mut change.task.steps[index].state {
             State::Pending { not_before } | State::UndoPending { not_before } => *not_before = None,
+            State::Waiting { until } => *until = turn.now,
             State::Processing { .. }
             | State::Processed
             | State::Failed

@@ -241,6 +241,7 @@ fn ran_out(step: &Step) -> bool {
         State::Pending { .. } => step.failures,
         State::UndoPending { .. } => step.undo_failures,
         State::Processing { .. }
+        | State::Waiting { .. }
         | State::Processed
         | State::Failed
         | State::Skipped

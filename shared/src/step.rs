@@ -35,6 +35,12 @@ pub enum State {
         #[serde(rename = "cb", with = "millisecond::required")]
         complete_by: Timestamp,
     },
+    /// Its turn came, and it waits for a time. It sleeps while the task does not go forward.
+    Waiting {
+        /// When it ends (UTC, milliseconds).
+        #[serde(rename = "u", with = "millisecond::required")]
+        until: Timestamp,
+    },
     /// Done; the output is recorded.
     Processed,
     /// Failed permanently: a permanent error, or the threshold of failures.
@@ -114,7 +120,8 @@ pub struct Step {
     /// that nothing was done.
     #[serde(rename = "un", default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// When its turn came, where the workflow asks for the time: every attempt sends the same (UTC, milliseconds).
+    /// When its turn came, where the workflow asks for the time, because every attempt sends the same, or where it waits
+    /// (UTC, milliseconds).
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub turn: Option<Timestamp>,
 }
@@ -184,6 +191,8 @@ struct Recorded {
     locked_by: Option<String>,
     #[serde(rename = "cb", default, with = "millisecond::optional")]
     complete_by: Option<Timestamp>,
+    #[serde(rename = "u", default, with = "millisecond::optional")]
+    until: Option<Timestamp>,
     #[serde(rename = "a", default)]
     attempt: u32,
     #[serde(rename = "p")]
@@ -219,6 +228,7 @@ struct Recorded {
 enum Name {
     Pending,
     Processing,
+    Waiting,
     Processed,
     Failed,
     Skipped,
@@ -235,6 +245,11 @@ impl TryFrom<Recorded> for Step {
 
     fn try_from(read: Recorded) -> Result<Self, &'static str> {
         let state = match (read.state, read.not_before, read.locked_by, read.complete_by) {
+            (Name::Waiting, None, None, None) => match read.until {
+                Some(until) => State::Waiting { until },
+                None => return Err("a step that is Waiting has no `u`"),
+            },
+            _ if read.until.is_some() => return Err("only a step that is Waiting has `u`"),
             (Name::Pending, not_before, None, None) => State::Pending { not_before },
             (Name::UndoPending, not_before, None, None) => State::UndoPending { not_before },
             (Name::Processing, None, Some(locked_by), Some(complete_by)) => {
@@ -253,6 +268,7 @@ impl TryFrom<Recorded> for Step {
             (
                 Name::Pending
                 | Name::Processing
+                | Name::Waiting
                 | Name::Processed
                 | Name::Failed
                 | Name::Skipped
@@ -329,6 +345,7 @@ impl Step {
             State::Processing { complete_by, .. } => Some((Direction::Do, complete_by)),
             State::UndoProcessing { complete_by, .. } => Some((Direction::Undo, complete_by)),
             State::Pending { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Failed
             | State::Skipped
@@ -346,6 +363,7 @@ impl Step {
         match &self.state {
             State::Processing { locked_by, .. } | State::UndoProcessing { locked_by, .. } => Some(locked_by),
             State::Pending { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Failed
             | State::Skipped
@@ -364,6 +382,7 @@ impl Step {
             State::UndoPending { .. } | State::UndoProcessing { .. } | State::Undone | State::UndoFailed => true,
             State::Pending { .. }
             | State::Processing { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Failed
             | State::Skipped
@@ -379,6 +398,7 @@ impl Step {
             State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed => true,
             State::Pending { .. }
             | State::Processing { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Failed
             | State::Skipped
@@ -394,7 +414,7 @@ impl Step {
         match self.state {
             // A step that only computes has no attempts, and an expression may fail before the first.
             State::Pending { .. } | State::Skipped | State::Failed => self.attempt > 0,
-            State::PassedOver => false,
+            State::Waiting { .. } | State::PassedOver => false,
             State::Processing { .. }
             | State::Processed
             | State::Caught

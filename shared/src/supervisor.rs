@@ -9,7 +9,7 @@ use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
 use crate::retry::Late;
 use crate::step::{Direction, Failure, FailureKind, State};
-use crate::task::{MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
+use crate::task::{LOOK_AHEAD, MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
 /// What a supervisor does about one task.
@@ -148,6 +148,9 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
         let due = if wanted > turn.now {
             wanted
+        } else if task.waits_until(plus(turn.now, LOOK_AHEAD)) {
+            effects.extend(change::wake(task, turn, 0));
+            task.wanted_due_from(turn.now, turn.workflow, turn.skew).unwrap_or(turn.now)
         } else {
             // What could be claimed at once waits for a paused agent, so there is nothing to send or to count. It must
             // not be checked on each sweep either, whatever else in the task waits for its time.
@@ -195,6 +198,7 @@ pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
             State::Pending { not_before: None }
             | State::UndoPending { not_before: None }
             | State::Processing { .. }
+            | State::Waiting { .. }
             | State::UndoProcessing { .. }
             | State::Processed
             | State::Failed

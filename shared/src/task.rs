@@ -1,6 +1,7 @@
 //! The TASK record: everything the system knows about one order's progress. It is the truth; messages are only hints.
 
 use crate::history;
+use crate::message::MAX_DELAY;
 use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -268,6 +269,9 @@ pub fn shard_of(id: &Id, shards: u16, is_urgent: bool) -> u16 {
 /// Longest time from submission until a supervisor looks at a task whose first Wake was lost.
 pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
+/// How long before the end of a long wait a sweep sends its Wake, as a delayed message: longer than a sweep may be late.
+pub const LOOK_AHEAD: SignedDuration = SignedDuration::from_mins(2);
+
 /// How long the instance that saved an owed alert or notice has to send it before a supervisor does. Most likely it is
 /// being sent, and would go out twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
@@ -448,7 +452,8 @@ impl Task {
         true
     }
 
-    /// Steps that wait only for time: position and time of the claim (`None` means at once). None while paused.
+    /// Steps that wait only for time: position, and when they are claimed or their wait ends (`None` means at once).
+    /// None while paused.
     pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
         let runs = self.paused_at.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
@@ -456,6 +461,7 @@ impl Task {
                 (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
                     Some((i, *not_before))
                 }
+                (Phase::Forward, State::Waiting { until }) => Some((i, Some(*until))),
                 (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
                     Some((i, *not_before))
                 }
@@ -464,7 +470,15 @@ impl Task {
         })
     }
 
-    /// The next time at which a step can be claimed; `None` if nothing waits. A time at or before `now` means at once.
+    /// Whether a wait ends at `time` or earlier.
+    #[must_use]
+    pub fn waits_until(&self, time: Timestamp) -> bool {
+        let is_short = |step: &Step| matches!(step.state, State::Waiting { until } if until <= time);
+        self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_short)
+    }
+
+    /// The next time at which a step can be claimed or its wait ends; `None` if nothing waits. A time at or before `now`
+    /// means at once.
     #[must_use]
     pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
         if self.paused_at.is_some() {
@@ -479,14 +493,29 @@ impl Task {
     /// The earliest time at which a supervisor has something to do here, `None` if never.
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
+        self.wanted_due_from(self.updated_at, workflow, skew)
+    }
+
+    /// The same if what can be sent at once was sent at `sent`.
+    #[must_use]
+    pub fn wanted_due_from(&self, sent: Timestamp, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
         let expiry = self.next_deadline(skew);
+        // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
+        let in_case = |t: Timestamp| t.max(plus(sent, grace(workflow)));
         let next = match self.phase {
-            Phase::Forward | Phase::Undoing => self.next_claim(workflow, self.updated_at, skew),
+            Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
+            Phase::Forward | Phase::Undoing => {
+                let look = |(index, from): (usize, Option<Timestamp>)| match self.steps[index].state {
+                    // A short wait has its Wake. That of a long one is sent by the sweep that looks ahead.
+                    State::Waiting { until } if until > plus(sent, MAX_DELAY) => plus(until, -LOOK_AHEAD),
+                    State::Waiting { until } => plus(until, grace(workflow)),
+                    _ => in_case(from.unwrap_or(self.updated_at)),
+                };
+                self.waiting(workflow).map(look).min()
+            }
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
         };
-        // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
-        let next = next.map(|t| t.max(plus(self.updated_at, grace(workflow))));
         [owed, expiry, next].into_iter().flatten().min()
     }
 

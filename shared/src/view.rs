@@ -8,6 +8,7 @@ use crate::task::{Phase, Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use crate::workflow::edge::Edge;
+use crate::workflow::wait::Wait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -69,7 +70,7 @@ pub struct Status {
 pub struct StepStatus {
     /// Its name.
     pub name: String,
-    /// Its agent's name; empty for a step that only computes.
+    /// Its agent's name; empty for a step that calls nothing.
     pub agent: String,
     /// Names of the steps it waits for.
     pub after: Vec<String>,
@@ -97,6 +98,15 @@ pub struct StepStatus {
     pub complete_by: Option<Timestamp>,
     /// The next attempt starts at this time or later (UTC, milliseconds).
     pub next_attempt_at: Option<Timestamp>,
+    /// What it waits for, if it is a step that waits, as its workflow says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<String>,
+    /// Since when it waits (UTC, milliseconds), while the order goes forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<Timestamp>,
+    /// Until when (UTC, milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_until: Option<Timestamp>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// Of a step that was passed over: why, with the values that its condition read.
@@ -146,6 +156,10 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let (step, spec) = (&task.steps[index], &workflow.steps[index]);
     let edges = spec.after.iter();
     let is_passed_over = step.state == State::PassedOver;
+    let waits_until = match step.state {
+        State::Waiting { until } if task.phase == Phase::Forward => Some(until),
+        _ => None,
+    };
     StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
@@ -165,6 +179,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         next_attempt_at: match step.state {
             State::Pending { not_before } | State::UndoPending { not_before } => not_before,
             State::Processing { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Failed
             | State::Skipped
@@ -174,6 +189,9 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::Undone
             | State::UndoFailed => None,
         },
+        wait: spec.wait.as_ref().map(Wait::words),
+        waiting_since: step.turn.filter(|_| waits_until.is_some()),
+        waiting_until: waits_until,
         last_error: step.error.clone().filter(|_| !is_passed_over),
         passed_over: step.error.clone().filter(|_| is_passed_over),
         held_back: task.is_held_back(index),
@@ -184,9 +202,10 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
 }
 
 /// The names of all states of a step.
-pub const STATE_NAMES: [&str; 11] = [
+pub const STATE_NAMES: [&str; 12] = [
     "Pending",
     "Processing",
+    "Waiting",
     "Processed",
     "Failed",
     "Skipped",
@@ -204,6 +223,7 @@ pub fn state_name(state: &State) -> &'static str {
     match state {
         State::Pending { .. } => "Pending",
         State::Processing { .. } => "Processing",
+        State::Waiting { .. } => "Waiting",
         State::Processed => "Processed",
         State::Failed => "Failed",
         State::Skipped => "Skipped",

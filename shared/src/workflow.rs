@@ -8,6 +8,7 @@ pub mod edge;
 pub mod file;
 pub mod hosts;
 pub mod http;
+pub mod wait;
 
 use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::json::{DAMAGED, NEWER, why_unread};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use wait::Wait;
 
 /// Most steps in one workflow: a task with the records of its steps must stay far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
@@ -98,7 +100,7 @@ pub struct Workflow {
 pub struct Step {
     /// Unique in its workflow.
     pub name: String,
-    /// The agent that does it; empty for a step that only computes.
+    /// The agent that does it; empty for a step that calls nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub agent: String,
     /// The call, if that agent is [`http::AGENT`].
@@ -127,6 +129,9 @@ pub struct Step {
     /// The reason for which the order fails once it is this step's turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail: Option<Template>,
+    /// What it waits for, if nobody does it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
@@ -316,7 +321,7 @@ impl Workflow {
 }
 
 impl Step {
-    /// Agent, timeout, ladder and call policy in one direction; `None` for a step that only computes, and for the undo
+    /// Agent, timeout, ladder and call policy in one direction; `None` for a step that calls nothing, and for the undo
     /// of a step that has none.
     #[must_use]
     pub fn work(&self, direction: Direction) -> Option<Work<'_>> {
@@ -356,7 +361,8 @@ impl Step {
         let of = |work: Work<'_>| work.reads(root);
         let own = [&self.when, &self.catch].into_iter().flatten().any(|e| reads(e.references(), root))
             || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
-            || self.fail.as_ref().is_some_and(|text| reads(text.references(), root));
+            || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
+            || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root));
         own || self.work(Direction::Do).is_some_and(of) || self.work(Direction::Undo).is_some_and(of)
     }
 
@@ -367,8 +373,9 @@ impl Step {
         let is_named = |all: &[Reference]| {
             all.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
         };
-        let texts =
-            self.value.iter().flat_map(Mapping::references).chain(self.fail.iter().flat_map(Template::references));
+        let texts = self.value.iter().flat_map(Mapping::references);
+        let texts = texts.chain(self.fail.iter().flat_map(Template::references));
+        let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
         let own = direction == Direction::Do
             && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
                 || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));

@@ -15,6 +15,7 @@ mod records;
 mod schema;
 mod support;
 mod transitions;
+mod waits;
 mod workflow_aws;
 mod workflow_file;
 mod workflow_http;

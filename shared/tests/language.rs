@@ -10,7 +10,7 @@ use shared::step::FailureKind;
 use shared::task::Task;
 
 /// A bench for steps in the usual form: `name | key = value; key = value`, one a line. A step without a doer has agent x.
-fn bench(steps: &str, input: Value) -> Bench {
+pub fn bench(steps: &str, input: Value) -> Bench {
     let mut bench = Bench::new(&file(steps));
     bench.input = input;
     bench
@@ -22,7 +22,7 @@ pub fn file(steps: &str) -> String {
     for line in steps.trim().lines() {
         let (name, keys) = line.split_once('|').unwrap();
         text += &format!("[[step]]\nname = \"{}\"\n", name.trim());
-        let doers = ["agent =", "http =", "lambda =", "aws =", "value =", "fail ="];
+        let doers = ["agent =", "http =", "lambda =", "aws =", "value =", "fail =", "wait =", "until ="];
         if !keys.split(';').any(|key| doers.iter().any(|doer| key.trim().starts_with(doer))) {
             text += "agent = \"x\"\n";
         }

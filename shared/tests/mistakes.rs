@@ -7,6 +7,21 @@ use shared::workflow::file::{Known, parse};
 type Mistake<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 const MISTAKES: &[Mistake<'_>] = &[
+    // Waits.
+    ("a | wait = \"2d\"; with = { x = 1 }", "with", &["a step with `wait` calls nothing", "remove `with`"]),
+    ("a | until = \"${now}\"; undo = { agent = \"x\" }", "undo", &["a step with `until` calls nothing"]),
+    ("a | wait = \"2d\"; timeout = \"5s\"", "timeout", &["takes no `timeout`"]),
+    ("a | wait = \"2d\"; until = \"${now}\"", "wait", &["both `wait` and `until`", "keep one of the two"]),
+    ("a | wait = \"2d\"; value = { x = 1 }", "value", &["both `value` and `wait`"]),
+    ("a | wait = \"-2s\"", "wait", &["`wait`: \"-2s\" is negative"]),
+    ("a | wait = \"400d\"", "wait", &["more than 366 days away"]),
+    ("a | wait = \"tomorrow\"", "wait", &["no duration; write for example \"90s\""]),
+    ("a | wait = true", "wait", &["`wait` takes a time", "`wait = \"2d\"`"]),
+    ("a | until = \"2026-03-01\"", "until", &["`until`: \"2026-03-01\" is no time", "RFC 3339"]),
+    ("a | until = 2026-03-01T09:00:00Z", "until", &["a date without quotes", "write it as a text"]),
+    ("a | wait = \"${outputs.b.x}\"\nb | after = [\"a\"]", "wait", &["no step comes before this one"]),
+    ("a | wait = \"2d\"\nb |", "name = \"b\"", &["step `b` does not say when it starts"]),
+    ("a | wait = \"2d\"\nb | after = [\"a\"]; when = \"outputs.a.x\"", "when", &["a step that waits has no output"]),
     // Edges.
     (
         "a | after = []; when = \"input.x\"\nb | after = [\"a\"]",

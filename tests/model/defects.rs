@@ -94,10 +94,20 @@ pub enum Defect {
     StartsPastTheDeadline,
     /// A step that was refused leaves nothing to undo, although an earlier attempt may have done its work.
     RefusalForgetsEarlierAttempts,
+    /// The end of a wait does not bring its order into the due index.
+    WaitIsNotDue,
+    /// Any Wake ends a wait.
+    WaitEndsEarly,
+    /// A Wake begins a wait again.
+    WaitBeginsAgain,
+    /// A wait ends during a pause.
+    WaitEndsInAPause,
+    /// The reply that begins a wait sends no Wake for its end when it is repeated.
+    WaitLosesItsWake,
 }
 
 impl Defect {
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 54] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -147,6 +157,11 @@ impl Defect {
         Self::DeadlineIsForgotten,
         Self::RefusalForgetsEarlierAttempts,
         Self::StartsPastTheDeadline,
+        Self::WaitIsNotDue,
+        Self::WaitEndsEarly,
+        Self::WaitBeginsAgain,
+        Self::WaitEndsInAPause,
+        Self::WaitLosesItsWake,
     ];
 }
 
@@ -201,6 +216,19 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 step.state = State::Pending { not_before: None };
             }
         }
+        (Defect::WaitEndsEarly, Event::Wake { .. }) => {
+            for step in &mut task.steps {
+                if let State::Waiting { until } = &mut step.state {
+                    *until = turn.now;
+                }
+            }
+        }
+        (Defect::WaitBeginsAgain, Event::Wake { .. }) => {
+            for step in task.steps.iter_mut().filter(|step| matches!(step.state, State::Waiting { .. })) {
+                step.state = State::Pending { not_before: None };
+            }
+        }
+        (Defect::WaitEndsInAPause, Event::Wake { .. }) if waits(&task) => task.paused_at = None,
         (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::StartsPastTheDeadline, _) if deadline.is_some_and(|by| by + turn.skew <= turn.now) => {
@@ -244,6 +272,12 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         }
         (Decision::Keep { effects, .. }, Defect::ReplyResendsNothing, Event::Reply(_))
         | (Decision::Keep { effects, .. }, Defect::CancelLosesItsWake, Event::Cancel { .. }) => effects.clear(),
+        (Decision::Keep { effects, .. }, Defect::WaitLosesItsWake, Event::Reply(_)) if waits(&before) => {
+            effects.retain(|effect| !matches!(effect, Effect::Wake(..)));
+        }
+        (Decision::Save { task, .. }, Defect::WaitIsNotDue, _) if waits(task) => {
+            task.due = task.next_deadline(turn.skew);
+        }
         (Decision::Keep { effects, .. }, Defect::NoticeHasTodaysNumber, _) => {
             for effect in effects {
                 if let Effect::Notice(notice) = effect {
@@ -378,6 +412,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
 
 fn is_resubmit(act: &Act) -> bool {
     matches!(act.what, What::Resubmit { .. })
+}
+
+fn waits(task: &Task) -> bool {
+    task.steps.iter().any(|step| matches!(step.state, State::Waiting { .. }))
 }
 
 fn waits_to_undo(task: &Task) -> bool {

@@ -104,6 +104,9 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("mapped undos without a wait", Bounds { tombstones: true, ..MAPPED }, 23_545),
         ("a deadline and a crash", DEADLINE, 15_854),
         ("a deadline, pause and resubmit", LATE_ORDER, 27_258),
+        ("a wait and a crash", TIMER, 18_666),
+        ("a wait, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..TIMER }, 77_490),
+        ("a wait and a deadline", Bounds { deadline: Some(2), failed: 0, ..TIMER }, 10_167),
     ]
 }
 
@@ -117,6 +120,8 @@ const LEADERS: Bounds = Bounds { strict: true, leaders: 2, failed: 0, b_has_undo
 const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 1), ..QUICK };
 /// What happens depends on whether a ran; its outcome may stay unknown.
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
+/// A step that waits for a time between two others.
+const TIMER: Bounds = Bounds { flow: Flow::Timer, ..QUICK };
 const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
 /// A refusal leaves nothing to undo, unless an earlier attempt may have done something.
 const MAPPED: Bounds = Bounds { mapped: true, max: 2, failed: 1, crashes: 0, alone: true, cancels: 1, ..TWO };
@@ -233,6 +238,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::DeadlineIsNotDue | Defect::DeadlineIsForgotten | Defect::StartsPastTheDeadline => DEADLINE,
         Defect::ResubmitKeepsDeadline => LATE_ORDER,
         Defect::RefusalForgetsEarlierAttempts => MAPPED,
+        Defect::WaitIsNotDue | Defect::WaitEndsEarly | Defect::WaitBeginsAgain | Defect::WaitLosesItsWake => TIMER,
+        Defect::WaitEndsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..TIMER },
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::ForwardByIsTheLast => SLOWEST,

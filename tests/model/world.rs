@@ -124,6 +124,17 @@ pub enum Flow {
     Branch,
     /// A failure of a is caught. If a ran, the order fails at b, which only computes; if not, c runs.
     Gate,
+    /// b waits two seconds after a.
+    Timer,
+}
+
+impl Flow {
+    fn catches(self) -> bool {
+        match self {
+            Self::Branch | Self::Gate => true,
+            Self::Plain | Self::Timer => false,
+        }
+    }
 }
 
 /// How often each event may happen, and the policy.
@@ -238,10 +249,13 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let at_once = if bounds.deadline.is_some() || bounds.mapped { "after = []\n" } else { "" };
-        text += &step("a", ab, if bounds.flow == Flow::Plain { at_once } else { caught }, true);
+        let is_new = bounds.deadline.is_some() || bounds.mapped || bounds.flow == Flow::Timer;
+        let at_once = if is_new { "after = []\n" } else { "" };
+        text += &step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
+        } else if bounds.flow == Flow::Timer {
+            text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
         } else if bounds.flow == Flow::Branch && !bounds.alone {
             text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
         } else if !bounds.alone {
@@ -250,7 +264,7 @@ impl World {
         if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate => "after = [\"b\"]\n",
+                Flow::Gate | Flow::Timer => "after = [\"b\"]\n",
                 Flow::Plain if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain => "after = [\"a\", \"b\"]\n",
             };
@@ -448,6 +462,23 @@ impl World {
             }
             if is.state == step::State::PassedOver && is.attempt > 0 {
                 return Some("what was tried is not passed over");
+            }
+            let begins = !matches!(was.state, step::State::Waiting { .. });
+            if matches!(is.state, step::State::Waiting { .. })
+                && begins
+                && (new.way(i, &self.workflow) != Way::Go || old.phase != Phase::Forward || old.paused_at.is_some())
+            {
+                return Some("a wait begins when the turn of its step comes, on the way forward, and not in a pause");
+            }
+            if let step::State::Waiting { until } = was.state {
+                match is.state {
+                    step::State::Waiting { until: later } if later != until => return Some("the end of a wait stays"),
+                    step::State::Processed if until > now() => return Some("a wait ends when its time comes"),
+                    step::State::Processed if old.phase != Phase::Forward || old.paused_at.is_some() => {
+                        return Some("a wait sleeps while its order does not go forward");
+                    }
+                    _ => {}
+                }
             }
             let is_final = matches!(was.state, step::State::PassedOver | step::State::Caught);
             if is_final && is.state != was.state && !is.is_undo_begun() {
@@ -759,7 +790,11 @@ impl World {
                                 | step::State::UndoPending { not_before: Some(_) }
                         );
                     match task.phase {
-                        Phase::Forward => waits,
+                        // Or for the wait that it began.
+                        Phase::Forward => {
+                            let is_begun = step.attempt == attempt && task.waits_until(Timestamp::MAX);
+                            waits || is_begun && !task.is_over(now(), SKEW)
+                        }
                         Phase::Undoing => !task.is_undo_begun() || waits,
                         Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => false,
                     }
@@ -961,7 +996,10 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     }
     for step in &mut task.steps {
         step.error = None;
+        // Only people read since when it waits.
+        step.turn = None;
         match &mut step.state {
+            step::State::Waiting { until } => shift(until),
             step::State::Pending { not_before } | step::State::UndoPending { not_before } => {
                 not_before.iter_mut().for_each(shift);
             }

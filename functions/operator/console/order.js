@@ -24,6 +24,9 @@ function words({ order, history, plan }) {
     if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not been sent yet."]);
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
   if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
+  for (const step of order.paused_at ? [] : order.steps.filter((one) => one.waiting_until)) {
+    lines.push(["", `${step.name} ${step.wait}`, `since ${when(step.waiting_since).textContent}. The wait ends at ${when(step.waiting_until).textContent}.`]);
+  }
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped", "Caught"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
@@ -78,12 +81,12 @@ function buttons(details, done) {
 function steps({ order, plan }) {
   const one = (step) => {
     const bounds = plan.find((p) => p.step === step.name);
-    const next = step.next_attempt_at ? ["next attempt ", when(step.next_attempt_at)] : step.complete_by ? ["complete by ", when(step.complete_by, true)] : null;
+    const next = step.next_attempt_at ? ["next attempt ", when(step.next_attempt_at)] : step.complete_by ? ["complete by ", when(step.complete_by, true)] : step.waiting_until ? ["waits until ", when(step.waiting_until)] : null;
     return h(
       "li",
       { "data-key": step.name, class: "step" },
       h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
-      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? "calls nothing" : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
+      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? step.wait ?? "calls nothing" : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),

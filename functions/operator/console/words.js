@@ -46,7 +46,7 @@ export const prose = (text) => String(text).split("`").map((part, n) => (n % 2 ?
 export const short = (id) => (id.length > 16 ? `${id.slice(0, 10)}…${id.slice(-4)}` : id);
 
 const LOOKS = {
-  Pending: "wait", Processing: "run", Processed: "good", Undoing: "undo", Undone: "undone", Error: "bad", Paused: "pause",
+  Pending: "wait", Waiting: "wait", Processing: "run", Processed: "good", Undoing: "undo", Undone: "undone", Error: "bad", Paused: "pause",
   Failed: "bad", Skipped: "undone", PassedOver: "undone", Caught: "warn", UndoPending: "undo", UndoProcessing: "undo", UndoFailed: "bad", Retrying: "warn",
 };
 const SIGNS = { wait: "○", run: "◐", good: "✓", undo: "↶", undone: "–", bad: "!", pause: "‖", warn: "↻" };
@@ -72,6 +72,7 @@ const EVENTS = {
   step_expired: ["no reply before its CompleteBy", "warn"],
   step_extended: ["given more time", "warn"],
   step_passed_over: ["passed over", "undone"],
+  step_waiting: ["waits", "wait"],
   failure_caught: ["failed; the order continues", "warn"],
   undo_started: ["undo started", "undo"],
   step_undone: ["undone", "undone"],

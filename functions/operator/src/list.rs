@@ -207,6 +207,7 @@ pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec
             State::UndoProcessing { .. } if under_way && step.undo_failures > 0 => Direction::Undo,
             State::Pending { .. }
             | State::Processing { .. }
+            | State::Waiting { .. }
             | State::Processed
             | State::Skipped
             | State::PassedOver

@@ -88,6 +88,7 @@ impl Policy {
             catch: None,
             value: None,
             fail: None,
+            wait: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },

@@ -6,7 +6,7 @@ use crate::history::Kind;
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::names::names;
 use crate::outputs::MAX_IN_REQUEST;
-use crate::step::Direction;
+use crate::step::{Direction, State};
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{Timestamp, plus, until};
 use crate::workflow::Workflow;
@@ -138,7 +138,7 @@ fn urgency(priority: Priority, direction: Direction) -> Priority {
     }
 }
 
-/// The next time at which a step can be claimed whose agent is not paused; `None` if nothing waits.
+/// The next time at which a wait ends, or a step can be claimed whose agent is not paused; `None` if nothing waits.
 pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     if task.is_over(turn.now, turn.skew) {
         return None;
@@ -177,7 +177,7 @@ pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
 /// The same for an order that has not begun. The instance that stored it may have died before this notice, or the queue
 /// refused it; once the order has begun or ended, nothing sends it.
 pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
-    let is_begun = task.steps.iter().any(|step| step.attempt > 0);
+    let is_begun = task.steps.iter().any(|step| step.attempt > 0 || !matches!(step.state, State::Pending { .. }));
     received(task, workflow).filter(|_| !is_begun)
 }
 
@@ -276,6 +276,7 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::Expired => "step_expired",
         Kind::Extended => "step_extended",
         Kind::PassedOver => "step_passed_over",
+        Kind::Waiting => "step_waiting",
         Kind::Caught => "failure_caught",
         Kind::UndoClaimed => "undo_started",
         Kind::Undone => "step_undone",

@@ -247,15 +247,20 @@ fn split(text: &str, by: &str) -> Given {
 
 /// Seconds since 1970, with up to three decimals.
 fn time(text: &str) -> Given {
+    let time =
+        instant(text).ok_or("the text is no time as in RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")?;
+    Number::Whole(time.as_millisecond().into()).with(Sum::Divide, Number::Whole(1000))?.value()
+}
+
+/// A time as in RFC 3339 with an offset.
+pub(crate) fn instant(text: &str) -> Option<jiff::Timestamp> {
     let bytes = text.as_bytes();
     let is_zoned = text.ends_with(['Z', 'z'])
         || matches!(bytes, [.., b'+' | b'-', h1, h2, b':', m1, m2] if [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit()));
     let is_shaped =
         [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')].iter().all(|(at, sign)| bytes.get(*at) == Some(sign));
     let is_joined = matches!(bytes.get(10), Some(b'T' | b't'));
-    let parsed = if is_zoned && is_shaped && is_joined { text.parse::<jiff::Timestamp>().ok() } else { None };
-    let time = parsed.ok_or("the text is no time as in RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")?;
-    Number::Whole(time.as_millisecond().into()).with(Sum::Divide, Number::Whole(1000))?.value()
+    if is_zoned && is_shaped && is_joined { text.parse().ok() } else { None }
 }
 
 /// A UUID of version 8 (RFC 9562) from SHA-256: the same for the same order and name, and for no other pair.

@@ -9,6 +9,7 @@ use super::aws::Aws;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
+use super::wait::Wait;
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
@@ -116,6 +117,8 @@ struct RawStep {
     aws: Option<Spanned<RawAws>>,
     value: Option<Spanned<toml::Value>>,
     fail: Option<Spanned<String>>,
+    wait: Option<Spanned<toml::Value>>,
+    until: Option<Spanned<toml::Value>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -306,9 +309,9 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let (value, fail) = computed(raw)?;
+    let Own { value, fail, wait } = own(raw)?;
     let mut doer = Doer::default();
-    if value.is_none() && fail.is_none() {
+    if value.is_none() && fail.is_none() && wait.is_none() {
         let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
         let Some(found) = given.doer(None, around)? else {
             return Err((
@@ -398,6 +401,7 @@ fn build_step(
         catch: mapped::condition(raw.catch.as_ref(), "catch")?,
         value,
         fail,
+        wait,
         timeout,
         retry,
         late: self::late(late)?,
@@ -443,15 +447,29 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
     Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
 }
 
-/// The `value` or `fail` of a step that only computes, which takes none of an agent's keys.
-fn computed(raw: &RawStep) -> Result<(Option<Mapping>, Option<Template>), Problem> {
-    let kind = match (&raw.value, &raw.fail) {
-        (None, None) => return Ok((None, None)),
-        (Some(value), Some(_)) => {
-            return Err((value.span(), "the step has both `value` and `fail`; keep one of the two".into()));
+/// What a step does that nobody does: it computes, fails or waits.
+#[derive(Default)]
+struct Own {
+    value: Option<Mapping>,
+    fail: Option<Template>,
+    wait: Option<Wait>,
+}
+
+/// The `value`, `fail`, `wait` or `until` of a step, which takes none of an agent's keys.
+fn own(raw: &RawStep) -> Result<Own, Problem> {
+    let keys = [
+        ("value", raw.value.as_ref().map(Spanned::span)),
+        ("fail", raw.fail.as_ref().map(Spanned::span)),
+        ("wait", raw.wait.as_ref().map(Spanned::span)),
+        ("until", raw.until.as_ref().map(Spanned::span)),
+    ];
+    let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
+    let kind = match given.as_slice() {
+        [] => return Ok(Own::default()),
+        [(kind, _)] => *kind,
+        [(key, span), (other, _), ..] => {
+            return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
         }
-        (Some(_), None) => "value",
-        (None, Some(_)) => "fail",
     };
     let others = [
         ("agent", raw.agent.as_ref().map(Spanned::span)),
@@ -472,9 +490,13 @@ fn computed(raw: &RawStep) -> Result<(Option<Mapping>, Option<Template>), Proble
         let message = format!("a step with `{kind}` calls nothing, so it takes no `{other}`; remove `{other}`");
         return Err((span, message));
     }
-    let value = raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?;
-    let fail = raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?;
-    Ok((value, fail))
+    let wait = raw.wait.as_ref().map(|time| mapped::time(time, Wait::For)).transpose()?;
+    let until = raw.until.as_ref().map(|time| mapped::time(time, Wait::Until)).transpose()?;
+    Ok(Own {
+        value: raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?,
+        fail: raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?,
+        wait: wait.or(until),
+    })
 }
 
 /// The edges of a step, each step before it once.

@@ -102,6 +102,7 @@ impl Draw {
         let state = self.of(&[
             State::Pending { not_before },
             State::Processing { locked_by: locked_by.clone(), complete_by },
+            State::Waiting { until: complete_by },
             State::Processed,
             State::Failed,
             State::Skipped,
@@ -145,6 +146,7 @@ impl Draw {
             Kind::Expired,
             Kind::Extended,
             Kind::PassedOver,
+            Kind::Waiting,
             Kind::Caught,
             Kind::UndoClaimed,
             Kind::Undone,

@@ -497,6 +497,13 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         if old.state == State::Processed && new.state != State::Processed && !undoes {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Processed"));
         }
+        if let State::Waiting { until } = old.state
+            && new.state == State::Processed
+            && after.updated_at < until
+            && after.acted_at <= before.version
+        {
+            wrong(Rule::OnlyRises, format!("version {v}: the wait of step {n} ends before its time"));
+        }
         let is_settled = matches!(old.state, State::PassedOver | State::Caught);
         if is_settled && new.state != old.state && !undoes {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is decided again"));

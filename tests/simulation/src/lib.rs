@@ -113,5 +113,5 @@ pub struct Settings {
 #[must_use]
 pub fn run(seed: u64, settings: &Settings, options: &RunOptions) -> Run {
     let plan = Plan::new(seed, &settings.workflows, settings.real_every);
-    world::run(Plan { script: settings.script.clone(), ..plan }, options)
+    world::run(plan.scripted(settings.script.clone()), options)
 }

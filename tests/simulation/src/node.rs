@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// When the clocks of a run begin: 2026-01-01T00:00:00Z.
-const EPOCH_S: i64 = 1_767_225_600;
+pub(crate) const EPOCH_S: i64 = 1_767_225_600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

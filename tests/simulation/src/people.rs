@@ -253,8 +253,10 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
         left.store(0, Ordering::Relaxed);
         return;
     };
+    // Nobody looks every second at orders that take weeks.
+    let seldom = u64::try_from(world.plan.sweep_every.as_millis()).unwrap_or_default() / 100;
     while left.load(Ordering::Relaxed) > 0 {
-        wait_ms(draw.between(200, 3000)).await;
+        wait_ms(draw.between(200, 3000).max(seldom)).await;
         let task = world.history().last(&id).cloned();
         let Some(task) = task.filter(|task| task.process_state() == ProcessState::Error) else { continue };
         let _busy = Busy::new(&world);

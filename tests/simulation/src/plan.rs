@@ -1,14 +1,20 @@
 //! What one seed simulates: the workflow, the orders, the processes, and the rate of each class of fault.
 
 use crate::dice::{Class, Draw};
+use crate::node::EPOCH_S;
 use crate::script::Script;
+use serde_json::Value;
 use shared::control::MAX_WITHHELD;
+use shared::expression::Names;
 use shared::message::MAX_DELAY;
 use shared::retry::Ladder;
+use shared::step::Direction;
 use shared::task::{Priority, grace};
-use shared::time::SignedDuration;
-use shared::workflow::Workflow;
+use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::file::{Known, parse};
+use shared::workflow::wait::MAX_WAIT;
+use shared::workflow::{Step, Workflow};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 8] = [
+const TEXTS: [(&str, &str); 9] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -34,6 +40,7 @@ const TEXTS: [(&str, &str); 8] = [
     ("irreversible.toml", include_str!("workflows/irreversible.toml")),
     ("chain.toml", include_str!("workflows/chain.toml")),
     ("branch.toml", include_str!("workflows/branch.toml")),
+    ("waits.toml", include_str!("workflows/waits.toml")),
 ];
 
 /// The workflows that are simulated by default: together they use every rule of a workflow file.
@@ -113,9 +120,11 @@ impl Plan {
         let workflow = Arc::clone(draw.pick(workflows));
         let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
         let is_real_messenger = real_every > 0 && seed.is_multiple_of(real_every.div_ceil(MESSENGERS));
-        let times =
-            workflow.steps.iter().flat_map(|s| std::iter::once(s.timeout).chain(s.undo.as_ref().map(|u| u.timeout)));
-        let longest_timeout = std_of(times.max().unwrap_or_default());
+        let both = |step: &'_ Step| {
+            let of = |direction| step.work(direction).map(|work| work.timeout);
+            [of(Direction::Do), of(Direction::Undo)].into_iter().flatten()
+        };
+        let longest_timeout = std_of(workflow.steps.iter().flat_map(both).max().unwrap_or_default());
         let whole: Duration = workflow.steps.iter().map(|s| std_of(s.timeout)).sum();
         let busy = whole.max(Duration::from_secs(2));
         let most = if is_real_store { 2 } else { MOST_ORDERS };
@@ -163,6 +172,13 @@ impl Plan {
         }
     }
 
+    /// The same for orders of `script`. Weeks of waiting would be millions of short sweeps.
+    #[must_use]
+    pub fn scripted(self, script: Option<Arc<Script>>) -> Self {
+        let sweep_every = self.sweep_every + longest_wait(&self.workflow, script.as_deref()) / 2000;
+        Self { sweep_every, script, ..self }
+    }
+
     /// A plan of one order without any fault.
     #[must_use]
     pub fn calm(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Self {
@@ -191,7 +207,7 @@ impl Plan {
             cache: 1000,
             lease_life: Duration::from_secs(60),
             // Days of waiting would be millions of short sweeps.
-            sweep_every: Duration::from_millis(200) + longest / 500,
+            sweep_every: (Duration::from_millis(200) + longest / 500).max(longest_wait(workflow, Some(script)) / 5000),
             patrols: false,
             script: Some(Arc::clone(script)),
             ..plan
@@ -214,10 +230,16 @@ impl Plan {
             let longest = retry.backoff.iter().copied().chain(retry.long.map(|l| l.every)).max().unwrap_or_default();
             (std_of(timeout) + std_of(longest) + margin) * 2
         };
+        let wait = |step: &Step| match &step.wait {
+            None => Duration::ZERO,
+            Some(_) => {
+                margin + wait_of(step, &self.workflow, self.script.as_deref()).unwrap_or_else(|| std_of(MAX_WAIT))
+            }
+        };
         let steps = self.workflow.steps.iter().map(|step| {
             let late = step.late.map_or(Duration::ZERO, |late| (std_of(late.extend) + margin) * late.times);
             let undo = step.undo.as_ref().map_or(Duration::ZERO, |u| ladder(u.timeout, &u.retry));
-            ladder(step.timeout, &step.retry) + late + undo
+            ladder(step.timeout, &step.retry) + late + undo + wait(step)
         });
         let grace = std_of(grace(&self.workflow));
         let age = self.faults_end.min(std_of(MAX_DELAY));
@@ -225,6 +247,24 @@ impl Plan {
         // agent it checks once a minute.
         std_of(MAX_WITHHELD) + steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
     }
+}
+
+/// How long a step waits, or `None` if only an order's data says it.
+fn wait_of(step: &Step, workflow: &Workflow, script: Option<&Script>) -> Option<Duration> {
+    let Some(wait) = &step.wait else { return Some(Duration::ZERO) };
+    let now = Timestamp::from_second(EPOCH_S).expect("a time of the calendar");
+    let mut names = Names::new().with("now", Cow::Owned(EPOCH_S.into()));
+    names = names.with("config", Cow::Owned(Value::Object(workflow.config.clone())));
+    if let Some(script) = script {
+        names = names.with("input", Cow::Borrowed(&script.input));
+    }
+    wait.end(&names, now).ok().map(|end| std_of(now.duration_until(end)))
+}
+
+/// The longest wait of a step; a month stands for one that is not known.
+fn longest_wait(workflow: &Workflow, script: Option<&Script>) -> Duration {
+    const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+    workflow.steps.iter().map(|step| wait_of(step, workflow, script).unwrap_or(MONTH)).max().unwrap_or_default()
 }
 
 /// `d`, which is not negative.

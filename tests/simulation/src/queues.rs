@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// Maximum number of messages in a batch of SQS.
 const BATCH: usize = 10;
 /// Longest wait of one receive at an empty queue.
-const LONG_POLL: Duration = Duration::from_secs(20);
+const LONG_POLL: Duration = Duration::from_secs(3600);
 
 /// A message as a consumer receives it.
 #[derive(Clone, Debug)]

@@ -222,7 +222,8 @@ async fn follow(world: &Arc<World>) -> Option<Problem> {
         return Some(problem);
     }
     let deadline = Instant::now() + world.plan.rest_within();
-    let every = std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every);
+    let every =
+        std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every).max(world.plan.sweep_every / 10);
     loop {
         sleep(every).await;
         let Some(why) = world.open(&id_of(order), |_| false) else {

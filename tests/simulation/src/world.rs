@@ -783,7 +783,7 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     let deadline = Instant::now() + plan.rest_within();
     let mut redriven = 0;
     for look in 0u64.. {
-        sleep(Duration::from_millis(500)).await;
+        sleep(Duration::from_millis(500).max(plan.sweep_every / 10)).await;
         if processes.iter().any(tokio::task::JoinHandle::is_finished) {
             world.wrong(Rule::Ends, None, "a process panicked".into());
             break;

@@ -35,10 +35,11 @@ fn in_order(workflow: &Workflow) -> Vec<usize> {
 
 /// What a step is.
 fn what(step: &Step) -> String {
-    match (step.work(Direction::Do), &step.fail) {
-        (Some(work), _) => call(&work),
-        (None, Some(reason)) => format!("fails the order with \"{}\"", reason.text()),
-        (None, None) => "computes a value".into(),
+    match (step.work(Direction::Do), &step.fail, &step.wait) {
+        (Some(work), ..) => call(&work),
+        (None, Some(reason), _) => format!("fails the order with \"{}\"", reason.text()),
+        (None, None, Some(wait)) => wait.words(),
+        (None, None, None) => "computes a value".into(),
     }
 }
 

@@ -165,6 +165,8 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         calls.then(|| format!("attempts {}", step.attempts)),
         time("complete by", step.complete_by),
         time("next attempt", step.next_attempt_at),
+        time("waits since", step.waiting_since),
+        time("until", step.waiting_until),
         error,
         step.passed_over.clone(),
     ];

@@ -35,14 +35,25 @@ fn failures(text: &str) -> Vec<String> {
 // The mini-cases: what exists already is looked up, a payment is confirmed only if it has to be, and all marks of `after`.
 #[test]
 fn the_example_s_scenarios_end_as_they_expect() {
+    assert_eq!(all_of(EXAMPLE, 4), 12);
+}
+
+// Months pass in virtual time.
+#[test]
+fn the_scenarios_of_waits_end_as_they_expect() {
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/waits"), 1), 4);
+}
+
+/// Plays all scenarios of an example, each also with this number of seeds, and says how many there are.
+fn all_of(example: &str, seeds: u64) -> usize {
     let mut count = 0;
-    for entry in std::fs::read_dir(Path::new(EXAMPLE).join("tests")).unwrap() {
-        for outcome in play_file(&entry.unwrap().path(), 4).unwrap() {
+    for entry in std::fs::read_dir(Path::new(example).join("tests")).unwrap() {
+        for outcome in play_file(&entry.unwrap().path(), seeds).unwrap() {
             assert_eq!(outcome.failures, Vec::<String>::new(), "{}: {}", outcome.file, outcome.name);
             count += 1;
         }
     }
-    assert_eq!(count, 12);
+    count
 }
 
 #[test]

@@ -72,6 +72,8 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.lambda.is_some()
         || raw.aws.is_some()
         || raw.fail.is_some()
+        || raw.wait.is_some()
+        || raw.until.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
         || raw.output.is_some()
@@ -272,6 +274,10 @@ impl Graph<'_> {
         if let Some(fail) = &step.fail {
             check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
         }
+        if let Some(wait) = &step.wait {
+            let at = spans(raw.wait.as_ref().or(raw.until.as_ref()));
+            check(wait.key(), at, wait.references(), &[], &known.sure)?;
+        }
         for (what, mapping, at) in
             [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
         {
@@ -354,6 +360,9 @@ impl Graph<'_> {
                     }
                     "outputs" if of.fail.is_some() => {
                         Err(format!("a `fail` step has no output, so `{path}` is not there"))
+                    }
+                    "outputs" if of.wait.is_some() => {
+                        Err(format!("a step that waits has no output, so `{path}` is not there"))
                     }
                     "outputs" if self.is_undeclared(step, reference.path.get(2)) => Err(format!(
                         "the output of step `{}` has no such field as `{path}`; write one of {}",

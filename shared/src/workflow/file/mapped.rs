@@ -1,20 +1,24 @@
 //! The parts of a step that expressions fill.
 
 use super::{Doer, Problem, RawStep, aws};
-use crate::expression::{Expression, Fault, Mapping, Template};
+use crate::expression::{Expression, Fault, Mapping, Names, Template};
+use crate::time::Timestamp;
 use crate::workflow::http::Body;
+use crate::workflow::wait::Wait;
 use serde_json::Value;
 use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 21] = [
     "agent",
     "http",
     "lambda",
     "aws",
     "value",
     "fail",
+    "wait",
+    "until",
     "after",
     "when",
     "with",
@@ -45,6 +49,24 @@ pub(super) fn condition(raw: Option<&Spanned<String>>, what: &str) -> Result<Opt
 
 pub(super) fn template(raw: &Spanned<String>, what: &str) -> Result<Template, Problem> {
     Template::parse(raw.get_ref()).map_err(|fault| wrong(raw.span(), what, &fault))
+}
+
+/// The time for which, or until which, a step waits.
+pub(super) fn time(raw: &Spanned<toml::Value>, wait: fn(Mapping) -> Wait) -> Result<Wait, Problem> {
+    let key = wait(Mapping::Constant(Value::Null)).key();
+    if matches!(raw.get_ref(), toml::Value::Boolean(_) | toml::Value::Array(_) | toml::Value::Table(_)) {
+        return Err((raw.span(), format!("`{key}` takes a time; write for example `wait = \"2d\"`")));
+    }
+    let mapping = mapping(raw, key)?;
+    let (is_constant, value) = (mapping.is_constant(), mapping.evaluate(&Names::new()));
+    let wait = wait(mapping);
+    if is_constant {
+        // A fixed time may be far away when the file is read.
+        let now = if matches!(wait, Wait::For(_)) { Timestamp::UNIX_EPOCH } else { Timestamp::MAX };
+        let end = wait.end_of(&value.unwrap_or_default(), now);
+        end.map_err(|why| (raw.span(), format!("`{key}`: {why}")))?;
+    }
+    Ok(wait)
 }
 
 pub(super) fn mapping(raw: &Spanned<toml::Value>, what: &str) -> Result<Mapping, Problem> {
