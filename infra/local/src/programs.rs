@@ -185,10 +185,11 @@ mod tests {
     async fn a_program_finishes_its_work() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        let command = format!(
-            "cd {}; trap 'sleep 0.3; touch finished; exit' TERM; sleep 300 & echo $! > child; touch ready; while :; do sleep 0.02; done",
-            dir.path().display()
-        );
+        // A program that the shell starts, as it starts Python: the shell has to outlive it.
+        let worker = "trap 'sleep 0.3; touch finished; exit' TERM; sleep 300 & echo $! > child; touch ready
+            while :; do sleep 0.02; done";
+        std::fs::write(path("worker"), worker).unwrap();
+        let command = format!("cd {} && sh worker; true", dir.path().display());
         let programs = Programs::start(&BTreeMap::from([("a".to_owned(), command)]), &[]);
         while !path("ready").exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Up, program};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -273,6 +273,41 @@ fn agents_end_with_their_system() {
         system.wait().unwrap();
         until(|| has_ended(agent), || format!("the agent ends after {signal:?}"));
     }
+}
+
+// Issue 19: an agent whose queue is gone stops its orders with an error, and an operator continues them once it is back.
+#[test]
+fn an_order_for_an_agent_without_a_queue_stops_and_an_operator_continues_it() {
+    let text = "name = \"w\"\non_failure = \"error\"\n[[step]]\nname = \"a\"\nagent = \"payment\"\ntimeout = \"500ms\"\n\
+                retry = { max = 2, backoff = [\"100ms\"], then = \"error\" }\n";
+    let dir = folder(&[("w.toml", text)]);
+    let mut command = program(dir.path(), &["up", "--port", "0", "--memory", "--workflows", "flows"]);
+    command.env("RUST_LOG", "off");
+    let system = Up::of(command);
+    let sqs = |action: &str, body: Value| {
+        let target = format!("AmazonSQS.{action}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let call = common::http().post(&system.aws_url).header("x-amz-target", target);
+            let call = call.header("content-type", "application/x-amz-json-1.0").body(body.to_string());
+            call.send().await.unwrap().error_for_status().unwrap();
+        });
+    };
+    let verb = |args: &[&str], input: &str| {
+        let mut command = program(dir.path(), args);
+        command.env("STEPWARDEN_URL", &system.url);
+        output(command, input)
+    };
+    let queue = "stepwarden-agent-payment";
+    sqs("DeleteQueue", json!({"QueueUrl": format!("{}/000000000000/{queue}", system.aws_url)}));
+    let stopped = verb(&["submit", "-", "--wait", "--timeout", "60s"], "{\"total_cents\": 5}");
+    assert_eq!(stopped.status.code(), Some(4), "{stopped:?}");
+    let id = String::from_utf8_lossy(&stopped.stdout).lines().next().unwrap().to_owned();
+    let told = verb(&["queues"], "");
+    assert!(String::from_utf8_lossy(&told.stdout).contains("agent-payment"), "{told:?}");
+    sqs("CreateQueue", json!({"QueueName": queue}));
+    let done = verb(&["resubmit", &id, "--reason", "the queue is back", "--wait", "--timeout", "60s"], "");
+    assert!(done.status.success(), "{done:?}");
 }
 
 // What a user's folder calls its agents takes nothing from it: samples have common names.
