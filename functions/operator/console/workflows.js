@@ -38,7 +38,7 @@ export function workflows(app) {
 function does(step) {
   if (step.http) return step.http.url;
   if (step.aws) return step.aws.action;
-  return step.agent ?? (step.fail ? "ends the order" : "computes");
+  return step.agent ?? (step.wait ? "waits" : step.fail ? "ends the order" : "computes");
 }
 
 /** The steps of a definition as the graph of an order has them: there a step names those before it, here their numbers. */
