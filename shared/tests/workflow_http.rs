@@ -267,6 +267,9 @@ fn a_host_that_comes_with_the_order_needs_a_list() {
     assert!(error.contains("comes with the order, and this deployment allows no such host"), "{error}");
     let workflow = read(step, "*.shop.example").unwrap();
     assert!(workflow.maps_host());
+    // `test`, `simulate` and `workflows check` do not know the deployment's list.
+    let text = format!("name = \"w\"\n[[step]]\nname = \"a\"\ntimeout = \"5s\"\n{step}\n");
+    parse("w.toml", &text, Known { agents: &["http"], inputs: &[] }).unwrap();
     let undo = |workflow: &Workflow| workflow.steps[0].undo.clone().unwrap().http.unwrap();
     assert_eq!(undo(&workflow).headers.len(), 1, "the same host");
     let other = read(&step.replacen("${input.host}", "${input.other}", 1), "*.shop.example").unwrap();

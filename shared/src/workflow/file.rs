@@ -53,6 +53,14 @@ pub struct Settings {
     pub hosts: Hosts,
 }
 
+impl Settings {
+    /// Those of a deployment that is not known here, which may allow any host.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self { config: BTreeMap::new(), hosts: Hosts::any() }
+    }
+}
+
 /// Longest name of a workflow, a step or an agent, in characters.
 pub const MAX_NAME: usize = 40;
 const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
@@ -172,12 +180,12 @@ struct RawCalls {
 type At = Range<usize>;
 type Problem = (At, String);
 
-/// The workflow in `text`. Errors name `file`.
+/// The workflow in `text`, for no deployment in particular. Errors name `file`.
 ///
 /// # Errors
 /// The first fault, with its line and what to write instead.
 pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error> {
-    parse_for(file, text, known, &Settings::default())
+    parse_for(file, text, known, &Settings::unknown())
 }
 
 /// The same for a deployment with these settings.

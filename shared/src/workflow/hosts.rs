@@ -11,6 +11,12 @@ const MAX_LABEL: usize = 63;
 pub struct Hosts(Vec<String>);
 
 impl Hosts {
+    /// Every name.
+    #[must_use]
+    pub fn any() -> Self {
+        Self(vec!["*".into()])
+    }
+
     /// Whether no host is allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -102,6 +108,7 @@ mod tests {
             // A parsed URL has no upper case.
             assert!(!is_allowed || wrong == "A.shop.example", "{wrong}");
         }
+        assert!(Hosts::any().allows("hooks.example.com") && !Hosts::any().allows("127.0.0.1"));
         assert!(Hosts::default().is_empty() && !Hosts::default().allows("hooks.example.com"));
         for wrong in [
             "*",

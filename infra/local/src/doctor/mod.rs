@@ -17,6 +17,7 @@ use reqwest::header::{DATE, HeaderMap};
 use serde::Serialize;
 use serde_json::json;
 use shared::workflow::USUAL_SKEW;
+use shared::workflow::file::Settings;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -158,7 +159,7 @@ fn after(url: &str) -> Option<String> {
 /// Checks of this machine's files.
 async fn files(options: &Doctor, folder: Option<&Path>, has_emulator: bool) -> Vec<Check> {
     let mut checks = vec![ok("program", format!("stepwarden {}", env!("CARGO_PKG_VERSION")))];
-    match read_workflows(folder, &options.setup.external_agents, &Default::default()) {
+    match read_workflows(folder, &options.setup.external_agents, &Settings::unknown()) {
         Ok(workflows) => {
             let names: Vec<&str> = workflows.keys().map(String::as_str).collect();
             checks.push(ok("workflows", names.join(", ")));
