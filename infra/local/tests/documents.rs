@@ -192,10 +192,10 @@ impl Scene {
             .replace("ORDER_ID", order)
     }
 
-    fn shell(&self, command: &str) -> Command {
+    fn shell(&self, command: &str, folder: &str) -> Command {
         let mut shell = Command::new("bash");
         let path = format!("{}:{}", self.dir.path().join("bin").display(), std::env::var("PATH").unwrap());
-        shell.args(["-euo", "pipefail", "-c", command]).current_dir(self.dir.path()).env("PATH", path);
+        shell.args(["-euo", "pipefail", "-c", command]).current_dir(self.dir.path().join(folder)).env("PATH", path);
         shell
             .env("STEPWARDEN_URL", &self.up.url)
             .env("USER", "ann")
@@ -205,10 +205,10 @@ impl Scene {
     }
 
     /// Starts a program that keeps running, with free ports: it must print where it listens.
-    fn starts(&self, command: &str) {
+    fn starts(&self, command: &str, folder: &str) {
         let command =
             format!("exec {command} --port 0{}", if command.contains("--memory") { "" } else { " --data own" });
-        let mut child = self.shell(&command).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = self.shell(&command, folder).stdout(Stdio::piped()).spawn().unwrap();
         let first = BufReader::new(child.stdout.take().unwrap()).lines().next();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -218,8 +218,9 @@ impl Scene {
         );
     }
 
-    fn works(&self, command: &str) {
-        let output = self.shell(&format!("exec timeout 60 bash -euo pipefail -c '{}'", command.replace('\'', "'\\''")));
+    fn works(&self, command: &str, folder: &str) {
+        let output =
+            self.shell(&format!("exec timeout 60 bash -euo pipefail -c '{}'", command.replace('\'', "'\\''")), folder);
         let output = { output }.output().unwrap();
         assert_ne!(output.status.code(), Some(124), "`{command}` did not end");
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -249,22 +250,31 @@ async fn the_commands_of_the_documents_work() {
     let scene = Scene::new().await;
     let mut ran = 0;
     for (page, text) in pages().into_iter().filter(|(page, _)| !ELSEWHERE.contains(&page.as_str())) {
-        for command in blocks(&text).concat() {
-            let command = scene.fitted(&as_typed(&command));
-            let words: Vec<&str> = command.split_whitespace().collect();
-            match words.as_slice() {
-                ["stepwarden", "up" | "remotes", ..] => scene.starts(&command),
-                ["stepwarden", "simulate", ..] => scene.works(&shortened(&command)),
-                // They take minutes, and have separate tests.
-                ["stepwarden", "demo" | "bench", ..] => continue,
-                ["stepwarden", ..] => scene.works(&command),
-                ["head" | "echo" | "curl", ..] if !command.contains("$AWS") && !command.contains("--queue") => {
-                    scene.works(&command);
+        for block in blocks(&text) {
+            let mut folder = ".".to_owned();
+            for command in block {
+                let command = scene.fitted(&as_typed(&command));
+                let words: Vec<&str> = command.split_whitespace().collect();
+                match words.as_slice() {
+                    ["stepwarden", "up" | "remotes", ..] => scene.starts(&command, &folder),
+                    ["stepwarden", "simulate", ..] => scene.works(&shortened(&command), &folder),
+                    // They take minutes, and have separate tests.
+                    ["stepwarden", "demo" | "bench", ..] => continue,
+                    // A stack is at AWS.
+                    words if words.contains(&"--stack") => continue,
+                    ["stepwarden", ..] => scene.works(&command, &folder),
+                    ["head" | "echo" | "curl", ..] if !command.contains("$AWS") && !command.contains("--queue") => {
+                        scene.works(&command, &folder);
+                    }
+                    _ => continue,
                 }
-                _ => continue,
+                println!("{page}: {command}");
+                ran += 1;
+                // What follows is typed there.
+                if let Some((_, to)) = command.split_once("&& cd ") {
+                    to.clone_into(&mut folder);
+                }
             }
-            println!("{page}: {command}");
-            ran += 1;
         }
     }
     assert!(ran >= 12, "only {ran} commands were found");
