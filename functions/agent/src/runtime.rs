@@ -124,21 +124,27 @@ impl Runtime {
 
     async fn attempt(&self, Guarded { agent, breaker, remote }: &Guarded<'_>, request: &Request) -> Option<Reply> {
         let reply = |outcome| Reply::to(request, outcome);
-        let (mut calls, mut unsure) = (0, false);
+        let (mut calls, mut unsure, mut last) = (0, false, None);
         loop {
             let left = self.time_left(request)?;
             if let Err(Held { wait, why }) = breaker.enter(self.now()) {
                 let name = remote.as_deref().unwrap_or(agent.name());
                 let error = format!("the circuit breaker of `{name}` is open: {why}");
                 // Spread out, so that requests held back do not all return at once.
-                let retry_after_ms = (wait.as_secs_f64() * 1000.0 * (1.0 + fastrand::f64())) as u64 + 1;
-                return Some(reply(if calls == 0 {
-                    Outcome::Deferred { error, retry_after_ms }
-                } else {
-                    // What this attempt called may have acted, and a failed probe is a failure: otherwise a service
-                    // that stays down would never use up the attempts.
-                    Outcome::Unavailable { error, retry_after_ms: Some(retry_after_ms) }
-                }));
+                let wait = Duration::from_secs_f64(wait.as_secs_f64().max(0.0) * (1.0 + fastrand::f64()));
+                let retry_after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                if calls == 0 {
+                    return Some(reply(Outcome::Deferred { error, retry_after_ms }));
+                }
+                // Others may have opened it: this attempt has calls left.
+                if wait < left && SignedDuration::try_from(wait).is_ok_and(|wait| wait <= request.calls.cap) {
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+                // What this attempt called may have acted, and a failed probe is a failure: otherwise a service that
+                // stays down would never use up the attempts.
+                let outcome = Outcome::Unavailable { error, retry_after_ms: Some(retry_after_ms) };
+                return Some(Reply { status: last, ..reply(outcome) });
             }
             calls += 1;
             let call = Call { request, time_left: left };
@@ -174,7 +180,7 @@ impl Runtime {
                 // It answered, so it is healthy: the breaker guards only against silence and overload.
                 Ok(Err(AgentError::Permanent { error })) => {
                     breaker.succeeded();
-                    return Some(reply(Outcome::Failed { error }));
+                    return Some(Reply { unsure, ..reply(Outcome::Failed { error }) });
                 }
                 Ok(Err(AgentError::Refused { error, status, answer })) => {
                     breaker.succeeded();
@@ -187,11 +193,11 @@ impl Runtime {
                 // Another call in this attempt would lack the same.
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     breaker.withdrawn(self.now());
-                    return Some(reply(if is_permanent {
-                        Outcome::Failed { error }
+                    return Some(if is_permanent {
+                        Reply { unsure, ..reply(Outcome::Failed { error }) }
                     } else {
-                        Outcome::Unavailable { error, retry_after_ms: None }
-                    }));
+                        reply(Outcome::Unavailable { error, retry_after_ms: None })
+                    });
                 }
                 Ok(Err(AgentError::Transient { error, said, status, retry_after })) => {
                     (error, said, status, retry_after)
@@ -202,7 +208,7 @@ impl Runtime {
                 }
             };
             breaker.failed(self.now(), &error);
-            unsure = true;
+            (unsure, last) = (true, status);
             let error = said.map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
             let jitter = request.calls.wait(calls, fastrand::f64());
             let wait = jitter.max(retry_after.unwrap_or_default());
