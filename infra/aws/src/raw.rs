@@ -1,10 +1,8 @@
 //! A record as it is stored, readable or not, and the write that replaces it with a readable one.
 
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
-use crate::sdk_error::{CONDITION, is_done};
-use crate::sent::Sent;
 use crate::state_store::DynamoStore;
-use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
 use shared::order::{self, Id};
 use shared::outputs;
 use shared::ports::Error;
@@ -95,14 +93,10 @@ impl DynamoStore {
     /// # Errors
     /// The table failed; [`Error::TooLarge`].
     pub async fn replace_raw(&self, task: &Task, raw: &Raw) -> Result<bool, Error> {
-        if raw.item.contains_key("ttl") {
-            self.keep_outputs(task).await?;
-        }
-        let mut put = self
-            .client
-            .put_item()
+        let item = item::from_task(task, self.retention)?;
+        let mut put = Put::builder()
             .table_name(&self.state_table)
-            .set_item(Some(item::from_task(task, self.retention)?))
+            .set_item(Some(item))
             .expression_attribute_values(":token", n(task.lease_token));
         let mut is_same = vec!["(attribute_not_exists(lease_token) OR lease_token <= :token)".to_owned()];
         for name in SAVE {
@@ -115,21 +109,17 @@ impl DynamoStore {
                 None => format!("attribute_not_exists(#{name})"),
             });
         }
-        let answer = put.condition_expression(is_same.join(" AND ")).sent().await;
-        is_done(&format!("mending task {}", task.id), answer, &[CONDITION])
-    }
-
-    /// Lets the outputs beside `task` stay, as the mended record does. First, because outputs without a record are only
-    /// garbage, and a record without its outputs cannot continue.
-    async fn keep_outputs(&self, task: &Task) -> Result<(), Error> {
-        for hash in outputs::beside(task) {
-            let update = self.client.update_item().table_name(&self.state_table);
-            let update = update.key("pk", s(item::output_key(&task.id, hash)));
-            let update = update.update_expression("REMOVE #ttl").expression_attribute_names("#ttl", "ttl");
-            // Without an item there would be an empty one now.
-            let answer = update.condition_expression("attribute_exists(pk)").sent().await;
-            is_done(&format!("keeping output {hash} of task {}", task.id), answer, &[CONDITION])?;
+        let put = put.condition_expression(is_same.join(" AND ")).build().expect("all its parts are set");
+        let mut all = vec![TransactWriteItem::builder().put(put).build()];
+        // The record stays, so its outputs must.
+        for hash in outputs::beside(task).into_iter().filter(|_| raw.item.contains_key("ttl")) {
+            let update = Update::builder()
+                .table_name(&self.state_table)
+                .key("pk", s(item::output_key(&task.id, hash)))
+                .update_expression("REMOVE #ttl")
+                .expression_attribute_names("#ttl", "ttl");
+            all.push(TransactWriteItem::builder().update(update.build().expect("all its parts are set")).build());
         }
-        Ok(())
+        self.transact(all, &format!("mending task {}", task.id)).await
     }
 }

@@ -164,7 +164,7 @@ impl DynamoStore {
     }
 
     /// Writes all of `items` or none: false if a condition of one does not hold.
-    async fn transact(&self, items: Vec<TransactWriteItem>, what: &str) -> Result<bool, Error> {
+    pub(crate) async fn transact(&self, items: Vec<TransactWriteItem>, what: &str) -> Result<bool, Error> {
         for attempt in 1.. {
             let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
             let Err(error) = request.sent().await else { return Ok(true) };
