@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use shared::workflow::file::{Known, Settings, parse, parse_for};
-use shared::workflow::http::{MAX_BYTES, Meaning};
+use shared::workflow::http::{Http, MAX_BYTES, Meaning};
 use shared::workflow::{Step, Workflow};
 
 const KNOWN: Known<'_> = Known { agents: &["http", "inventory"], inputs: &[] };
@@ -143,7 +143,12 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (with("Bearer {secret:crm-token}", "Bearer abc"), 8, &["would contain a secret", "{secret:crm-token}"]),
         (with("secret:crm-token", "secret:CRM"), 8, &["does not name a secret", "a lower-case letter"]),
         (with("secret:crm-token", "crm-token"), 8, &["cannot contain `{crm-token}`", "{secret:NAME}"]),
-        (with("accept =", "\"idempotency-key\" ="), 8, &["the call sets header", "leave it out"]),
+        (with("accept =", "\"complete-by\" ="), 8, &["the call sets header", "leave it out"]),
+        (
+            with("accept =", "\"idempotency-key\" ="),
+            8,
+            &["must differ between orders", "${uuid('pay')}", "leave it out"],
+        ),
         (with("accept =", "\"a b\" ="), 8, &["cannot name a header"]),
         (with("accept =", "authorization ="), 8, &["a secret"]),
         (with("accept = \"application/json\"", "Accept = \"a\", accept = \"b\""), 8, &["twice"]),
@@ -254,6 +259,33 @@ fn what_a_deployment_sets_must_be_in_the_file() {
     ] {
         let error = of_deployment(step, config, "").unwrap_err();
         assert!(error.starts_with("w.toml:1: ") && error.contains(words), "{error}");
+    }
+}
+
+// K1: services differ in what they take as a key; a second call with one key would get the answer of the first.
+#[test]
+fn a_file_may_set_idempotency_keys() {
+    let with_key =
+        |key: &str| format!("http = {{ url = \"https://a.example\", headers = {{ Idempotency-Key = \"{key}\" }} }}");
+    let undo = "\nundo = { http = \"https://a.example/undo\" }";
+    for key in ["${uuid('pay')}", "{order_id}-{step}", "${order.id}/pay"] {
+        let step = step(&(with_key(key) + undo)).unwrap();
+        let of = |http: Option<Http>| http.unwrap().headers.contains_key("idempotency-key");
+        assert_eq!((of(step.http.clone()), of(step.undo.unwrap().http)), (true, false), "{key}: it is not inherited");
+    }
+    for key in ["constant", "{step}", "{secret:key}", "${order.id}-${now}"] {
+        assert!(step(&with_key(key)).unwrap_err().contains("must differ between orders"), "{key}");
+    }
+    let two = |one: &str, other: &str| {
+        let step = |name: &str, key: &str| {
+            format!("[[step]]\nname = \"{name}\"\nafter = []\ntimeout = \"1s\"\n{}\n", with_key(key))
+        };
+        read(&format!("name = \"w\"\n{}{}", step("a", one), step("b", other)))
+    };
+    two("{order_id}-{step}", "{order_id}-{step}").unwrap();
+    for (one, other) in [("${order.id}", "${order.id}"), ("{order_id}-b", "{order_id}-{step}")] {
+        let error = two(one, other).unwrap_err();
+        assert!(error.contains("w.toml:8") && error.contains("another call, whose answer"), "{error}");
     }
 }
 

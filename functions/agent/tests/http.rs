@@ -440,6 +440,19 @@ async fn each_host_has_a_breaker_of_its_own() {
     assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
 }
 
+// K1: a key that the file sets takes the place of the usual one.
+#[tokio::test]
+async fn a_key_of_the_file_is_the_only_one() {
+    let server = Server::start().await;
+    for (headers, wanted) in [(json!({}), "ord_1:notify:do"), (json!({"idempotency-key": "my-{order_id}"}), "my-ord_1")]
+    {
+        act(&server.request("/json/1", json!({"headers": headers}))).await.unwrap();
+        let (.., headers, _) = server.heard().pop().unwrap();
+        let keys: Vec<_> = headers.get_all("idempotency-key").iter().collect();
+        assert_eq!(keys, [wanted]);
+    }
+}
+
 // A4: an attempt that called has failed, even if the breaker ends it: its call may have acted, and it counts.
 #[tokio::test]
 async fn an_attempt_that_called_is_not_deferred() {
@@ -454,7 +467,16 @@ async fn an_attempt_that_called_is_not_deferred() {
     let Outcome::Unavailable { error, retry_after_ms } = reply.outcome else { panic!("{reply:?}") };
     assert!(error.contains("circuit breaker") && error.contains("503"), "{error}");
     assert!(retry_after_ms.is_some_and(|wait| wait > 1_000), "{retry_after_ms:?}");
-    assert_eq!(server.heard().len(), 1);
+    assert_eq!((reply.status, server.heard().len()), (Some(503), 1), "`catch` reads the status");
+    // A wait that is no longer than one between calls is such a wait.
+    let breaker = breaker::Settings { open_for: SignedDuration::from_millis(5), ..breaker };
+    let runtime =
+        Runtime::new(vec![Arc::new(self::agent().0)], Settings { breaker, ..settings }, Arc::new(Timestamp::now));
+    request.calls.cap = SignedDuration::from_millis(200);
+    let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+    let Outcome::Unavailable { error, .. } = reply.outcome else { panic!("{reply:?}") };
+    assert!(error.contains("(3 calls)"), "{error}");
+    assert_eq!(server.heard().len(), 4);
 }
 
 /// Keeps what is sent.

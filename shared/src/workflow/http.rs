@@ -21,6 +21,10 @@ pub const MAX_URL: usize = 2048;
 /// Names that a URL and a header may contain in braces, besides `secret:NAME`.
 pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
 
+/// The header with the key of a call. A file may set another value than the usual one, which names order, step and
+/// direction.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
 /// A call over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Http {

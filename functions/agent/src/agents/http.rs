@@ -105,8 +105,9 @@ impl Http {
         let method = Method::from_bytes(call.method.as_bytes());
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
-        let asked = self.client().request(method, url).headers(headers(call, request, secrets)?);
-        let asked = with_headers(asked, request);
+        let asked = with_headers(self.client().request(method, url), request);
+        // These replace: a file may set an idempotency key of its own.
+        let asked = asked.headers(headers(call, request, secrets)?);
         Ok(if has_body { asked.body(body(call, request)?) } else { asked })
     }
 

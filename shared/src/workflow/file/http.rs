@@ -2,7 +2,7 @@
 
 use super::{Around, Problem, aws, list};
 use crate::expression::{Part, Template};
-use crate::workflow::http::{Http, MAX_BYTES, PLACEHOLDERS, Status, may_call, placeholders, secret};
+use crate::workflow::http::{Http, IDEMPOTENCY_KEY, MAX_BYTES, PLACEHOLDERS, Status, may_call, placeholders, secret};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -13,8 +13,7 @@ use url::{Host, Url};
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 /// Headers that the call itself sets.
-const OURS: [&str; 7] =
-    ["idempotency-key", "complete-by", "traceparent", "host", "content-length", "transfer-encoding", "connection"];
+const OURS: [&str; 6] = ["complete-by", "traceparent", "host", "content-length", "transfer-encoding", "connection"];
 /// Headers that contain nothing but secrets.
 const SECRET: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 const MAX_SECRET: usize = 40;
@@ -141,6 +140,8 @@ fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> 
     };
     if headers && is_same {
         http.headers.clone_from(&of.headers);
+        // The service would repeat the answer of what is undone.
+        http.headers.remove(IDEMPOTENCY_KEY);
     }
     if statuses {
         (http.done, http.transient, http.permanent) = (of.done.clone(), of.transient.clone(), of.permanent.clone());
@@ -274,6 +275,15 @@ fn check_header(name: &str, value: &str) -> Result<Template, String> {
         return Err(format!("the call sets header `{name}` itself; leave it out"));
     }
     let template = Template::parse(value).map_err(|fault| format!("the value of header `{name}`: {fault}"))?;
+    if lower == IDEMPOTENCY_KEY {
+        let is_own = !template.is_constant() || value.contains("{order_id}");
+        if !is_own || template.references().any(|reference| reference.path[0] == "now") {
+            return Err(format!(
+                "header `{name}` must differ between orders and be the same for every attempt; write for example \
+                 \"${{uuid('pay')}}\" or \"{{order_id}}-{{step}}\", or leave it out for a key that is"
+            ));
+        }
+    }
     let value = &*stand_in(&template);
     if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
         return Err(format!("the value of header `{name}` is not printable ASCII"));
