@@ -232,7 +232,7 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
     }
     let input = Value::Object(input);
     let faults = workflow.schema.as_ref().map(|schema| schema.schema().faults(&input)).unwrap_or_default();
-    if let Some(fault) = faults.first() {
+    if let (Some(fault), false) = (faults.first(), expect.state.get_ref() == REFUSED) {
         let at = raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
         let field = format!("input{}", fault.at);
         return Err((at, format!("`{field}` {}, so the workflow refuses this input", fault.message)));
@@ -360,8 +360,10 @@ fn answer(raw: &toml::Value) -> Result<(Scripted, usize), String> {
     Ok((Scripted { takes, said }, times))
 }
 
+/// What a scenario expects of an input that does not fit.
+const REFUSED: &str = "Refused";
+
 fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> {
-    const REFUSED: &str = "Refused";
     let ends = [ProcessState::Processed, ProcessState::Undone, ProcessState::Error];
     let written = raw.state.get_ref();
     let state = ends.into_iter().find(|state| state.name() == written);

@@ -168,6 +168,25 @@ fn inputs_and_answers_of_the_file_are_those_of_its_scenarios() {
     assert_eq!(failures(&format!("{head}[[scenario]]\nname = \"undo\"\n{undo}")), Vec::<String>::new());
 }
 
+// K7: that an input is refused can be expected, and is refused by the code that runs.
+#[test]
+fn an_input_that_does_not_fit_its_schema_may_be_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let workflow =
+        "name = \"w\"\n[input]\nrequired = [\"n\"]\n[[step]]\nname = \"a\"\nagent = \"mail\"\ntimeout = \"5s\"\n";
+    std::fs::write(dir.path().join("w.toml"), workflow).unwrap();
+    let play = |state: &str, input: &str| {
+        let text = format!(
+            "workflow = \"w.toml\"\n[[scenario]]\nname = \"x\"\ninput = {input}\nexpect = {{ state = \"{state}\" }}\n"
+        );
+        std::fs::write(dir.path().join("t.toml"), text).unwrap();
+        play_file(&dir.path().join("t.toml"), 0).map(|mut all| all.remove(0).failures)
+    };
+    assert_eq!(play("Refused", "{}").unwrap(), Vec::<String>::new());
+    assert!(play("Refused", "{ n = 1 }").unwrap()[0].starts_with("state: expected Refused, but it is"));
+    assert!(play("Processed", "{}").unwrap_err().to_string().contains("the workflow refuses this input"));
+}
+
 #[test]
 fn a_file_that_is_wrong_says_where_and_what_to_write() {
     let scenario = "[[scenario]]\nname = \"x\"\nworkflow = \"claim\"\n";
