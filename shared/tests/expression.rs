@@ -311,13 +311,14 @@ fn a_mapping_is_a_tree_of_templates() {
     let mistake = mapping.evaluate(&Names::new().with("input", Cow::Borrowed(&deep))).unwrap_err();
     assert_eq!(mistake.0, "the result is nested deeper than 50 levels of lists and tables");
     // As many bytes as a message has for them, with JSON's escapes.
-    for (text, each) in [("\u{1}", 6), ("\"", 2), ("\u{fffe}", 6), ("é", 2)] {
+    for (text, each) in [("\u{1}", 6), ("\n", 2), ("\"", 2), ("\u{fffe}", 6), ("é", 2)] {
         let mapping = Mapping::from_json(&json!({ "a": "${input.text}" })).unwrap();
         let evaluate = |count: usize| {
             let input = json!({ "text": text.repeat(count) });
             mapping.evaluate(&Names::new().with("input", Cow::Borrowed(&input)))
         };
         assert!(evaluate(MAX_RESULT / each - 10).is_ok(), "{text:?}");
+        assert_eq!(serde_json::to_string(text).unwrap().len() - 2, if text == "\u{fffe}" { 3 } else { each });
         let error = evaluate(MAX_RESULT / each + 1).unwrap_err().0;
         assert!(error.contains("more than 256 KiB"), "{text:?}: {error}");
     }

@@ -56,27 +56,37 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | after = []; when = \"input.x > 1\"\nb | after = []; when = \"!(input.x > 1)\"\nc | after = [\"a!\", \"b!\"]",
         "after = [\"a!\", \"b!\"]",
-        &["step `c` can never run", "both `a` and `b` ran", "mark the steps in `after` with `?`"],
+        &["step `c` never runs", "`a` and `b` never both run", "mark the steps in `after` with `?`"],
     ),
     (
         "a | after = []; when = \"input.x == 'eu' && input.y\"\nb | after = []; when = \"input.x == 'us'\"\nc | after = [\"a!\", \"b!\"]",
         "after = [\"a!\", \"b!\"]",
-        &["step `c` can never run"],
+        &["step `c` never runs"],
     ),
     (
         "a | after = []; when = \"input.x < 5\"\nb | after = [\"a!\"]\nc | after = [\"b!\"]; when = \"input.x >= 5\"",
         "after = [\"b!\"]",
-        &["step `c` can never run", "if `a` ran"],
+        &["step `c` never runs", "false whenever `a` ran"],
     ),
     (
         "a | after = []; catch = \"error.status == 409\"\nb | after = [\"a?\"]; when = \"!ran.a\"\nc | after = [\"a!\", \"b!\"]",
         "after = [\"a!\", \"b!\"]",
-        &["step `c` can never run", "`b` and `a` ran"],
+        &["step `c` never runs", "`b` and `a` never both run"],
     ),
     (
         "a | after = []; catch = \"true\"\nb | after = [\"a!\"]; when = \"errors.a.kind == 'refused'\"",
         "after = [\"a!\"]",
-        &["step `b` can never run", "if `a` ran"],
+        &["step `b` never runs", "false whenever `a` ran"],
+    ),
+    (
+        "a | after = []; when = \"input.x && input.y\"\nb | after = []; when = \"!(input.x && input.y)\"\nc | after = [\"a!\", \"b!\"]",
+        "after = [\"a!\", \"b!\"]",
+        &["step `c` never runs"],
+    ),
+    (
+        "a | after = []; when = \"input.x == 1 && input.x == 2\"",
+        "name = \"a\"",
+        &["step `a` never runs", "contradicts itself"],
     ),
     (
         "a | after = []; catch = \"error.kind == 'unknown'\"",
@@ -199,11 +209,6 @@ const MISTAKES: &[Mistake<'_>] = &[
         "with",
         &["a GET has no body", "`query`"],
     ),
-    (
-        "a | after = []; http = \"https://${input.host}/x\"",
-        "input.host",
-        &["comes with the order", "read it from `config`"],
-    ),
     ("a | after = []; http = \"https://x.example/{input.id}\"", "{input.id}", &["`${input.id}`"]),
     (
         "a | after = []; http = { url = \"https://x.example\", headers = { authorization = \"${input.token}\" } }",
@@ -244,6 +249,12 @@ fn a_key_of_a_step_below_a_table_is_refused() {
     let error = parse("w.toml", text, known).unwrap_err().to_string();
     assert!(error.contains("`output` is a key of a step") && error.contains("`with = { ... }`"), "{error}");
     parse("w.toml", &text.replace("output", "note"), known).unwrap();
+    // An inline table ends where it ends.
+    let step = "[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"5s\"\n";
+    let config = |config: &str| parse("w.toml", &format!("name = \"w\"\n{config}\n{step}"), known);
+    config("config = { name = 1, deadline = 2 }").unwrap();
+    let error = config("[config]\nlimit = 1\ndeadline = \"4h\"").unwrap_err().to_string();
+    assert!(error.contains("`deadline` is a key of the workflow") && error.contains("above `[config]`"), "{error}");
 }
 
 // What the rules must not refuse.

@@ -33,8 +33,14 @@ const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Longest message of an error that is kept, in bytes.
 const MAX_MESSAGE: usize = 400;
 /// Errors of signatures. Some services quote in them the request as they would sign it, session token included.
-const SIGNATURE_ERRORS: [&str; 4] =
-    ["IncompleteSignature", "IncompleteSignatureException", "InvalidSignatureException", "SignatureDoesNotMatch"];
+const SIGNATURE_ERRORS: [&str; 6] = [
+    "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidSignatureException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "SignatureDoesNotMatch",
+];
 
 /// A call of a function on this machine.
 #[derive(Clone, Copy, Debug)]

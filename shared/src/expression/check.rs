@@ -7,8 +7,8 @@ use super::{Fault, Kind, ROOTS, Reference, fault};
 use crate::history::shorten;
 use serde_json::Value;
 
-/// Fields of an order. `reference` and `parent` may be null.
-const ORDER: [&str; 5] = ["id", "reference", "tenant", "created_at", "parent"];
+/// Fields of an order. `reference` may be null.
+const ORDER: [&str; 4] = ["id", "reference", "tenant", "created_at"];
 
 /// What is known of a part of an expression.
 struct Seen {
@@ -467,10 +467,10 @@ fn failure_kind<'n>(left: &'n Node, right: &'n Node) -> Option<(&'n Form, &'n st
 /// Whether two conditions, which read the same values, are never both true, as far as their form shows it.
 pub(super) fn exclude(one: &Node, other: &Node) -> bool {
     match (&one.form, &other.form) {
-        (Form::And(left, right), _) => exclude(left, other) || exclude(right, other),
-        (_, Form::And(left, right)) => exclude(one, left) || exclude(one, right),
         (Form::Not(inner), _) if **inner == *other => true,
         (_, Form::Not(inner)) if **inner == *one => true,
+        (Form::And(left, right), _) => exclude(left, other) || exclude(right, other),
+        (_, Form::And(left, right)) => exclude(one, left) || exclude(one, right),
         (Form::Both(a, left, right), Form::Both(b, other_left, other_right)) if left == other_left => {
             match (&right.form, &other_right.form) {
                 (Form::Constant(x), Form::Constant(y)) if x != y => (*a, *b) == (Operator::Equal, Operator::Equal),

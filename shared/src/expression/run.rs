@@ -465,10 +465,11 @@ pub(super) fn weigh(value: &Value, depth: usize) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// Bytes of a text in a message: control characters, U+FFFE and U+FFFF have six, quotes and backslashes two.
+/// Bytes of a text in a message: quotes, backslashes and what has a short escape such as `\n` have two, other control
+/// characters, U+FFFE and U+FFFF six.
 pub(super) fn json_length(text: &str) -> usize {
     let bytes = text.bytes().map(|b| match b {
-        b'"' | b'\\' => 2,
+        b'"' | b'\\' | b'\x08' | b'\t' | b'\n' | b'\x0c' | b'\r' => 2,
         0..0x20 => 6,
         _ => 1,
     });

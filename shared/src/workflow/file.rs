@@ -91,7 +91,7 @@ struct RawWorkflow {
     #[serde(default)]
     default: RawDefault,
     #[serde(default)]
-    config: toml::Table,
+    config: Option<Spanned<toml::Table>>,
     #[serde(default)]
     strict_notices: bool,
     #[serde(default)]
@@ -204,7 +204,8 @@ pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) 
         let message = advice(e.message(), written).unwrap_or_else(|| e.message().replace('\n', "; "));
         fail(at, message)
     })?;
-    mapped::check_tables(&raw.step, text)
+    check_config(raw.config.as_ref(), text)
+        .and_then(|()| mapped::check_tables(&raw.step, text))
         .and_then(|()| build(&raw, known, settings))
         .map_err(|(at, message)| fail(at, message))
 }
@@ -251,17 +252,10 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         let message = format!("{} steps are too many; at most {MAX_STEPS}, so split the workflow", raw.step.len());
         return Err((raw.step[MAX_STEPS].span(), message));
     }
-    let config = mapped::json(&toml::Value::Table(raw.config.clone()));
+    let config =
+        mapped::json(&toml::Value::Table(raw.config.as_ref().map(|raw| raw.get_ref().clone()).unwrap_or_default()));
     let config = config.map_err(|words| (raw.name.span(), format!("`config` {words}")))?;
     let Value::Object(mut config) = config else { unreachable!("a table becomes an object") };
-    // A table takes every key below it, also those that were meant for the workflow.
-    const KEYS: [&str; 9] =
-        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
-    if let Some(key) = config.keys().find(|key| KEYS.contains(&key.as_str())) {
-        let message =
-            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`");
-        return Err((raw.name.span(), message));
-    }
     for (name, value) in settings.config.get(raw.name.get_ref()).into_iter().flatten() {
         replace(&mut config, name, value).map_err(|words| (raw.name.span(), words))?;
     }
@@ -444,6 +438,23 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
     match Input::new(json) {
         Ok(input) => Ok((None, Some(input))),
         Err(words) => fail(format!("`input` is not a schema: {words}")),
+    }
+}
+
+/// `[config]` takes every key below it, also one that was meant for the workflow. `text` is the whole file.
+fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(), Problem> {
+    const KEYS: [&str; 9] =
+        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
+    let Some(config) = config.filter(|raw| !text.get(raw.span()).is_some_and(|written| written.starts_with('{')))
+    else {
+        return Ok(());
+    };
+    match config.get_ref().keys().find(|key| KEYS.contains(&key.as_str())) {
+        Some(key) => Err((
+            config.span(),
+            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`"),
+        )),
+        None => Ok(()),
     }
 }
 

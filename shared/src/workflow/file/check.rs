@@ -6,6 +6,7 @@ use crate::names::of_step;
 use crate::schema::Schema;
 use crate::step::FailureKind;
 use crate::workflow::edge::Edge;
+use crate::workflow::http::IDEMPOTENCY_KEY;
 use crate::workflow::{Step, before};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -42,6 +43,7 @@ pub(super) fn check(
         );
         return Err((name.span(), message));
     }
+    keys(raw, steps)?;
     let mut graph = Graph { steps, input, known: vec![None; steps.len()] };
     for index in 0..steps.len() {
         graph.visit(index, raw)?;
@@ -61,6 +63,29 @@ fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
                 name.get_ref()
             );
             return Err((name.span(), message));
+        }
+    }
+    Ok(())
+}
+
+/// No two calls may have the same idempotency key: the service would repeat the answer of the first.
+fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
+    let mut seen = BTreeSet::new();
+    for (step, raw) in steps.iter().zip(raw) {
+        let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
+        for http in step.http.iter().chain(undo) {
+            let Some(key) = http.headers.get(IDEMPOTENCY_KEY) else { continue };
+            // Its own undo is of the same step.
+            if !seen.insert(key.text().replace("{step}", &step.name)) {
+                let message = format!(
+                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` as another call, whose answer the service would \
+                     repeat; write another one, for example `${{uuid('{}')}}`",
+                    step.name,
+                    key.text(),
+                    step.name
+                );
+                return Err((raw.get_ref().name.span(), message));
+            }
         }
     }
     Ok(())
@@ -183,8 +208,8 @@ impl Graph<'_> {
         Ok(known)
     }
 
-    /// Why step `index` can never run: two of the conditions that have to hold exclude each other. `before` are the steps
-    /// that ran if its turn comes.
+    /// Why step `index` never runs: two of the conditions that have to hold exclude each other. `before` are the steps
+    /// that ran if its turn comes. What an operator skips is not counted: the order goes on as if it had run.
     fn contradiction(&self, index: usize, before: &BTreeSet<usize>) -> Option<String> {
         let name = |one: usize| self.steps[one].name.as_str();
         let conditions: Vec<_> = before
@@ -198,19 +223,20 @@ impl Graph<'_> {
             let excluded = || conditions.iter().find(|(_, other)| when.excludes(other)).map(|(other, _)| other);
             Some((one, *not_run.or_else(excluded)?))
         })?;
-        Some(if one == index || other == index {
+        let step = name(index);
+        Some(if one == other {
+            format!("step `{step}` never runs: the `when` of `{}` contradicts itself; change it", name(one))
+        } else if one == index || other == index {
             let ran = if one == index { other } else { one };
             format!(
-                "step `{}` can never run: its `when` is never true if `{}` ran; change it, or mark what it comes after \
-                 with `?` to go on in any case",
-                name(index),
+                "step `{step}` never runs: its `when` is false whenever `{}` ran; change it, or come after that step with \
+                 `?` and not with `!`",
                 name(ran)
             )
         } else {
             format!(
-                "step `{}` can never run: it would need that both `{}` and `{}` ran, but their conditions are never both \
-                 true; mark the steps in `after` with `?` to go on after either",
-                name(index),
+                "step `{step}` never runs: `{}` and `{}` never both run; mark the steps in `after` with `?` to go on after \
+                 either",
                 name(one),
                 name(other)
             )
