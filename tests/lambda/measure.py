@@ -165,8 +165,9 @@ class World:
         self.process.wait(15)
 
     def environment(self, function):
-        """What the template gives a function, and what Lambda gives every one."""
-        variables = self.stack.properties(function)["Environment"]["Variables"]
+        """What the template gives a function, and what Lambda gives every one. The orders here are those of the sample's agents."""
+        resource = "SampleAgents" if function == "Agent" else function
+        variables = self.stack.properties(resource)["Environment"]["Variables"]
         variables = {k: str(self.names.get(v, v)) for k, v in variables.items()}
         for name in list(variables):
             if name.endswith("_URL"):
