@@ -43,8 +43,7 @@ export function act(name, details, done) {
     done,
     async send(values) {
       const step = values.step === all ? undefined : (values.step ?? steps[0]);
-      const takesStep = steps.length > 0 && (steps.length > 1 || name !== "retry-now");
-      const body = { ...values, step: takesStep ? step : undefined, if_version: order.version };
+      const body = { ...values, step, if_version: order.version };
       const told = await post(`/orders/${encodeURIComponent(order.order_id)}/actions/${name}`, body);
       return told.outcome === "repeated" ? "Nothing to do: this was already recorded." : `${spec.done}. The order is at version ${told.version}.`;
     },
