@@ -21,7 +21,7 @@ use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
 use crate::task::{Alert, Phase, Task, Way, grace, moved};
-use crate::time::{SignedDuration, plus};
+use crate::time::{SignedDuration, Timestamp, plus};
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -47,13 +47,15 @@ pub(crate) struct Change<'a> {
     extended: bool,
     /// A step began to wait for a time.
     waits: bool,
+    /// Until when a wait could have its Wake at the save before this one.
+    reach: Timestamp,
     /// First version at which a person saw the task as it was before this change.
     same_since: u64,
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn begin(task: &Task, turn: &'a Turn<'a>) -> Self {
-        let same_since = task.same_since();
+        let (same_since, reach) = (task.same_since(), plus(task.updated_at, MAX_DELAY));
         let mut task = task.clone();
         task.version += 1;
         task.updated_at = turn.now.max(task.updated_at);
@@ -67,6 +69,7 @@ impl<'a> Change<'a> {
             exact_due: false,
             extended: false,
             waits: false,
+            reach,
             same_since,
         }
     }
@@ -733,12 +736,17 @@ impl<'a> Change<'a> {
 
     /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(self) -> Decision {
-        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, same_since: _ } =
-            self;
+        let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, reach, .. } = self;
         // A step that waits changes when a supervisor must look, most often to a later time.
         let exact_due = exact_due || waits;
         // The Wake of a short wait. A look that comes later than usual also needs one for what waits by now.
         let wake = wake || exact_due && task.waits_until(plus(turn.now, MAX_DELAY));
+        // From this save on a wait counts as short that was long before: it has no Wake yet.
+        let shrank = |until: Timestamp| until > reach && until <= plus(task.updated_at, MAX_DELAY);
+        let wake = wake
+            || task.phase == Phase::Forward
+                && task.paused_at.is_none()
+                && task.steps.iter().any(|step| matches!(step.state, State::Waiting { until } if shrank(until)));
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         let before = task.due;
         task.due = match (task.due, wanted) {

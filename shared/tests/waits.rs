@@ -69,6 +69,16 @@ fn a_long_wait_is_brought_by_the_sweep_that_looks_ahead() {
     bench.at(MONTH).wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 }
 
+// L1: a save on the way makes a long wait a short one, which has its message from then on.
+#[test]
+fn a_wait_that_has_become_short_gets_its_message() {
+    let mut bench = bench("a | after = []; timeout = \"10m\"\nb | after = []; wait = \"16m\"", json!({}));
+    bench.wake(0).is("Processing a=Processing#1 b=Waiting+960000", "do a#1");
+    bench.at(120_000).done("a").is("Pending a=Processed#1 b=Waiting+840000", "wake+840000, notice StepCompleted");
+    let seen = bench.task.version;
+    bench.at(960_000).wake(seen).is("Processed a=Processed#1 b=Processed", "notice Completed");
+}
+
 #[test]
 fn a_first_step_that_waits_begins_with_the_first_wake() {
     let mut bench = bench("a | wait = \"${input.days}\"\nb | after = [\"a\"]", json!({"days": "3d"}));
