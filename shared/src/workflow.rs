@@ -129,7 +129,7 @@ pub struct Step {
     /// The reason for which the order fails once it is this step's turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail: Option<Template>,
-    /// What it waits for, if nobody does it.
+    /// What the step waits for, if it is a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
     /// From the claim to `complete_by`.

@@ -330,7 +330,7 @@ fn ask(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> (u16, H
     })
 }
 
-// N5, security: the console of a deployment on this machine, for nobody but who has its link.
+// N5, security: only a browser that opened the link can use the console of a deployment.
 #[test]
 fn the_console_signs_for_its_link_only() {
     let machine = Machine::new();

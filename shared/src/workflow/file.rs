@@ -466,7 +466,7 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
     Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
 }
 
-/// What a step does that nobody does: it computes, fails or waits.
+/// A step that calls nothing: it computes, fails or waits.
 #[derive(Default)]
 struct Own {
     value: Option<Mapping>,

@@ -1,4 +1,4 @@
-//! What a step waits for that nobody does: a time.
+//! Steps that wait for a time.
 
 use crate::expression::{Mapping, Mistake, Names, Reference, instant};
 use crate::time::{SignedDuration, Timestamp, plus};

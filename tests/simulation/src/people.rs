@@ -253,7 +253,7 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
         left.store(0, Ordering::Relaxed);
         return;
     };
-    // Nobody looks every second at orders that take weeks.
+    // Orders that take weeks need no look every second.
     let seldom = u64::try_from(world.plan.sweep_every.as_millis()).unwrap_or_default() / 100;
     while left.load(Ordering::Relaxed) > 0 {
         wait_ms(draw.between(200, 3000).max(seldom)).await;

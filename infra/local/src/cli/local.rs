@@ -150,7 +150,7 @@ fn variables(aws_url: Option<&str>) -> Vec<(&'static str, String)> {
     ];
     let embedded = aws_url.into_iter().flat_map(|url| {
         let own = [("AWS_ENDPOINT_URL", url), ("AWS_REGION", "local"), ("AWS_DEFAULT_REGION", "local")];
-        // Whoever signed in to AWS must not send credentials here, nor call AWS by mistake.
+        // A user who is signed in to AWS must not send credentials here, nor call AWS by mistake.
         let none = [("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x"), ("AWS_SESSION_TOKEN", "")];
         own.into_iter().chain(none).map(|(name, value)| (name, value.to_owned()))
     });
