@@ -116,7 +116,8 @@ pub struct Act {
     pub seen: Option<u64>,
 }
 
-/// The kinds of act. A step's name may be omitted if only one step qualifies.
+/// The kinds of act. A step's name may be omitted if only one step qualifies; a step that waits for a time has to be
+/// named.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     /// Continue from the failed steps, in the direction that failed. Every step gets its whole retry ladder again.
@@ -180,6 +181,12 @@ pub enum Refusal {
     /// The step did not fail.
     #[error("no such step has failed or is waiting after a failure")]
     NotFailed,
+    /// Only waits could be meant, and the act names none.
+    #[error("no step has failed or is waiting after a failure; to skip the wait of a step, name the step")]
+    UnnamedWait,
+    /// A step that waits for a time has no output that a person could give.
+    #[error("the step waits for a time, so there is no output to record; skip it, or end its wait with retry-now")]
+    WaitsForTime,
     /// The step is with an agent.
     #[error("the step is with an agent; wait for its reply or its CompleteBy")]
     WithAgent,

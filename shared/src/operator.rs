@@ -178,7 +178,17 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if output.is_some_and(json::is_deep) {
         return Err(Refusal::DeepOutput);
     }
-    let index = only(task, step, turn, |i| left_to_a_person(task, i).is_some())?;
+    // A wait is part of the workflow's work, so an act means one only if it names it.
+    let is_wait = |index: usize| matches!(task.steps[index].state, State::Waiting { .. });
+    let is_meant = |index| left_to_a_person(task, index).is_some() && (step.is_some() || !is_wait(index));
+    let waits = || (0..task.steps.len()).any(|index| left_to_a_person(task, index).is_some());
+    let index = only(task, step, turn, is_meant).map_err(|why| match why {
+        Refusal::NotFailed if step.is_none() && waits() => Refusal::UnnamedWait,
+        why => why,
+    })?;
+    if output.is_some() && is_wait(index) {
+        return Err(Refusal::WaitsForTime);
+    }
     let direction = left_to_a_person(task, index).expect("only such a step is picked");
     let mut change = Change::begin(task, turn);
     let kind = if output.is_some() { Kind::MarkedDone } else { Kind::Skipped };

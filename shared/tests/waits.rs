@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, What};
+use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::step::State;
 use shared::task::LOOK_AHEAD;
 
@@ -176,8 +176,30 @@ fn an_operator_skips_a_wait() {
     bench.wake(0).done("a").on(&act(What::Skip { step: Some("b".into()) }));
     bench.is("Pending a=Processed#1 b=Skipped c=Pending", "wake");
     let mut last = self::bench("a | wait = \"1h\"", json!({}));
-    last.wake(0).on(&act(What::Skip { step: None })).is("Processed a=Skipped", "notice Completed");
+    last.wake(0).on(&act(What::Skip { step: Some("a".into()) })).is("Processed a=Skipped", "notice Completed");
     assert!(last.task.notice_owed);
+}
+
+// B9: an act without a name means what has failed, never a wait, so no bulk act ends a month of waiting.
+#[test]
+fn an_act_means_a_wait_only_by_its_name() {
+    let steps = "a | after = []; wait = \"30d\"\nb | after = []; on_failure = \"error\"";
+    let skip = |step: Option<&str>| What::Skip { step: step.map(str::to_owned) };
+    let done = |step: Option<&str>| What::MarkDone { step: step.map(str::to_owned), output: json!({"n": 1}) };
+    let refused = |why| Some(Kept::Refused(why));
+    for what in [skip(None), done(None)] {
+        let mut bench = bench(steps, json!({}));
+        bench.wake(0).on(&act(what.clone()));
+        assert_eq!(bench.kept, refused(Refusal::UnnamedWait), "{what:?}: nothing but a wait is open to it");
+        bench.failed("b").on(&act(what.clone()));
+        assert!(matches!(bench.task.steps[0].state, State::Waiting { .. }), "{what:?}");
+        assert!(matches!(bench.task.steps[1].state, State::Skipped | State::Processed), "{what:?}");
+    }
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&act(done(Some("a"))));
+    assert_eq!(bench.kept, refused(Refusal::WaitsForTime));
+    bench.on(&act(skip(Some("a"))));
+    assert_eq!(bench.task.steps[0].state, State::Skipped);
 }
 
 // A sibling that expires moves the look, and the message of the wait goes out again.
