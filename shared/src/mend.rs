@@ -11,8 +11,9 @@ use crate::message::{Effect, MAX_ANSWER, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{State, Step};
-use crate::task::{Phase, Task};
+use crate::task::{Phase, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::wait::MAX_WAIT;
 use crate::workflow::{Step as Spec, Workflow};
 
 /// Why a text is refused as a record. `Display` is a sentence for the operator.
@@ -153,6 +154,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     }
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
         let wrong = unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow)));
+        let wrong = wrong.or_else(|| unfit_wait(step, task, task.way(index, workflow)));
         if let Some((at, why)) = wrong {
             return Err(Unfit { at: format!("st[{index}].{at}"), why });
         }
@@ -162,6 +164,21 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
 
 const LATER: &str = "is a version later than that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
+
+/// What is wrong with a step that waits, whose predecessors mean `way` for it.
+fn unfit_wait(step: &Step, task: &Task, way: Way) -> Option<(&'static str, &'static str)> {
+    let State::Waiting { until, .. } = step.state else { return None };
+    let rules = [
+        (
+            way != Way::Go && !task.is_undo_begun(),
+            "state",
+            "is Waiting, but the steps before do not let it begin: set it to Pending",
+        ),
+        (until > plus(task.updated_at, MAX_WAIT), "u", "is more than 366 days after the record's last change"),
+        (step.turn.is_none(), "t", "is missing: it says since when the step waits, in milliseconds since 1970"),
+    ];
+    rules.into_iter().find(|(is_wrong, ..)| *is_wrong).map(|(_, at, why)| (at, why))
+}
 
 fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'static str, &'static str)> {
     let has_undo = spec.undo.is_some();

@@ -7,7 +7,9 @@ use crate::support::*;
 use serde_json::json;
 use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::step::State;
-use shared::task::LOOK_AHEAD;
+use shared::task::{LOOK_AHEAD, Task};
+use shared::time::plus;
+use shared::workflow::wait::MAX_WAIT;
 
 const SHORT: &str = r#"
 a | after = []; undo = { agent = "x" }
@@ -210,4 +212,24 @@ fn a_wait_beside_a_late_step_keeps_its_end() {
     bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Waiting+19000", "wake+1000");
     let seen = bench.task.version;
     bench.at(12_000).wake(seen).is("Processing a=Processing#2f1 b=Waiting+18000", "do a#2, wake+18000");
+}
+
+// B9: a corrected record may not wait for ever, before its turn, or without a beginning.
+#[test]
+fn a_mended_record_waits_as_the_system_would() {
+    let mut bench = bench(SHORT, json!({}));
+    bench.wake(0).done("a");
+    let check = |task: &Task| shared::mend::check(task, "acme", &bench.workflow).map_err(|unfit| unfit.at);
+    check(&bench.task).unwrap();
+    let mut late = bench.task.clone();
+    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT) };
+    check(&late).unwrap();
+    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT + secs(1)) };
+    assert_eq!(check(&late).unwrap_err(), "st[1].u");
+    let mut early = bench.task.clone();
+    early.steps[0].state = State::Pending { not_before: None };
+    assert_eq!(check(&early).unwrap_err(), "st[1].state");
+    let mut timeless = bench.task.clone();
+    timeless.steps[1].turn = None;
+    assert_eq!(check(&timeless).unwrap_err(), "st[1].t");
 }
