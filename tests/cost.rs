@@ -324,7 +324,10 @@ fn month(an_order: f64, prices: &Prices) -> String {
     let look = MINUTES as f64 / 1e6 * prices.of("million", "sqs_requests");
     let agent = idle(include_str!("../infra/agent.yaml"), prices) + look;
     // The agent `http` is always there.
-    let system = idle(include_str!("../template.yaml"), prices) + 4.0 * look + agent + prices.of("month", "sweeps");
+    let stacks =
+        [include_str!("../template.yaml"), include_str!("../infra/api.yaml"), include_str!("../infra/alarms.yaml")];
+    let system =
+        stacks.iter().map(|stack| idle(stack, prices)).sum::<f64>() + 4.0 * look + agent + prices.of("month", "sweeps");
     assert!(system <= 2.50, "an idle system costs {system:.2} USD a month");
     assert!(agent <= 0.40, "an idle agent costs {agent:.2} USD a month");
     let mut text = String::from("| orders a month | the system | its orders | together |\n|---|---|---|---|\n");

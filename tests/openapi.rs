@@ -1,6 +1,6 @@
 //! Goal: the OpenAPI document and the API agree, and no caller uses a route without the right to. Method: the document
 //! is made from the types and compared with the file that is served. Its routes are compared with the source of the two
-//! routers and with template.yaml, and each is called on the whole system.
+//! routers and with infra/api.yaml, and each is called on the whole system.
 //!
 //! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` again.
 
@@ -158,7 +158,7 @@ fn the_document_the_code_and_the_template_have_the_same_routes() {
     let documented: BTreeSet<_> = routes().iter().map(|r| (r.method.to_owned(), open(&r.path))).collect();
     let mut code = in_code(&read("functions/submit/src/http.rs"));
     code.append(&mut in_code(&read("functions/operator/src/http.rs")));
-    let template = read("template.yaml");
+    let template = read("infra/api.yaml");
     let keys = template.lines().filter_map(|line| line.trim().strip_prefix("RouteKey: ")?.split_once(' '));
     let mut template: BTreeSet<_> = keys.map(|(method, path)| (method.to_ascii_lowercase(), open(path))).collect();
     code.retain(|(_, path)| !path.starts_with("/console"));

@@ -115,7 +115,10 @@ fn of_template(text: &str, found: &mut Vec<String>) {
             continue;
         }
         folded = None;
-        let Some((key, value)) = line.trim_start().split_once(": ") else { continue };
+        // One that ends a mapping on its own line.
+        let text =
+            line.find(" Description: ").filter(|_| line.ends_with('}')).map_or(line.trim_start(), |at| &line[at + 1..]);
+        let Some((key, value)) = text.split_once(": ") else { continue };
         if key.ends_with("Description") {
             folded = value.starts_with(['>', '|']).then_some(indent);
             found.push(if folded.is_some() { String::new() } else { value.to_owned() });

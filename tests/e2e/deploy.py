@@ -27,7 +27,7 @@ def archive(binary):
 def with_batch_rights(template):
     """AWS asks whoever sends or deletes a batch for `sqs:SendMessage` or `sqs:DeleteMessage`, and knows no other action
     for it ("Amazon SQS API permissions: actions and resource reference"). MiniStack asks for `sqs:SendMessageBatch`."""
-    template = re.sub(r"Action: (sqs:(?:Send|Delete)Message)$", r"Action: [\1, \1Batch]", template, flags=re.MULTILINE)
+    template = re.sub(r"Action: (sqs:(?:Send|Delete)Message)(?=$|,)", r"Action: [\1, \1Batch]", template, flags=re.MULTILINE)
     template = re.sub(r"(?<=[\[ ])(sqs:(?:Send|Delete)Message)(?=, (?!\1)|\])", r"\1, \1Batch", template)
     return re.sub(r"^( *- )(sqs:(?:Send|Delete)Message)$", r"\1\2\n\1\2Batch", template, flags=re.MULTILINE)
 

@@ -427,6 +427,26 @@ def what_a_company_prescribes_holds_everywhere(stack):
 
 
 @check
+def nested_stacks_take_what_they_are_given(stack):
+    """CloudFormation checks a child's parameters only when it creates the child, half-way through a deployment."""
+    for name, nested in stack.nested.items():
+        for parameter, value in stack.raw["Resources"][name]["Properties"]["Parameters"].items():
+            own, given = nested.raw["Parameters"][parameter], stack.raw["Parameters"].get(value.get("Ref") if isinstance(value, dict) else None)
+            if not given:
+                continue
+            if "AllowedValues" in own and not set(map(str, given.get("AllowedValues", [None]))) <= set(map(str, own["AllowedValues"])):
+                yield f"{name}: {parameter} takes {own['AllowedValues']}, and is given {given.get('AllowedValues')}"
+            for bound, is_within in (("MinValue", int.__ge__), ("MaxValue", int.__le__), ("MaxLength", int.__le__)):
+                numbers = given.get("AllowedValues", []) if bound != "MaxLength" and given["Type"] == "Number" else []
+                numbers = numbers or [given[bound]] if numbers or bound in given else []
+                if bound in own and "AllowedValues" not in own and "AllowedPattern" not in given and not (numbers and all(is_within(n, own[bound]) for n in numbers)):
+                    yield f"{name}: {parameter} has {bound} {own[bound]}, and is given {numbers}"
+    for name, output in re.findall(r'"Fn::GetAtt": \["(\w+)", "Outputs\.(\w+)"\]', json.dumps(stack.raw)):
+        if output not in stack.nested[name].raw["Outputs"]:
+            yield f"{name}: has no output {output}"
+
+
+@check
 def parameters_have_defaults(stack):
     """Nobody has to know what the example needs in order to deploy the system."""
     if missing := {name for name, p in stack.raw["Parameters"].items() if "Default" not in p}:
@@ -712,7 +732,7 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
         names += ["WorkflowScope"] if " /workflows" in key else []
         if p.get("AuthorizationScopes", []) != ([stack.parameters[name] for name in names] if wanted == "JWT" else []):
             yield f"{key}: scopes are {p.get('AuthorizationScopes')}"
-        if (target(p.get("AuthorizerId")) == "JwtAuthorizer") != (wanted == "JWT"):
+        if (target(p.get("AuthorizerId")) == "ApiAuthorizer") != (wanted == "JWT"):
             yield f"{key}: its authorizer is {p.get('AuthorizerId')}"
         integration = p["Target"].removeprefix("integrations/")
         function = target(stack.properties(target(integration))["IntegrationUri"])
@@ -744,7 +764,6 @@ def long_polls_leave_room_for_the_rest(stack):
         if unknown := set(settings) - set(routes):
             yield f"{name}: settings for no route: {sorted(unknown)}"
         needs = stack.resources[name].get("DependsOn", [])
-        needs = [needs] if isinstance(needs, str) else needs
         if late := {key for key in settings if key in routes and routes[key] not in needs}:
             yield f"{name}: may be made before its routes {sorted(late)}"
         own = settings.get("GET /orders/{id}", {})
@@ -826,10 +845,15 @@ def alerts_reach_the_topic(stack):
         yield f"TopicPolicy: {publishers}"
 
 
+def _by_name(stack, value):
+    """A queue that a dimension refers to, by its name."""
+    return stack.properties(target(value))["QueueName"] if value.endswith(".QueueName>") else value
+
+
 def _alarms(stack):
     """Alarms as (id, properties, (namespace, metric, dimensions)). Metric math is not among them: emulators refuse it."""
     for name, p in stack.of_type("AWS::CloudWatch::Alarm").items():
-        dimensions = tuple(sorted((d["Name"], d["Value"]) for d in p.get("Dimensions", [])))
+        dimensions = tuple(sorted((d["Name"], _by_name(stack, d["Value"])) for d in p.get("Dimensions", [])))
         yield name, p, (p["Namespace"], p["MetricName"], dimensions)
 
 
@@ -849,9 +873,9 @@ def every_alarm_says_what_to_do(stack):
         text = p.get("AlarmDescription", "")
         if "docs/runbook.md#" not in text or text.rsplit("#", 1)[1] not in sections:
             yield f"{name}: `{text}` names no section of docs/runbook.md"
-        # The alarms of agents' stacks know the topic by its name.
+        # Alarms know the topic by its name.
         topic = f"arn:aws:sns:eu-west-1:111122223333:{stack.properties('Topic')['TopicName']}"
-        if p.get("AlarmActions") not in (["<Topic>"], [topic]):
+        if p.get("AlarmActions") != [topic]:
             yield f"{name}: tells nobody"
 
 
@@ -861,12 +885,12 @@ def everything_that_needs_an_alarm_has_one(stack):
     there = {metric for _, _, metric in _alarms(stack)}
 
     def queue(metric, q):
-        return ("AWS/SQS", metric, (("QueueName", f"<{q}.QueueName>"),))
+        return ("AWS/SQS", metric, (("QueueName", stack.properties(q)["QueueName"]),))
 
     def function(metric, f):
-        return ("AWS/Lambda", metric, (("FunctionName", f"<{f}>"),))
+        return ("AWS/Lambda", metric, (("FunctionName", stack.properties(f)["FunctionName"]),))
 
-    wanted = {function("Errors", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api>"),))}
+    wanted = {function("Errors", "Supervisor"), ("AWS/ApiGateway", "5xx", (("ApiId", "<Api.Outputs.Id>"),))}
     wanted |= {queue("ApproximateNumberOfMessagesVisible", "AlertsDead"), queue("ApproximateAgeOfOldestMessage", "SubmissionsQueue")}
     wanted |= {function("Invocations", "Supervisor")} if is_active(stack) else set()
     # Orders that do not begin, whatever the cause.
@@ -913,13 +937,13 @@ def lines_that_are_alarms_are_counted(stack):
 @check
 def a_silent_supervisor_raises_an_alarm(stack):
     if not is_active(stack):
-        if "SupervisorSilentAlarm" in stack.resources:
-            yield "SupervisorSilentAlarm: would ring for as long as the stack stands by"
+        if "AlarmsSupervisorSilent" in stack.resources:
+            yield "AlarmsSupervisorSilent: would ring for as long as the stack stands by"
         return
-    p = stack.properties("SupervisorSilentAlarm")
+    p = stack.properties("AlarmsSupervisorSilent")
     minutes = int(stack.parameters["SupervisorRateMinutes"])
     if (p["Period"], p["EvaluationPeriods"], p["TreatMissingData"]) != (60 * minutes, 3, "breaching"):
-        yield f"SupervisorSilentAlarm: looks at {p['EvaluationPeriods']} x {p['Period']} s"
+        yield f"AlarmsSupervisorSilent: looks at {p['EvaluationPeriods']} x {p['Period']} s"
     expression = stack.properties("SupervisorSchedule")["ScheduleExpression"]
     if expression != ("rate(1 minute)" if minutes == 1 else f"rate({minutes} minutes)"):
         yield f"SupervisorSchedule: {expression}"
@@ -927,7 +951,7 @@ def a_silent_supervisor_raises_an_alarm(stack):
 
 @check
 def the_dashboard_shows_every_queue_function_and_table(stack):
-    body = json.loads(stack.properties("Dashboard")["DashboardBody"])
+    body = json.loads(stack.properties("AlarmsDashboard")["DashboardBody"])
     metrics = [m for w in body["widgets"] for m in w["properties"]["metrics"] if isinstance(m[0], str)]
     shown = {tuple(part for part in m if isinstance(part, str)) for m in metrics}
     names = {i: p["QueueName"] for i, p in stack.of_type("AWS::SQS::Queue").items()}
@@ -948,7 +972,7 @@ def the_dashboard_shows_every_queue_function_and_table(stack):
     ours = {n for i, n in names.items() if i != "NoticesDefaultQueue"} - found
     wanted |= {("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName", n) for n in ours}
     wanted |= {("AWS/Lambda", m, "FunctionName", f"shop-{f.lower()}") for f in FUNCTIONS if f != "Agent" for m in ("Errors", "Throttles")}
-    wanted |= {("AWS/DynamoDB", f"{k}ThrottleEvents", "TableName", f"<{t}>") for t in ("Orders", "State") for k in ("Read", "Write")}
+    wanted |= {("AWS/DynamoDB", f"{k}ThrottleEvents", "TableName", f"shop-{t}") for t in ("orders", "state") for k in ("Read", "Write")}
     if missing := wanted - shown:
         yield f"Dashboard: does not show {sorted(missing)}"
     if unknown := {m[3] for m in shown if m[0] == "AWS/SQS"} - set(names.values()):
@@ -957,7 +981,7 @@ def the_dashboard_shows_every_queue_function_and_table(stack):
 
 @check
 def the_dashboard_shows_every_metric_of_ours(stack):
-    body = json.loads(stack.properties("Dashboard")["DashboardBody"])
+    body = json.loads(stack.properties("AlarmsDashboard")["DashboardBody"])
     metrics = [m for w in body["widgets"] for m in w["properties"]["metrics"]]
     shown = {(m[1], None) for m in metrics if m[0] == "Stepwarden" and m[2:4] == ["stack", "shop"]}
     for found in (m[0]["expression"] for m in metrics if isinstance(m[0], dict) and "{Stepwarden," in m[0]["expression"]):

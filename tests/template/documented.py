@@ -407,7 +407,7 @@ def alarms_stay_within_the_limits_of_cloudwatch(stack):
 
 @check
 def the_dashboard_stays_within_its_limits(stack):
-    body = stack.properties("Dashboard")["DashboardBody"]
+    body = stack.properties("AlarmsDashboard")["DashboardBody"]
     widgets = json.loads(body)["widgets"]
     if len(widgets) > 500 or sum(len(w["properties"]["metrics"]) for w in widgets) > 2500:
         yield "Dashboard: more than 500 widgets or 2,500 metrics"

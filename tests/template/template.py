@@ -97,6 +97,8 @@ class Stack:
         for name, resource in self.transformed["Resources"].items():
             if "Condition" not in resource or self.holds(resource["Condition"]):
                 body = {k: v for k, v in resource.items() if k != "Condition"}
+                if needs := body.get("DependsOn"):
+                    body["DependsOn"] = [self.name + n for n in ([needs] if isinstance(needs, str) else needs)]
                 self.resources[self.name + name] = self.value(body)
         # What a nested stack says of itself is in its own parameters.
         self.nested = {}

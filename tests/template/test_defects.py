@@ -41,6 +41,18 @@ def agent(*path):
     return lambda raw: change(raw.nested["infra/agent.yaml"])
 
 
+def api(*path):
+    """The same in the template of the API."""
+    change = put(*path)
+    return lambda raw: change(raw.nested["infra/api.yaml"])
+
+
+def alarms(*path):
+    """The same in the template of the alarms."""
+    change = put(*path)
+    return lambda raw: change(raw.nested["infra/alarms.yaml"])
+
+
 def grant(function, action, name):
     statement = {"Effect": "Allow", "Action": action, "Resource": {"Fn::GetAtt": [name, "Arn"]}}
     return resource(f"{function}Role", P, "Policies", 0, "PolicyDocument", "Statement", "append", statement)
@@ -69,14 +81,14 @@ ALONE = {"Sample": "false", **{f"{name}Url": "" for name in ("Inventory", "Fraud
 
 def defect_in_dashboard(raw, name):
     """Misspells what the dashboard shows under a name."""
-    body = raw["Resources"]["Dashboard"][P]["DashboardBody"]
+    body = raw.nested["infra/alarms.yaml"]["Resources"]["Dashboard"][P]["DashboardBody"]
     assert name in body["Fn::Sub"]
     body["Fn::Sub"] = body["Fn::Sub"].replace(name, f"-x{name}")
 
 
 def defect_in_width(raw):
     """Makes the first widget wider than the dashboard."""
-    body = raw["Resources"]["Dashboard"][P]["DashboardBody"]
+    body = raw.nested["infra/alarms.yaml"]["Resources"]["Dashboard"][P]["DashboardBody"]
     body["Fn::Sub"] = body["Fn::Sub"].replace('"width": 8', '"width": 25', 1)
 
 
@@ -172,19 +184,19 @@ DEFECTS = [
     ("each_function_may_do_what_it_does", put("Resources", "SubmitRole", P, "Policies", 0, "PolicyDocument", "Statement", 0, PASS), {}),
     ("each_function_may_do_what_it_does", put("Resources", "SubmitRole", P, "Policies", 0, "PolicyDocument", "Statement", 3, "Resource", 1, PASS), CLASSES),
     ("each_function_may_do_what_it_does", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 4, "Resource", 1, PASS), CLASSES),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationType", "NONE"), {}),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", PASS), JWT),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("BulkRoute", P, "AuthorizationScopes", [{"Ref": "OrderScope"}]), JWT),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("ListOrdersRoute", P, "AuthorizationType", {"Fn::If": ["OrdersAreOpen", "NONE", "AWS_IAM"]}), {"OpenOrders": "true"}),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("PostOrderRoute", P, "AuthorizationType", PASS), {}),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("SubmitPermission", P, "SourceArn", PASS), {}),
-    ("nothing_is_open_but_what_a_parameter_opens", put("Resources", "RedriveRoute", PASS), {}),
-    ("the_api_logs_and_throttles", resource("Stage", P, "AccessLogSettings", PASS), {}),
-    ("the_api_logs_and_throttles", resource("Stage", P, "DefaultRouteSettings", PASS), {}),
-    ("long_polls_leave_room_for_the_rest", resource("Stage", P, "RouteSettings", PASS), {}),
-    ("long_polls_leave_room_for_the_rest", resource("Stage", P, "RouteSettings", "GET /orders/{id}", "ThrottlingRateLimit", {"Ref": "ApiRateLimit"}), {}),
-    ("long_polls_leave_room_for_the_rest", resource("Stage", P, "RouteSettings", "GET /orders/{order_id}", {"ThrottlingRateLimit": 1, "ThrottlingBurstLimit": 1}), {}),
-    ("long_polls_leave_room_for_the_rest", resource("Stage", "DependsOn", PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationType", "NONE"), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationScopes", PASS), JWT),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationScopes", [{"Ref": "OrderScope"}]), JWT),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "ListOrders", P, "AuthorizationType", {"Fn::If": ["OrdersAreOpen", "NONE", "AWS_IAM"]}), {"OpenOrders": "true"}),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "PostOrder", P, "AuthorizationType", PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "SubmitPermission", P, "SourceArn", PASS), {}),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Redrive", PASS), {}),
+    ("the_api_logs_and_throttles", api("Resources", "Stage", P, "AccessLogSettings", PASS), {}),
+    ("the_api_logs_and_throttles", api("Resources", "Stage", P, "DefaultRouteSettings", PASS), {}),
+    ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", PASS), {}),
+    ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", "GET /orders/{id}", "ThrottlingRateLimit", {"Ref": "ApiRateLimit"}), {}),
+    ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", "GET /orders/{order_id}", {"ThrottlingRateLimit": 1, "ThrottlingBurstLimit": 1}), {}),
+    ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", "DependsOn", PASS), {}),
     ("variables_agree_with_the_code", resource("Submit", P, "Environment", "Variables", "TENANT_CLAIM", PASS), {}),
     ("bounds_agree_with_the_code", put("Parameters", "LongestWaitSeconds", "MaxValue", 29), {}),
     ("every_target_has_a_dead_letter_queue_and_a_retry_policy", resource("AlertRule", P, "Targets", 0, "DeadLetterConfig", PASS), {}),
@@ -198,32 +210,32 @@ DEFECTS = [
     ("a_standby_does_nothing", resource("SupervisorSchedule", P, "State", PASS), STANDBY),
     ("a_standby_does_nothing", resource("AlertRule", P, "Targets", 0, "Arn", {"Fn::GetAtt": ["Agent", "Arn"]}), {}),
     ("a_standby_does_nothing", resource("SupervisorSchedule", P, "State", "DISABLED"), {}),
-    ("nothing_is_open_but_what_a_parameter_opens", resource("ActOnOrderRoute", "Condition", PASS), STANDBY),
-    ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", "Condition", PASS), STANDBY),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "ActOnOrder", "Condition", PASS), STANDBY),
+    ("a_silent_supervisor_raises_an_alarm", alarms("Resources", "SupervisorSilent", "Condition", PASS), STANDBY),
     ("the_dashboard_shows_every_queue_function_and_table", lambda raw: defect_in_dashboard(raw, " agent dead"), {}),
     ("the_dashboard_shows_every_queue_function_and_table", lambda raw: defect_in_dashboard(raw, "-replies-dead"), {}),
     ("the_dashboard_shows_every_queue_function_and_table", lambda raw: defect_in_dashboard(raw, " (agent OR high)"), {}),
     ("the_dashboard_shows_every_metric_of_ours", lambda raw: defect_in_dashboard(raw, "outbox_lag"), {}),
     ("the_dashboard_shows_every_metric_of_ours", lambda raw: defect_in_dashboard(raw, "breaker_opened"), {}),
-    ("everything_that_needs_an_alarm_has_one", resource("ApiErrorsAlarm", P, "MetricName", "5XXError"), {}),
+    ("everything_that_needs_an_alarm_has_one", alarms("Resources", "ApiErrors", P, "MetricName", "5XXError"), {}),
     ("everything_that_needs_an_alarm_has_one", agent("Resources", "AgeAlarm", PASS), {}),
     ("everything_that_needs_an_alarm_has_one", agent("Resources", "AgeAlarm", P, "Dimensions", 0, "Value", {"Fn::GetAtt": ["HighQueue", "QueueName"]}), CLASSES),
-    ("everything_that_needs_an_alarm_has_one", put("Resources", "ProblemsAlarm", PASS), {}),
-    ("everything_that_needs_an_alarm_has_one", put("Resources", "OverdueAlarm", PASS), {}),
-    ("everything_that_needs_an_alarm_has_one", lambda raw: raw["Resources"].update(NinthAlarm={"Type": "AWS::CloudWatch::Alarm", P: {**raw["Resources"]["SubmissionsAgeAlarm"][P], "Dimensions": []}}), {}),
-    ("an_alarm_is_on_one_metric", resource("ApiErrorsAlarm", P, "Metrics", []), {}),
-    ("alarms_are_on_metrics_that_exist", resource("OverdueAlarm", P, "MetricName", "oldest_age"), {}),
-    ("alarms_are_on_metrics_that_exist", resource("OverdueAlarm", P, "Dimensions", []), {}),
-    ("alarms_are_on_metrics_that_exist", resource("ProblemsAlarm", P, "MetricName", "problems"), {}),
-    ("every_alarm_says_what_to_do", resource("ApiErrorsAlarm", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
+    ("everything_that_needs_an_alarm_has_one", alarms("Resources", "Problems", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", alarms("Resources", "Overdue", PASS), {}),
+    ("everything_that_needs_an_alarm_has_one", lambda raw: (r := raw.nested["infra/alarms.yaml"]["Resources"]).update(Ninth={"Type": "AWS::CloudWatch::Alarm", P: {**r["SubmissionsAge"][P], "Dimensions": []}}), {}),
+    ("an_alarm_is_on_one_metric", alarms("Resources", "ApiErrors", P, "Metrics", []), {}),
+    ("alarms_are_on_metrics_that_exist", alarms("Resources", "Overdue", P, "MetricName", "oldest_age"), {}),
+    ("alarms_are_on_metrics_that_exist", alarms("Resources", "Overdue", P, "Dimensions", []), {}),
+    ("alarms_are_on_metrics_that_exist", alarms("Resources", "Problems", P, "MetricName", "problems"), {}),
+    ("every_alarm_says_what_to_do", alarms("Resources", "ApiErrors", P, "AlarmDescription", "see docs/runbook.md#nowhere"), {}),
     ("every_alarm_says_what_to_do", agent("Resources", "AgeAlarm", P, "AlarmActions", PASS), {}),
-    ("lines_that_are_alarms_are_counted", put("Resources", "ProblemsOfSubmit", PASS), {}),
+    ("lines_that_are_alarms_are_counted", alarms("Resources", "ProblemsOfSubmit", PASS), {}),
     ("lines_that_are_alarms_are_counted", agent("Resources", "Problems", P, "FilterPattern", '{ $.alarm = "no_secrets" }'), {}),
-    ("lines_that_are_alarms_are_counted", resource("DeadLetters", P, "LogGroupName", {"Ref": "SubmitLogs"}), {}),
+    ("lines_that_are_alarms_are_counted", alarms("Resources", "DeadLetterLines", P, "LogGroupName", {"Ref": "SubmitLogs"}), {}),
     ("the_supervisor_only_requests_recovery", put("Resources", "SupervisorRole", P, "Policies", 0, "PolicyDocument", "Statement", 5, PASS), {}),
-    ("alarms_are_on_metrics_that_exist", resource("ApiErrorsAlarm", P, "Namespace", "Stepwarden"), {}),
-    ("a_silent_supervisor_raises_an_alarm", resource("SupervisorSilentAlarm", P, "TreatMissingData", "missing"), {}),
-    ("a_silent_supervisor_raises_an_alarm", put("Mappings", "SupervisorRates", "1", "Expression", "rate(1 minutes)"), {}),
+    ("alarms_are_on_metrics_that_exist", alarms("Resources", "ApiErrors", P, "Namespace", "Stepwarden"), {}),
+    ("a_silent_supervisor_raises_an_alarm", alarms("Resources", "SupervisorSilent", P, "TreatMissingData", "missing"), {}),
+    ("a_silent_supervisor_raises_an_alarm", put("Mappings", "SupervisorRate", "Expression", "1", "rate(1 minutes)"), {}),
     ("every_section_of_the_runbook_is_complete", resource("SetAsideQueue", P, "QueueName", "shop-poison"), {}),
     ("every_section_of_the_runbook_is_complete", resource("Supervisor", P, "FunctionName", "shop-sweep"), {}),
     ("every_section_of_the_runbook_is_complete", resource("State", P, "TableName", "shop-tasks"), {}),
@@ -239,8 +251,8 @@ DEFECTS = [
     ("tables_are_safe", resource("Orders", "DeletionPolicy", "Retain"), {}),
     ("batches_report_the_records_that_failed", agent("Resources", "Source", P, "MaximumBatchingWindowInSeconds", PASS), {}),
     ("visibility_is_six_times_the_timeout", resource("RepliesQueue", P, "VisibilityTimeout", 180), {"BatchSeconds": "5"}),
-    ("long_polls_leave_room_for_the_rest", resource("Stage", P, "RouteSettings", {"GET /orders/{id}": {"ThrottlingRateLimit": {"Ref": "StatusRateLimit"}, "ThrottlingBurstLimit": 80}}), {}),
-    ("long_polls_leave_room_for_the_rest", put("Conditions", "StatusRateIs10", {"Fn::Equals": [{"Ref": "StatusRateLimit"}, "11"]}), {"StatusRateLimit": "10"}),
+    ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", {"GET /orders/{id}": {"ThrottlingRateLimit": {"Ref": "StatusRateLimit"}, "ThrottlingBurstLimit": 80}}), {}),
+    ("long_polls_leave_room_for_the_rest", api("Conditions", "StatusRateIs10", {"Fn::Equals": [{"Ref": "StatusRateLimit"}, "11"]}), {"StatusRateLimit": "10"}),
     ("names_fit_with_the_longest_stack_name", resource("Supervisor", P, "FunctionName", {"Fn::Sub": "${AWS::StackName}-supervisor-of-orders"}), {}),
     ("names_fit_with_the_longest_stack_name", resource("SubmitRole", P, "RoleName", "submit"), {}),
     ("names_fit_with_the_longest_stack_name", resource("SetAsideQueue", P, "QueueName", {"Fn::Sub": "${AWS::StackName}-set.aside"}), {}),
@@ -262,17 +274,17 @@ DEFECTS = [
     ("targets_stay_within_the_limits_of_eventbridge", resource("AlertRule", P, "Targets", 0, "RoleArn", "arn:aws:iam::111122223333:role/x"), {}),
     ("a_bus_with_a_key_of_yours_has_dead_letters", resource("Bus", P, "DeadLetterConfig", PASS), {}),
     ("a_bus_with_a_key_of_yours_has_dead_letters", resource("AlertsDeadPolicy", P, "PolicyDocument", "Statement", 1, PASS), {}),
-    ("alarms_stay_within_the_limits_of_cloudwatch", resource("ApiErrorsAlarm", P, "Period", 90), {}),
-    ("alarms_stay_within_the_limits_of_cloudwatch", resource("ApiErrorsAlarm", P, "DatapointsToAlarm", 9), {}),
+    ("alarms_stay_within_the_limits_of_cloudwatch", alarms("Resources", "ApiErrors", P, "Period", 90), {}),
+    ("alarms_stay_within_the_limits_of_cloudwatch", alarms("Resources", "ApiErrors", P, "DatapointsToAlarm", 9), {}),
     ("alarms_stay_within_the_limits_of_cloudwatch", put("Parameters", "LogRetentionDays", "AllowedValues", "append", 31), {}),
     ("the_dashboard_stays_within_its_limits", lambda raw: defect_in_width(raw), {}),
     ("policies_fit_into_their_roles", lambda raw: [grant("Scheduler", "sqs:SendMessage", "SchedulerQueue")(raw) for _ in range(60)], {}),
     ("policies_fit_into_their_roles", resource("SampleAgentsRole", P, "Policies", 0, "PolicyDocument", "Version", "2008-10-17"), {}),
-    ("the_api_stays_within_the_limits_of_api_gateway", resource("SubmitIntegration", P, "TimeoutInMillis", 30001), {}),
-    ("the_api_stays_within_the_limits_of_api_gateway", resource("SubmitIntegration", P, "TimeoutInMillis", 26000), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", api("Resources", "SubmitIntegration", P, "TimeoutInMillis", 30001), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", api("Resources", "SubmitIntegration", P, "TimeoutInMillis", 26000), {}),
     ("functions_outlive_calls_to_silent_services", resource("Scheduler", P, "Timeout", 21), {}),
     ("tables_that_stayed_can_be_adopted", resource("State", P, "TableName", {"Fn::Sub": "${AWS::StackName}-tasks"}), {}),
-    ("the_api_stays_within_the_limits_of_api_gateway", resource("ApiLogs", P, "LogGroupName", {"Fn::Sub": "/aws/api/${AWS::StackName}"}), {}),
+    ("the_api_stays_within_the_limits_of_api_gateway", api("Resources", "Logs", P, "LogGroupName", {"Fn::Sub": "/aws/api/${Stack}"}), {}),
     ("the_api_stays_within_the_limits_of_api_gateway", put("Parameters", "ApiBurstLimit", "MaxValue", 5001), {}),
     ("each_function_has_a_role_of_its_own", resource("AgentRole", P, "ManagedPolicyArns", PASS), {"HttpPolicyArns": "arn:aws:iam::111122223333:policy/a"}),
     ("each_function_has_a_role_of_its_own", resource("SubmitRole", P, "ManagedPolicyArns", ["arn:aws:iam::aws:policy/AdministratorAccess"]), {}),
@@ -296,8 +308,13 @@ DEFECTS = [
     ("what_a_company_prescribes_holds_everywhere", resource("ScheduleRole", P, "PermissionsBoundary", PASS), COMPANY),
     ("what_a_company_prescribes_holds_everywhere", resource("SubmitLogs", P, "LogGroupClass", {"Ref": "AccessLogClass"}), COMPANY),
     ("each_function_has_a_role_of_its_own", resource("OperatorRole", P, "ManagedPolicyArns", PASS), COMPANY),
+    ("nested_stacks_take_what_they_are_given", api("Parameters", "ApiRateLimit", "MaxValue", 5000), {}),
+    ("nested_stacks_take_what_they_are_given", api("Parameters", "LogRetentionDays", "MaxValue", 3000), {}),
+    ("nested_stacks_take_what_they_are_given", api("Parameters", "OrderScope", "MaxLength", 20), {}),
+    ("nested_stacks_take_what_they_are_given", alarms("Parameters", "SupervisorRateMinutes", "AllowedValues", ["1", "2", "5", "10"]), {}),
+    ("nested_stacks_take_what_they_are_given", api("Outputs", "Id", PASS), {}),
     ("parameters_have_defaults", put("Parameters", "PaymentUrl", "Default", PASS), {}),
-    ("counts_in_documents_are_those_of_the_template", put("Resources", "ApiErrorsAlarm", PASS), {}),
+    ("counts_in_documents_are_those_of_the_template", alarms("Resources", "ApiErrors", PASS), {}),
     ("dead_letters_can_be_moved_back", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 8, "Action", 3, PASS), {}),
     ("the_schedules_role_trusts_a_group", put("Resources", "ScheduleRole", P, "AssumeRolePolicyDocument", "Statement", 0, "Condition", "StringEquals", "aws:SourceArn", {"Fn::GetAtt": ["SupervisorSchedule", "Arn"]}), {}),
     ("a_small_account_has_parameters_that_fit", put("Parameters", "StatusRateLimit", "AllowedValues", ["40"]), {}),
