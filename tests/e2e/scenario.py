@@ -15,7 +15,7 @@ import deploy
 import emulator
 import signed
 from deploy import ROOT
-from world import FINAL, SERVICES, VISIBILITY_S, Failed, Remotes, System, check, until
+from world import DOCS, FINAL, SERVICES, VISIBILITY_S, Failed, Remotes, System, check, until
 
 STACK = "shop"
 # More orders than make an agent strained if one sweep finds them held up there (STRAIN_LEAST, usually 10).
@@ -47,7 +47,7 @@ def main():
         ministack = emulator.MiniStack(folder)
         urls = {f"{name.capitalize()}Url": f"{remotes.url}/{name}" for name in SERVICES}
         # EventBridge starts the supervisor once a minute; within it, it sweeps every two seconds.
-        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
+        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "DocsUrl": DOCS, "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
         outputs = deploy.deploy(STACK, parameters, options.binaries)
         print(f"deployed in {time.monotonic() - begin:.1f} s: {outputs['ApiUrl']}", flush=True)
         # A changed parameter reaches the agents' stacks, and all of them still work afterwards.
@@ -133,6 +133,7 @@ def silent_agent(system, sample, options):
         until("the step expired", lambda: ("step_expired", "ship") in system.events(order_id), 150)
     heard = until("the alert", lambda: [a for a in system.alerts() if a.get("agent") == "shipping"], 90)
     check(heard[0]["runbook"].endswith("#agent-strained") and heard[0]["held"] >= 10, f"another alert: {heard[0]}")
+    system.mails("Agent shipping is in trouble: it holds up ")
     code, agents = system.call("GET", "/agents")
     strained = [a["name"] for a in agents["agents"] if a.get("strained")]
     check(code == 200 and "shipping" in strained, f"the operator does not see it: {code} {agents}")
@@ -158,6 +159,7 @@ def failed_undo(system, sample, options):
     system.ends(order_id, "Error")
     heard = until("the alert", lambda: [a for a in system.alerts() if a.get("order_id") == order_id], 90)
     check("runbook" in heard[0] and heard[0]["resubmit"], f"the alert says too little: {heard[0]}")
+    system.mails(f"Order {order_id} needs a person (workflow: order).")
     code, listed = system.call("GET", "/orders?state=Error")
     check(code == 200 and order_id in json.dumps(listed), f"not in the operator's list: {code} {listed}")
     system.remotes.faults(payment={"permanent": 1.0})
@@ -191,6 +193,7 @@ def poison(system, sample, options):
         "an alert for each", lambda: [a for a in system.alerts() if a.get("message_id")][len(POISON) - 1 :], 60
     )
     check(heard, "no alert")
+    check(len(system.mails(" cannot be handled and was set aside.")) == len(POISON), "not a mail for each")
     code, again = system.call(
         "POST", "/orders", {k: v for k, v in by_message.items() if k != "idempotency_key"}, idempotency_key="by-message"
     )

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +22,8 @@ SERVICES = ("inventory", "fraud", "payment", "shipping")
 # The time a message that was not settled stays away. template.yaml has 6 x the function's timeout; with that, one run
 # would take a quarter of an hour.
 VISIBILITY_S = 20
+# Where people read the documents.
+DOCS = "https://git.example/stepwarden/blob/main/"
 
 
 class Failed(Exception):
@@ -171,33 +174,47 @@ class System:
         answer = self.sqs.send_message_batch(QueueUrl=self.queues[queue], Entries=entries)
         check(not answer.get("Failed"), f"sending to {queue}: {answer.get('Failed')}")
 
-    def _hear_alerts(self):
-        url = self.sqs.create_queue(QueueName="alerts-heard")["QueueUrl"]
+    def _ear(self, name, service, sender):
+        """The ARN of a queue to which `sender` may send."""
+        url = self.sqs.create_queue(QueueName=name)["QueueUrl"]
         arn = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        topic = self.outputs["AlertTopic"]
-        allow = {
-            "Version": "2012-10-17",
-            "Statement": [
-                {
-                    "Effect": "Allow",
-                    "Principal": {"Service": "sns.amazonaws.com"},
-                    "Action": "sqs:SendMessage",
-                    "Resource": arn,
-                    "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
-                }
-            ],
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"Service": service},
+            "Action": "sqs:SendMessage",
+            "Resource": arn,
+            "Condition": {"ArnEquals": {"aws:SourceArn": sender}},
         }
-        self.sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(allow)})
-        emulator.client("sns").subscribe(
-            TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"}
-        )
-        self.queues["heard"] = url
-        self._heard = []
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        self.sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+        self.queues[name] = url
+        return arn
+
+    def _hear_alerts(self):
+        """What people get from the topic, and what programs get from the bus."""
+        topic, bus, events = self.outputs["AlertTopic"], self.outputs["EventBusName"], emulator.client("events")
+        mails = self._ear("mails-heard", "sns.amazonaws.com", topic)
+        emulator.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=mails, Attributes={"RawMessageDelivery": "true"})
+        rule = events.put_rule(Name="heard", EventBusName=bus, EventPattern='{"source": ["stepwarden"]}')["RuleArn"]
+        events.put_targets(Rule="heard", EventBusName=bus, Targets=[{"Id": "heard", "Arn": self._ear("events-heard", "events.amazonaws.com", rule)}])
+        self._alerts, self._mails = [], []
 
     def alerts(self):
-        """Details of all events that reached the topic."""
-        self._heard += [event["detail"] for event in self.take("heard")]
-        return self._heard
+        """Details of all events on the bus."""
+        self._alerts += [event["detail"] for event in self.take("events-heard")]
+        return self._alerts
+
+    def mails(self, words, patience=30):
+        """All that reached the topic with these words, once there is one: sentences, each with a link to the runbook."""
+
+        def look():
+            self._mails += self.take("mails-heard")
+            return [m for m in self._mails if words in m]
+
+        found = until(f"a mail with `{words}`", look, patience)
+        for mail in found:
+            check(re.search(rf" What to do: {re.escape(DOCS)}docs/runbook\.md#[a-z-]+$", mail) and "<" not in mail, f"no link: {mail}")
+        return found
 
     # ------------------------------------------------------------------ harm
 

@@ -817,7 +817,7 @@ def every_target_has_a_dead_letter_queue_and_a_retry_policy(stack):
                 for s in policy["PolicyDocument"]["Statement"]
                 if target(s["Resource"]) == dead
             ]
-            if not any(s["Condition"] == {"ArnEquals": {"aws:SourceArn": f"<{name}.Arn>"}} for s in allowed):
+            if not any(f"<{name}.Arn>" in as_list(s["Condition"]["ArnEquals"]["aws:SourceArn"]) for s in allowed):
                 yield f"{name}: may not write to its dead-letter queue"
     schedule = target(stack.properties("SupervisorSchedule")["Target"]["RoleArn"])
     granted = {(a, target(r)) for s in statements(stack, schedule) for a in as_list(s["Action"]) for r in as_list(s["Resource"])}
@@ -827,16 +827,38 @@ def every_target_has_a_dead_letter_queue_and_a_retry_policy(stack):
         yield "SupervisorSchedule: a second stack could not be deployed"
 
 
+def _takes(rule, kind):
+    """Whether a rule takes events of a kind (`detail-type`)."""
+    if "detail-type" not in rule["EventPattern"]:
+        return True
+    return any(kind not in w["anything-but"] if isinstance(w, dict) else kind == w for w in rule["EventPattern"]["detail-type"])
+
+
+@check
+def alerts_are_sentences_with_links(stack):
+    """The text is a string of JSON before its variables are filled in, and has to be one afterwards."""
+    for name, p in stack.of_type("AWS::Events::Rule").items():
+        transformer = p["Targets"][0].get("InputTransformer", {"InputPathsMap": {}, "InputTemplate": '""'})
+        text, paths = json.loads(transformer["InputTemplate"]), transformer["InputPathsMap"]
+        if not text.endswith(f" {stack.parameters['DocsUrl']}<runbook>") or not re.match(r"[A-Z].*\. What to do: ", text):
+            yield f"{name}: `{text}` is no sentence with a link to the runbook"
+        if set(re.findall(r"<(\w+)>", text)) != set(paths):
+            yield f"{name}: names {sorted(paths)}, and says {text}"
+        kinds = [kind for kind in source.ALERTS if _takes(p, kind)]
+        for field in {path.removeprefix("$.detail.") for path in paths.values() if path.startswith("$.detail.")}:
+            if unknown := [kind for kind in kinds if field not in source.ALERTS[kind]]:
+                yield f"{name}: {unknown} has no field {field}"
+            if field in ("reason", "last_error"):
+                yield f"{name}: {field} may hold a quotation mark"
+
+
 @check
 def alerts_reach_the_topic(stack):
-    rules = stack.of_type("AWS::Events::Rule").values()
-    if not any(
-        r["EventPattern"] == {"source": [source.EVENT_SOURCE]}
-        and target(r.get("EventBusName")) == "Bus"
-        and [target(t["Arn"]) for t in r["Targets"]] == ["Topic"]
-        for r in rules
-    ):
-        yield f"no rule takes all events from `{source.EVENT_SOURCE}` to the topic"
+    rules = [r for r in stack.of_type("AWS::Events::Rule").values() if target(r.get("EventBusName")) == "Bus"]
+    for kind in (*source.ALERTS, "a new kind"):
+        taken = [r for r in rules if r["EventPattern"]["source"] == [source.EVENT_SOURCE] and _takes(r, kind)]
+        if [target(t["Arn"]) for r in taken for t in r["Targets"]] != ["Topic"]:
+            yield f"{len(taken)} rules take `{kind}` from `{source.EVENT_SOURCE}` to the topic"
     document = stack.properties("TopicPolicy")["PolicyDocument"]
     publishers = {s["Principal"]["Service"]: s.get("Condition") for s in document["Statement"]}
     # AWS: no Condition can be used in a topic's policy for EventBridge. With one, no alert would be delivered.
@@ -871,11 +893,11 @@ def every_alarm_says_what_to_do(stack):
     sections = source.runbook_sections()
     for name, p, _ in _alarms(stack):
         text = p.get("AlarmDescription", "")
-        if "docs/runbook.md#" not in text or text.rsplit("#", 1)[1] not in sections:
+        if f": {stack.parameters['DocsUrl']}docs/runbook.md#" not in text or text.rsplit("#", 1)[1] not in sections:
             yield f"{name}: `{text}` names no section of docs/runbook.md"
-        # Alarms know the topic by its name.
+        # The alarms of agents' stacks know the topic by its name.
         topic = f"arn:aws:sns:eu-west-1:111122223333:{stack.properties('Topic')['TopicName']}"
-        if p.get("AlarmActions") != [topic]:
+        if p.get("AlarmActions") not in (["<Topic>"], [topic]):
             yield f"{name}: tells nobody"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import source
-from checks import check, documents, functions, policies_of, queue_names, rights, sources
+from checks import as_list, check, documents, functions, policies_of, queue_names, rights, sources
 from template import FILE, ROOT, read, target
 
 # The longest name of a stack that docs/deploy.md allows.
@@ -316,6 +316,9 @@ def targets_stay_within_the_limits_of_eventbridge(stack):
             yield f"{name}: a role for a target that has a policy of its own"
         if len(json.dumps(p["EventPattern"])) > 2048:
             yield f"{name}: a pattern of more than 2,048 characters"
+        for transformer in (t["InputTransformer"] for t in p["Targets"] if "InputTransformer" in t):
+            if len(transformer["InputTemplate"]) > 8192 or len(transformer["InputPathsMap"]) > 100:
+                yield f"{name}: a template of more than 8,192 characters or 100 variables"
     text = source.document("infra/aws/src/messenger.rs")
     for kind in re.findall(r'pub const [A-Z]+_ALERT: &str = "([^"]+)";', text):
         if len(kind) > 128:
@@ -331,7 +334,7 @@ def a_bus_with_a_key_of_yours_has_dead_letters(stack):
         queue = (dead or {}).get("Arn")
         if target(queue) not in queue_names(stack):
             yield f"{name}: events that cannot be encrypted are lost"
-        if not any(s["Resource"] == queue and s["Condition"] == {"ArnEquals": {"aws:SourceArn": f"<{name}.Arn>"}} for s in allowed):
+        if not any(s["Resource"] == queue and f"<{name}.Arn>" in as_list(s["Condition"]["ArnEquals"]["aws:SourceArn"]) for s in allowed):
             yield f"{name}: may not write to its dead-letter queue"
 
 
@@ -585,6 +588,7 @@ TABLE = [
     Row("EventBridge", "ten events in a request, and less than 256 KB. The newest page of quotas has 1 MB", "eventbridge/latest/APIReference/API_PutEvents.html", "infra/aws/src/messenger.rs::events_go_ten_and_256_kilobytes_at_a_time"),
     Row("EventBridge", "targets and schedules without a dead-letter queue lose what they cannot deliver; the queue's policy names the rule", "eventbridge/latest/userguide/eb-rule-dlq.html", "every_target_has_a_dead_letter_queue_and_a_retry_policy"),
     Row("EventBridge", "a bus with a key of yours has a dead-letter queue for what the key cannot open", "eventbridge/latest/userguide/eb-encryption-event-bus-dlq.html", "a_bus_with_a_key_of_yours_has_dead_letters"),
+    Row("EventBridge", "an input template is a string in quotation marks, with variables of 100 paths at most; 8,192 characters. No page says that a quotation mark in a value is escaped", "eventbridge/latest/userguide/eb-transform-target-input.html", "alerts_are_sentences_with_links"),
     Row("EventBridge", "rate(1 minute), rate(2 minutes)", "scheduler/latest/UserGuide/schedule-types.html", "a_silent_supervisor_raises_an_alarm"),
     Row("SNS", "no Condition can be used in a topic's policy for EventBridge; a newer page lists aws:SourceArn among its keys", "eventbridge/latest/userguide/eb-use-resource-based.html", "alerts_reach_the_topic"),
     Row("KMS", "aws:SourceAccount and aws:SourceArn are not supported for EventBridge to encrypted topics; EventBridge's own page on keys recommends them for its bus", "sns/latest/dg/sns-key-management.html", "the_key_policy_lets_everybody_in_who_needs_it"),

@@ -1,5 +1,6 @@
 """What the Rust sources say that the template has to agree with, read from their text."""
 
+import json
 import re
 import tomllib
 
@@ -95,6 +96,8 @@ INDEXES = {
 TTL = _one(r'TimeToLiveSpecification::builder\(\)\.attribute_name\("(\w+)"\)', _schema, "the TTL attribute")
 
 # Events, the supervisor's lease, the local system.
+# Kinds of alerts, with the fields of their details.
+ALERTS = {s["title"].removeprefix("Alert: "): set(s["properties"]) for s in (json.loads(p.read_text()) for p in sorted((ROOT / "docs/schemas").glob("alert-*.json")))}
 EVENT_SOURCE = _one(r'EVENT_SOURCE: &str = "(\w+)";', _read("infra/aws/src/messenger.rs"), "the source of events")
 _supervisor = "\n".join(p.read_text() for p in sorted((ROOT / "functions/supervisor/src").glob("*.rs")))
 LEASE_LIFE_S = int(

@@ -31,6 +31,7 @@ SETTINGS = {
         "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
         "Layers": "arn:aws:lambda:eu-west-1:111122223333:layer:collector:3",
         "AccessLogClass": "INFREQUENT_ACCESS",
+        "DocsUrl": "https://git.example/stepwarden/blob/main/",
         "HttpPolicyArns": POLICIES,
         "ReplyQueues": "audit=*;acme=acme,beta",
     },
