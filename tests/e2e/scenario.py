@@ -90,7 +90,7 @@ def orders():
 
 def run(system, options):
     sample = orders()
-    parts = [sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls]
+    parts = [callers, sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls]
     for part in parts:
         if options.only and part.__name__ not in options.only:
             continue
@@ -122,6 +122,26 @@ def sample_orders(system, sample, options):
         system.ends(order_id, "Processed", "Undone", patience=300)
     check(len(set(ids)) == options.orders, "two keys, one order")
     return f"{options.orders} orders with faults, {kills} function processes killed: all Processed or Undone"
+
+
+# Each managed policy opens the routes of its kind of caller, and no others.
+def callers(system, _sample, _options):
+    iam = emulator.client("iam")
+    routes = {
+        "Submitter": ("GET", "/orders/ord_none"),
+        "Operator": ("GET", "/orders"),
+        "Publisher": ("POST", "/workflows"),
+    }
+    for kind in routes:
+        iam.create_user(UserName=kind)
+        iam.attach_user_policy(UserName=kind, PolicyArn=system.outputs[f"{kind}PolicyArn"])
+        key = iam.create_access_key(UserName=kind)["AccessKey"]
+        caller = (key["AccessKeyId"], key["SecretAccessKey"])
+        for whose, (method, path) in routes.items():
+            code, answer = system.call(method, path, {} if method == "POST" else None, caller=caller)
+            check((code == 403) == (whose != kind), f"{kind} calls {method} {path}: {code} {answer}")
+        iam.detach_user_policy(UserName=kind, PolicyArn=system.outputs[f"{kind}PolicyArn"])
+    return "callers that sign: the managed policies open the routes of their kind, and no others"
 
 
 # The remote service is silent until CompleteBy; the supervisor's schedule gives the steps back, and tells that the agent is

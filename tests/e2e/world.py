@@ -94,13 +94,14 @@ class System:
 
     # ------------------------------------------------------------------ the API
 
-    def call(self, method, path, body=None, signed=True, **headers):
+    def call(self, method, path, body=None, signed=True, caller=None, **headers):
+        """Status and body of an answer. `caller` is a key of somebody else than the account's root user."""
         host = f"{self.outputs['ApiId']}.execute-api.localhost:{emulator.PORT}"
         data = None if body is None else json.dumps(body)
         headers = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
         request = AWSRequest(method, f"http://{host}{path}", data=data, headers=headers)
         if signed:
-            credentials = Credentials(*emulator.ROOT.values())
+            credentials = Credentials(*(caller or emulator.ROOT.values()))
             SigV4Auth(credentials, "execute-api", emulator.REGION).add_auth(request)
         connection = http.client.HTTPConnection("127.0.0.1", emulator.PORT, timeout=30)
         try:

@@ -13,6 +13,8 @@ FUNCTIONS = ("Submit", "Scheduler", "Agent", "Supervisor", "Operator")
 AGENT_FUNCTIONS = ("Agent", "SampleAgents")
 # Queues that may be in other stacks, by name. Such a right needs the tag of the system's stack.
 BY_NAME = re.compile(r"arn:aws:sqs:eu-west-1:111122223333:shop-(agent|notices)-\*(-dead)?")
+# Routes of the API, which are the only things that a caller's policy names.
+ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*)?")
 TAG = {"StringEquals": {"aws:ResourceTag/stepwarden": "shop"}}
 SUBMIT_ROUTES = {
     "POST /orders",
@@ -584,7 +586,7 @@ def no_policy_has_a_star(stack):
             named += [v for p in ([principal] if isinstance(principal, str) else principal.values()) for v in as_list(p)]
             for text in named:
                 by_name = BY_NAME.fullmatch(str(text)) and (statement["Effect"] == "Deny" or statement.get("Condition") == TAG)
-                if "*" in str(text) and not by_name:
+                if "*" in str(text) and not by_name and not ROUTE.fullmatch(str(text)):
                     yield f"{name}: {text}"
 
 
@@ -743,6 +745,26 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
             yield f"{name}: for any API of any account"
     if any(stack.of_type(f"AWS::{t}") for t in ("Lambda::Url", "Serverless::HttpApi", "Serverless::Api")):
         yield "another way in"
+
+
+@check
+def a_policy_for_each_kind_of_caller_that_signs(stack):
+    """Each allows the routes of its kind, as IAM matches them: a star also stands for slashes."""
+    if stack.parameters["JwtIssuer"]:
+        if theirs := [i for i in stack.of_type("AWS::IAM::ManagedPolicy") if i.startswith("Api")]:
+            yield f"nobody signs, and there is {theirs}"
+        return
+    routes = [p["RouteKey"] for p in stack.of_type("AWS::ApiGatewayV2::Route").values()]
+    reading = {key for key in OPERATOR_ROUTES if " /workflows" in key}
+    for name, wanted in (("Submitter", SUBMIT_ROUTES), ("Operator", OPERATOR_ROUTES), ("Publisher", WORKFLOW_ROUTES | reading)):
+        (statement,) = stack.properties(f"Api{name}Policy")["PolicyDocument"]["Statement"]
+        named = [arn.split("$default/")[1] for arn in statement["Resource"]]
+        # The route of the workflow `put` has no name, and a name may be anything.
+        allowed = {key for key in routes if any(fnmatchcase(key.replace(" ", "", 1), pattern) for pattern in named)}
+        if (statement["Effect"], statement["Action"]) != ("Allow", "execute-api:Invoke") or allowed != wanted & set(routes):
+            yield f"{name}: may call {sorted(allowed ^ (wanted & set(routes)))}, or may not"
+        if f"{name}PolicyArn" not in stack.raw["Outputs"] or f"`{name}PolicyArn`" not in source.document("docs/deploy.md"):
+            yield f"{name}: nothing says where its policy is"
 
 
 @check
