@@ -29,7 +29,7 @@ const NOT_LINKED: [&str; 5] = ["axum", "clap", "dynoxide-rs", "libsqlite3-sys", 
 const TEST: [&str; 2] = ["#[test]", "#[tokio::test"];
 
 /// The packages that the README's first command compiles, itself included.
-const FIRST_COMMAND: usize = 288;
+const FIRST_COMMAND: usize = 289;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -96,6 +96,13 @@ fn what_builds_for_lambda_builds_each_function() {
             assert!(built.contains(&format!("{function} v")), "`{command}` does not build {function}: {built}");
         }
     }
+}
+
+#[test]
+fn an_agent_links_nothing_of_the_engine() {
+    let compiled = compiled_for("stepwarden-agent");
+    let ours: Vec<_> = compiled.iter().filter(|(name, _)| name.starts_with("stepwarden")).collect();
+    assert_eq!(ours.len(), 1, "{ours:?}");
 }
 
 #[test]

@@ -6,7 +6,6 @@
 
 pub mod agents;
 pub mod aws;
-pub mod breaker;
 mod mask;
 mod part;
 pub mod remote;
@@ -14,6 +13,7 @@ mod runtime;
 pub mod secrets;
 
 pub use runtime::{Runtime, Settings};
+pub use stepwarden_agent::{AgentError, breaker};
 
 use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
@@ -33,53 +33,6 @@ use stepwarden_aws::traces;
 const LINGER: Duration = Duration::from_millis(3);
 /// Replies sent at a time.
 const BATCH: usize = 10;
-
-/// Why a call to a remote service did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AgentError {
-    /// It may succeed later.
-    #[error("{error}")]
-    Transient {
-        /// What happened, in words. If it opens the breaker, orders of every tenant may show it.
-        error: String,
-        /// What the remote service said, for this order only.
-        said: Option<String>,
-        /// The status of its answer; `None` if there was none.
-        status: Option<u16>,
-        /// The wait that the remote service asked for (`Retry-After`).
-        retry_after: Option<SignedDuration>,
-    },
-    /// It never will.
-    #[error("{error}")]
-    Permanent {
-        /// What happened, in words.
-        error: String,
-    },
-    /// The remote service refused, and said so by a status.
-    #[error("{error}")]
-    Refused {
-        /// What happened, in words.
-        error: String,
-        /// The status of its answer.
-        status: u16,
-        /// The body of its answer, if it was JSON.
-        answer: Option<Value>,
-    },
-    /// The remote service did its work, and its answer cannot be used.
-    #[error("{error}")]
-    Unusable {
-        /// What happened, in words.
-        error: String,
-    },
-    /// The remote service was not called, because something is missing on this side. The service may be well.
-    #[error("{error}")]
-    NotCalled {
-        /// What happened, in words.
-        error: String,
-        /// Whether no later attempt can call it either.
-        is_permanent: bool,
-    },
-}
 
 /// One call to make.
 #[derive(Clone, Copy, Debug)]

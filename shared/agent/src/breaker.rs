@@ -1,9 +1,8 @@
 //! A circuit breaker: after consecutive failures it holds back calls to a remote service, then lets one probe.
 
-use shared::history::shorten;
-use shared::time::{SignedDuration, Timestamp, plus, until};
+use crate::time::{plus, until};
+use jiff::{SignedDuration, Timestamp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use stepwarden_aws::metrics::{BREAKER_CLOSED, BREAKER_HALF_OPENED, BREAKER_OPENED};
 
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -50,11 +49,23 @@ pub struct Held {
     pub why: String,
 }
 
+/// What a breaker did, for those who count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It opened, or stays open after a failed probe.
+    Opened,
+    /// It lets one call probe.
+    HalfOpened,
+    /// It closed: the service answers again.
+    Closed,
+}
+
 /// The breaker of one remote service in this process.
 #[derive(Debug)]
 pub struct Breaker {
     agent: String,
     settings: Settings,
+    observer: fn(&str, Turn),
     /// With the error of the last failed call, for calls that an open breaker holds back.
     state: Mutex<(State, String)>,
 }
@@ -63,7 +74,14 @@ impl Breaker {
     /// A closed breaker of the agent called `agent`.
     #[must_use]
     pub fn new(agent: &str, settings: Settings) -> Self {
-        Self { agent: agent.to_owned(), settings, state: Mutex::new((State::Closed { failures: 0 }, String::new())) }
+        let state = Mutex::new((State::Closed { failures: 0 }, String::new()));
+        Self { agent: agent.to_owned(), settings, observer: |_, _| {}, state }
+    }
+
+    /// The same breaker, which calls `observer` with the agent's name at each turn.
+    #[must_use]
+    pub fn observed(self, observer: fn(&str, Turn)) -> Self {
+        Self { observer, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, (State, String)> {
@@ -83,7 +101,7 @@ impl Breaker {
             }
             State::Open { open_for, .. } | State::Probing { open_for, .. } => {
                 *state = State::Probing { until: plus(now, open_for), open_for };
-                BREAKER_HALF_OPENED.add(&self.agent);
+                (self.observer)(&self.agent, Turn::HalfOpened);
                 Ok(())
             }
         }
@@ -93,7 +111,7 @@ impl Breaker {
     pub fn succeeded(&self) {
         let before = std::mem::replace(&mut self.state().0, State::Closed { failures: 0 });
         if !matches!(before, State::Closed { .. }) {
-            BREAKER_CLOSED.add(&self.agent);
+            (self.observer)(&self.agent, Turn::Closed);
             tracing::info!(agent = self.agent, "a circuit breaker closed");
         }
     }
@@ -120,7 +138,7 @@ impl Breaker {
         if let (State::Open { open_for, .. }, false) = (*state, was_open) {
             *why =
                 format!("{} calls in a row failed, the last one: {}", self.settings.failures, shorten(error, MAX_WHY));
-            BREAKER_OPENED.add(&self.agent);
+            (self.observer)(&self.agent, Turn::Opened);
             tracing::warn!(agent = self.agent, open_ms = open_for.as_millis(), "a circuit breaker opened");
         }
     }
@@ -141,6 +159,14 @@ impl Breaker {
             State::Open { until: end, .. } | State::Probing { until: end, .. } => Some(until(now, end)),
         }
     }
+}
+
+/// `text`, cut to at most `max` bytes.
+fn shorten(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(max.saturating_sub(3))])
 }
 
 #[cfg(test)]

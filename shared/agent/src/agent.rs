@@ -1,0 +1,305 @@
+//! An agent: a function for each step, typed input and output, and the answer to a request.
+
+use crate::AgentError;
+use crate::attempt::Attempt;
+use crate::breaker::{self, Breaker};
+use crate::message::{Direction, Outcome, Reply, Request};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+/// What a function returns before its input is read: `Err` is the answer to an input that is not what it reads.
+type Working = Pin<Box<dyn Future<Output = Result<Value, AgentError>> + Send>>;
+type Function = Box<dyn Fn(&Request, Duration) -> Result<Working, String> + Send + Sync>;
+
+/// Requests that one program works on at a time, unless the agent says another number.
+const AT_ONCE: usize = 10;
+
+/// One call of a function: the step's input and what the function needs besides.
+#[derive(Clone, Debug)]
+pub struct Call<I> {
+    /// What the step's `with` makes of the order, or the order's input if the step has no `with`.
+    pub input: I,
+    /// Pass it to your service with every call. It is the same for all attempts at this step in this direction, so the
+    /// service does the work once.
+    pub idempotency_key: String,
+    /// Outputs of the steps before this one, by step name; [`output_of`](Self::output_of) reads one.
+    pub outputs: std::collections::BTreeMap<String, Value>,
+    /// How long the function may take. It is dropped after this time, and the attempt stays silent.
+    pub time_left: Duration,
+    /// The order's id.
+    pub order_id: String,
+    /// Name of the step.
+    pub step: String,
+    /// Number of this attempt; the first is 1.
+    pub attempt: u32,
+    /// After this time the attempt is over (UTC).
+    pub complete_by: Timestamp,
+    /// Tenant that owns the order.
+    pub tenant: String,
+    /// Priority of the order: `high`, `normal` or `low`.
+    pub priority: String,
+    /// The W3C trace context of the order, to pass to your service as the header `traceparent`.
+    pub traceparent: Option<String>,
+}
+
+impl<I> Call<I> {
+    /// The output of the step called `step`.
+    ///
+    /// # Errors
+    /// [`AgentError::Permanent`] if there is none, or it is not a `T`.
+    pub fn output_of<T: DeserializeOwned>(&self, step: &str) -> Result<T, AgentError> {
+        let value = self.outputs.get(step);
+        let value =
+            value.ok_or_else(|| AgentError::permanent(format!("the request has no output of step `{step}`")))?;
+        T::deserialize(value)
+            .map_err(|e| AgentError::permanent(format!("the output of step `{step}` is not what the agent reads: {e}")))
+    }
+}
+
+/// One call of a function that undoes a step. It must also succeed if the step was never done; a later call to do it
+/// under the key in [`undoes`](Self::undoes) must then have no effect.
+#[derive(Clone, Debug)]
+pub struct Undo<I, O> {
+    /// Input, key and deadline. The key is the undo's own.
+    pub call: Call<I>,
+    /// What the step returned; `None` if that is unknown, because no answer came.
+    pub output: Option<O>,
+    /// The idempotency key under which the step was done.
+    pub undoes: String,
+}
+
+impl<I, O> Deref for Undo<I, O> {
+    type Target = Call<I>;
+
+    fn deref(&self) -> &Call<I> {
+        &self.call
+    }
+}
+
+/// A message that is no request. It stays in the queue and becomes a dead letter, which raises an alarm.
+#[derive(Debug, thiserror::Error)]
+#[error("not a request: {0}")]
+pub struct Unreadable(#[from] serde_json::Error);
+
+/// An agent: a function for each step that names it in a workflow file.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use stepwarden_agent::{Agent, AgentError, Call, Undo};
+///
+/// #[derive(Deserialize)]
+/// struct Wanted {
+///     item: String,
+///     quantity: u32,
+/// }
+///
+/// #[derive(Deserialize, Serialize)]
+/// struct Reserved {
+///     reservation: String,
+/// }
+///
+/// async fn reserve(call: Call<Wanted>) -> Result<Reserved, AgentError> {
+///     if call.input.quantity > 100 {
+///         return Err(AgentError::refused(format!("there are only 100 of {}", call.input.item), 409, None));
+///     }
+///     Ok(Reserved { reservation: format!("R-{}", call.idempotency_key) })
+/// }
+///
+/// async fn release(undo: Undo<Wanted, Reserved>) -> Result<(), AgentError> {
+///     println!("released {}", undo.undoes);
+///     Ok(())
+/// }
+///
+/// let agent = Agent::new("stock").step("reserve", reserve).undo("reserve", release);
+/// ```
+pub struct Agent {
+    name: String,
+    functions: HashMap<(Direction, String), Function>,
+    /// The first step that two functions are for.
+    pub(crate) twice: Option<String>,
+    breaker: Breaker,
+    pub(crate) at_once: usize,
+    skew: SignedDuration,
+}
+
+impl Agent {
+    /// An agent without functions, by the name that workflow files use: 1 to 40 lower-case letters, digits and `-`.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            breaker: Breaker::new(&name, breaker::Settings::default()),
+            name,
+            functions: HashMap::new(),
+            twice: None,
+            at_once: AT_ONCE,
+            skew: SignedDuration::from_secs(1),
+        }
+    }
+
+    /// Does the step called `step` with this function.
+    ///
+    /// The input is read as `I`; one that is no `I` is a permanent failure, and the function is not called. What the
+    /// function returns is written as JSON for later steps and the undo: at most [`MAX_OUTPUT`](crate::attempt::MAX_OUTPUT)
+    /// bytes, nested at most [`MAX_DEPTH`](crate::attempt::MAX_DEPTH) levels deep. An output beyond that, or one that is
+    /// not JSON, is a permanent failure of a step that counts as done. serde_json writes NaN and infinities as `null`.
+    ///
+    /// The future is dropped when its time is over, so work that goes on elsewhere must end by itself. A panic counts as
+    /// [`AgentError::Transient`].
+    #[must_use]
+    pub fn step<I, O, F, Fut>(self, step: &str, function: F) -> Self
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + 'static,
+        F: Fn(Call<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, AgentError>> + Send + 'static,
+    {
+        self.with(Direction::Do, step, move |request, time_left| Ok(boxed(function(call(request, time_left)?))))
+    }
+
+    /// Undoes the step called `step` with this function. Input and output are read as for [`step`](Self::step).
+    #[must_use]
+    pub fn undo<I, O, F, Fut>(self, step: &str, function: F) -> Self
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: DeserializeOwned + Send + 'static,
+        F: Fn(Undo<I, O>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), AgentError>> + Send + 'static,
+    {
+        self.with(Direction::Undo, step, move |request, time_left| {
+            let output = request.output.as_ref().filter(|output| !output.is_null()).map(O::deserialize).transpose();
+            let output =
+                output.map_err(|e| format!("the output of the step to undo is not what the agent reads: {e}"))?;
+            let undoes = request.undoes.clone().unwrap_or_default();
+            Ok(boxed(function(Undo { call: call(request, time_left)?, output, undoes })))
+        })
+    }
+
+    fn with(
+        mut self,
+        direction: Direction,
+        step: &str,
+        function: impl Fn(&Request, Duration) -> Result<Working, String> + Send + Sync + 'static,
+    ) -> Self {
+        if self.functions.insert((direction, step.to_owned()), Box::new(function)).is_some() {
+            self.twice.get_or_insert_with(|| step.to_owned());
+        }
+        self
+    }
+
+    /// When the circuit breaker before the agent's service opens, and for how long. While it is open, requests are given
+    /// back untried. The default is 10 failures in a row, then 2 s, doubled up to 60 s.
+    #[must_use]
+    pub fn breaker(mut self, settings: breaker::Settings) -> Self {
+        self.breaker = Breaker::new(&self.name, settings);
+        self
+    }
+
+    /// How many requests the program works on at a time (10). In Lambda the batch size of the event source decides.
+    #[must_use]
+    pub fn at_once(mut self, requests: usize) -> Self {
+        self.at_once = requests.max(1);
+        self
+    }
+
+    /// How far apart two clocks may be (1 s): no call starts later than this before CompleteBy, and each call ends by
+    /// then. [`serve`](crate::serve) reads it from `CLOCK_SKEW_MS`.
+    #[must_use]
+    pub fn skew(mut self, skew: SignedDuration) -> Self {
+        self.skew = skew;
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The reply to the message in `body`, which was delivered this often, as [`serve`](crate::serve) would send it.
+    /// `None` is silence, because CompleteBy is over. For tests of an agent, without any queue.
+    ///
+    /// # Errors
+    /// The message is no request.
+    pub async fn answer(&self, body: &str, deliveries: u32) -> Result<Option<Reply>, Unreadable> {
+        let request: Request = serde_json::from_str(body)?;
+        Ok(self.reply(&request, deliveries).await)
+    }
+
+    /// The reply to a request that was delivered this often.
+    pub(crate) async fn reply(&self, request: &Request, deliveries: u32) -> Option<Reply> {
+        let clock = Timestamp::now;
+        let attempt = Attempt {
+            direction: request.direction,
+            complete_by: request.complete_by,
+            skew: self.skew,
+            calls: request.calls,
+            clock: &clock,
+            breaker: &self.breaker,
+            remote: &self.name,
+        };
+        let mut answer = attempt.run(|time_left| self.call(request, time_left)).await?;
+        // An earlier delivery may have called: the service may refuse now what it did then.
+        if deliveries > 1 && matches!(answer.outcome, Outcome::Failed { .. } | Outcome::Deferred { .. }) {
+            answer.unsure = true;
+        }
+        Some(Reply::to(request, answer))
+    }
+
+    async fn call(&self, request: &Request, time_left: Duration) -> Result<Value, AgentError> {
+        let Some(function) = self.functions.get(&(request.direction, request.step.clone())) else {
+            let todo = if request.direction == Direction::Do { "do" } else { "undo" };
+            let error = format!("agent {} has no function to {todo} {}", self.name, request.step);
+            // A version that has one may be on its way.
+            return Err(AgentError::NotCalled { error, is_permanent: false });
+        };
+        let working = function(request, time_left);
+        let mut working = pin!(working.map_err(|error| AgentError::NotCalled { error, is_permanent: true })?);
+        std::future::poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| working.as_mut().poll(context)));
+            polled.unwrap_or_else(|panic| {
+                let words =
+                    panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+                let error = format!("the agent panicked: {}", words.unwrap_or("no message"));
+                std::task::Poll::Ready(Err(AgentError::unavailable(error)))
+            })
+        })
+        .await
+    }
+}
+
+fn call<I: DeserializeOwned>(request: &Request, time_left: Duration) -> Result<Call<I>, String> {
+    let input = I::deserialize(&request.input)
+        .map_err(|e| format!("the input of step `{}` is not what the agent reads: {e}", request.step))?;
+    let Request {
+        task_id, step, attempt, idempotency_key, complete_by, tenant, priority, outputs, traceparent, ..
+    } = request.clone();
+    let order_id = task_id;
+    Ok(Call {
+        input,
+        idempotency_key,
+        outputs,
+        time_left,
+        order_id,
+        step,
+        attempt,
+        complete_by,
+        tenant,
+        priority,
+        traceparent,
+    })
+}
+
+fn boxed<O: Serialize>(work: impl Future<Output = Result<O, AgentError>> + Send + 'static) -> Working {
+    Box::pin(async {
+        serde_json::to_value(work.await?)
+            .map_err(|e| AgentError::Unusable { error: format!("the agent's output cannot be written as JSON: {e}") })
+    })
+}

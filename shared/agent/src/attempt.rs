@@ -1,0 +1,163 @@
+//! One attempt at one step: calls, waits and the deadline.
+
+use crate::AgentError;
+use crate::breaker::{Breaker, Held};
+use crate::message::{Answer, Calls, Direction, Kind, Outcome};
+use crate::time::until;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Longest output of a step, in bytes of JSON.
+pub const MAX_OUTPUT: usize = 256 * 1024;
+/// How many levels deep an output may be nested.
+pub const MAX_DEPTH: usize = 50;
+
+/// One attempt, as a request asks for it.
+pub struct Attempt<'a> {
+    /// The step itself or its undo.
+    pub direction: Direction,
+    /// After this time there is no reply (UTC).
+    pub complete_by: Timestamp,
+    /// How far apart two clocks may be: no call starts within this time before `complete_by`, and calls end by then.
+    pub skew: SignedDuration,
+    /// How calls are repeated.
+    pub calls: Calls,
+    /// Where the time comes from.
+    pub clock: &'a (dyn Fn() -> Timestamp + Send + Sync),
+    /// The breaker before the remote service.
+    pub breaker: &'a Breaker,
+    /// The remote service, or the agent, in words about its breaker.
+    pub remote: &'a str,
+}
+
+impl Attempt<'_> {
+    /// Makes calls until one is answered, the calls are spent or the time is over. `call` gets the time that its answer
+    /// may take, and is dropped when that is over. `None` is silence: after `complete_by` another instance may have the
+    /// step, so not even an error is told.
+    pub async fn run<F>(&self, call: impl FnMut(Duration) -> F) -> Option<Answer>
+    where
+        F: Future<Output = Result<Value, AgentError>>,
+    {
+        let answer = self.answer(call).await;
+        answer.filter(|_| self.now() < self.complete_by)
+    }
+
+    async fn answer<F>(&self, mut call: impl FnMut(Duration) -> F) -> Option<Answer>
+    where
+        F: Future<Output = Result<Value, AgentError>>,
+    {
+        let (mut calls, mut unsure, mut last) = (0, false, None);
+        loop {
+            let left = self.time_left()?;
+            if let Err(Held { wait, why }) = self.breaker.enter(self.now()) {
+                let error = format!("the circuit breaker of `{}` is open: {why}", self.remote);
+                // Spread out, so that requests held back do not all return at once.
+                let wait = Duration::from_secs_f64(wait.as_secs_f64().max(0.0) * (1.0 + fastrand::f64()));
+                let retry_after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                if calls == 0 {
+                    return Some(Outcome::Deferred { error, retry_after_ms }.into());
+                }
+                // Others may have opened it: this attempt has calls left.
+                if wait < left && SignedDuration::try_from(wait).is_ok_and(|wait| wait <= self.calls.cap) {
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+                // What this attempt called may have acted, and a failed probe is a failure: otherwise a service that
+                // stays down would never use up the attempts.
+                let outcome = Outcome::Unavailable { error, retry_after_ms: Some(retry_after_ms) };
+                return Some(Answer { status: last, ..outcome.into() });
+            }
+            calls += 1;
+            let answer = tokio::time::timeout(left, call(left)).await;
+            let (error, said, status, retry_after) = match answer {
+                Ok(Ok(output)) => {
+                    self.breaker.succeeded();
+                    return Some(self.done(output));
+                }
+                // It answered, so it is healthy: the breaker guards only against silence and overload.
+                Ok(Err(AgentError::Permanent { error })) => {
+                    self.breaker.succeeded();
+                    return Some(Answer { unsure, ..Outcome::Failed { error }.into() });
+                }
+                Ok(Err(AgentError::Refused { error, status, answer })) => {
+                    self.breaker.succeeded();
+                    return Some(Answer { status: Some(status), answer, unsure, ..Outcome::Failed { error }.into() });
+                }
+                Ok(Err(AgentError::Unusable { error })) => {
+                    self.breaker.succeeded();
+                    return Some(unusable(error));
+                }
+                // Another call in this attempt would lack the same.
+                Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
+                    self.breaker.withdrawn(self.now());
+                    return Some(if is_permanent {
+                        Answer { unsure, ..Outcome::Failed { error }.into() }
+                    } else {
+                        Outcome::Unavailable { error, retry_after_ms: None }.into()
+                    });
+                }
+                Ok(Err(AgentError::Transient { error, said, status, retry_after })) => {
+                    (error, said, status, retry_after)
+                }
+                Err(_) => {
+                    self.breaker.failed(self.now(), "no answer in time");
+                    return None;
+                }
+            };
+            self.breaker.failed(self.now(), &error);
+            (unsure, last) = (true, status);
+            let error = said.map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
+            let jitter = self.calls.wait(calls, fastrand::f64());
+            let wait = jitter.max(retry_after.unwrap_or_default());
+            let left = self.time_left()?;
+            if calls >= self.calls.attempts || wait >= SignedDuration::try_from(left).unwrap_or(SignedDuration::MAX) {
+                let retry_after_ms = retry_after.and_then(|d| u64::try_from(d.as_millis()).ok());
+                let calls = if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") };
+                let error = format!("{error} ({calls})");
+                return Some(Answer { status, ..Outcome::Unavailable { error, retry_after_ms }.into() });
+            }
+            tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
+        }
+    }
+
+    fn done(&self, output: Value) -> Answer {
+        match self.direction {
+            // An undo's output is not kept.
+            Direction::Undo => Outcome::Done { output: Value::Null }.into(),
+            // The scheduler could not read a reply that is nested this deep.
+            Direction::Do if is_deep(&output, MAX_DEPTH) => {
+                unusable(format!("the agent's output is nested more than {MAX_DEPTH} levels deep"))
+            }
+            Direction::Do => match serde_json::to_string(&output).map_or(usize::MAX, |json| json.len()) {
+                // Its reply might be longer than a message can be.
+                bytes if bytes > MAX_OUTPUT => unusable(format!(
+                    "the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"
+                )),
+                _ => Outcome::Done { output }.into(),
+            },
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// Time until nothing may start any more; `None` if none is left.
+    fn time_left(&self) -> Option<Duration> {
+        let left = until(self.now(), self.complete_by).saturating_sub(self.skew);
+        Duration::try_from(left).ok().filter(|d| !d.is_zero())
+    }
+}
+
+fn unusable(error: String) -> Answer {
+    Answer { kind: Some(Kind::Mistake), ..Outcome::Failed { error }.into() }
+}
+
+fn is_deep(value: &Value, left: usize) -> bool {
+    match value {
+        Value::Array(all) => left == 0 || all.iter().any(|one| is_deep(one, left - 1)),
+        Value::Object(all) => left == 0 || all.values().any(|one| is_deep(one, left - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}

@@ -1,0 +1,101 @@
+//! Why a call did not succeed, and what follows from that.
+
+use jiff::SignedDuration;
+use serde_json::Value;
+use std::fmt;
+
+/// Why a call to a remote service did not succeed.
+///
+/// Any error that implements [`std::error::Error`] becomes [`Transient`](Self::Transient) by `?`: what is not known to
+/// be permanent is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentError {
+    /// It may succeed later. The call is repeated within the attempt; then the attempt is given back as `unavailable`.
+    Transient {
+        /// What happened, in words. If it opens the breaker, orders of every tenant may show it.
+        error: String,
+        /// What the remote service said, for this order only.
+        said: Option<String>,
+        /// The status of its answer; `None` if there was none.
+        status: Option<u16>,
+        /// The wait that the remote service asked for (`Retry-After`).
+        retry_after: Option<SignedDuration>,
+    },
+    /// It never will. The step fails; the workflow decides what follows.
+    Permanent {
+        /// What happened, in words.
+        error: String,
+    },
+    /// The remote service refused, and said so by a status. As [`Permanent`](Self::Permanent), but the step's `catch` may
+    /// read status and answer.
+    Refused {
+        /// What happened, in words.
+        error: String,
+        /// The status of its answer.
+        status: u16,
+        /// The body of its answer, if it was JSON; at most 1,024 bytes of it are kept.
+        answer: Option<Value>,
+    },
+    /// The remote service did its work, and its answer cannot be used. The step fails, is never caught, and is undone.
+    Unusable {
+        /// What happened, in words.
+        error: String,
+    },
+    /// The remote service was not called, because something is missing on this side. The service may be well, so the
+    /// breaker does not count it.
+    NotCalled {
+        /// What happened, in words.
+        error: String,
+        /// Whether no later attempt can call it either.
+        is_permanent: bool,
+    },
+}
+
+impl AgentError {
+    /// A permanent failure: trying again is useless.
+    #[must_use]
+    pub fn permanent(error: impl Into<String>) -> Self {
+        Self::Permanent { error: error.into() }
+    }
+
+    /// A permanent failure with a status such as 409, and the service's answer if there is one, for the step's `catch`.
+    #[must_use]
+    pub fn refused(error: impl Into<String>, status: u16, answer: Option<Value>) -> Self {
+        Self::Refused { error: error.into(), status, answer }
+    }
+
+    /// The service does not answer now. The next attempt begins after the wait that the step's `retry` sets.
+    #[must_use]
+    pub fn unavailable(error: impl Into<String>) -> Self {
+        Self::Transient { error: error.into(), said: None, status: None, retry_after: None }
+    }
+
+    /// As [`unavailable`](Self::unavailable), and the service asked for at least this wait.
+    #[must_use]
+    pub fn retry_after(error: impl Into<String>, wait: SignedDuration) -> Self {
+        Self::Transient { error: error.into(), said: None, status: None, retry_after: Some(wait) }
+    }
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Transient { error, .. }
+        | Self::Permanent { error }
+        | Self::Refused { error, .. }
+        | Self::Unusable { error }
+        | Self::NotCalled { error, .. }) = self;
+        f.write_str(error)
+    }
+}
+
+impl<E: std::error::Error> From<E> for AgentError {
+    fn from(error: E) -> Self {
+        let mut words = error.to_string();
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            words += &format!(": {next}");
+            cause = next.source();
+        }
+        Self::unavailable(words)
+    }
+}

@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+
+mod agent;
+pub mod attempt;
+pub mod breaker;
+mod error;
+pub mod message;
+#[cfg(feature = "serve")]
+mod serve;
+mod time;
+
+pub use agent::{Agent, Call, Undo, Unreadable};
+pub use error::AgentError;
+#[cfg(feature = "serve")]
+pub use serve::{ServeError, serve};

@@ -1,0 +1,166 @@
+//! The queues in SQS, and the process that receives from them.
+
+use super::{Place, ServeError};
+use crate::Agent;
+use crate::message::Reply;
+use aws_config::BehaviorVersion;
+use aws_config::timeout::TimeoutConfig;
+use aws_sdk_sqs::error::DisplayErrorContext;
+use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// Time for what is being done when the program is told to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// Wait after a call of SQS that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait for messages, in seconds; SQS allows no more.
+const POLL_S: i32 = 20;
+/// One call of SQS, and all its repetitions.
+const CALL: [Duration; 2] = [Duration::from_secs(25), Duration::from_secs(30)];
+/// Most messages of one call; SQS allows no more.
+const MOST: usize = 10;
+
+/// The client of SQS, with the URLs of the queues it was asked for.
+pub(super) struct Queues {
+    place: Place,
+    sqs: aws_sdk_sqs::Client,
+    urls: Mutex<HashMap<String, String>>,
+}
+
+impl Queues {
+    pub(super) async fn from_env(place: Place) -> Self {
+        let [attempt, all] = CALL;
+        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(all).build();
+        let config = aws_config::defaults(BehaviorVersion::latest()).timeout_config(timeouts).load().await;
+        Self { place, sqs: aws_sdk_sqs::Client::new(&config), urls: Mutex::default() }
+    }
+
+    /// The URL of a queue.
+    async fn url(&self, name: String) -> Result<String, String> {
+        let mut urls = self.urls.lock().await;
+        if let Some(url) = urls.get(&name) {
+            return Ok(url.clone());
+        }
+        let found = self.sqs.get_queue_url().queue_name(&name).send().await;
+        let found = found.map_err(|e| format!("the queue {name} cannot be found: {}", DisplayErrorContext(e)))?;
+        let url = found.queue_url.unwrap_or_default();
+        urls.insert(name, url.clone());
+        Ok(url)
+    }
+
+    /// Sends a reply to the system.
+    pub(super) async fn reply(&self, tenant: &str, reply: &Reply) -> Result<(), String> {
+        let url = self.url(self.place.replies()).await?;
+        let body = serde_json::to_string(reply).map_err(|e| e.to_string())?;
+        let sent =
+            self.sqs.send_message().queue_url(url).message_group_id(group(tenant)).message_body(body).send().await;
+        sent.map(drop).map_err(|e| format!("the reply was not sent: {}", DisplayErrorContext(e)))
+    }
+
+    async fn receive(&self, agent: &str, most: usize) -> Result<Vec<Message>, String> {
+        let url = self.url(self.place.requests(agent)).await?;
+        let receive = self.sqs.receive_message().queue_url(url).wait_time_seconds(POLL_S);
+        let receive = receive.message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
+        let received = receive.max_number_of_messages(i32::try_from(most.clamp(1, MOST)).unwrap_or(1)).send().await;
+        let received = received.map_err(|e| format!("no requests can be received: {}", DisplayErrorContext(e)))?;
+        Ok(received.messages.unwrap_or_default())
+    }
+
+    /// Answers one message, and then deletes it. Had the program died before, the request would be redelivered.
+    async fn answer(&self, agent: &Agent, message: Message) -> Result<(), String> {
+        let attributes = message.attributes.unwrap_or_default();
+        let deliveries = attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount);
+        let deliveries = deliveries.and_then(|count| count.parse().ok()).unwrap_or(1);
+        let request = serde_json::from_str(message.body.as_deref().unwrap_or_default());
+        let request: crate::message::Request =
+            request.map_err(|e| format!("left a message in the queue, not a request: {e}"))?;
+        if let Some(reply) = agent.reply(&request, deliveries).await {
+            self.reply(&request.tenant, &reply).await?;
+        }
+        let url = self.url(self.place.requests(agent.name())).await?;
+        let deleted =
+            self.sqs.delete_message().queue_url(url).receipt_handle(message.receipt_handle.unwrap_or_default());
+        let deleted = deleted.send().await;
+        deleted.map(drop).map_err(|e| format!("an answered request was not deleted: {}", DisplayErrorContext(e)))
+    }
+}
+
+/// The tenant as a message group, which keeps one tenant's backlog from holding up another's.
+fn group(tenant: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+    let group: String = tenant.chars().map(plain).take(128).collect();
+    if group.is_empty() { "_".into() } else { group }
+}
+
+/// Serves the agents until the program is told to end.
+pub(super) async fn run(agents: Vec<Agent>, queues: Queues) -> Result<(), ServeError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (stop, stopped) = watch::channel(false);
+    let queues = Arc::new(queues);
+    let mut all = JoinSet::new();
+    for agent in agents {
+        tracing::info!(agent = agent.name(), stack = queues.place.stack, "serves requests");
+        all.spawn(one(Arc::new(agent), Arc::clone(&queues), stopped.clone()));
+    }
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    stop.send_replace(true);
+    let _ = tokio::time::timeout(GRACE, all.join_all()).await;
+    Ok(())
+}
+
+/// Serves one agent, and ends when what it began has ended.
+async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(agent.at_once));
+    let mut work = JoinSet::new();
+    loop {
+        let received = tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => break,
+            received = async {
+                // Receives only what it can begin at once: a request waits better in the queue.
+                let place = Arc::clone(&places).acquire_owned().await;
+                let free = places.available_permits() + 1;
+                drop(place);
+                queues.receive(agent.name(), free).await
+            } => received,
+        };
+        match received {
+            Ok(messages) => {
+                for message in messages {
+                    let (agent, queues) = (Arc::clone(&agent), Arc::clone(&queues));
+                    let place = Arc::clone(&places).acquire_owned().await;
+                    work.spawn(async move {
+                        if let Err(error) = queues.answer(&agent, message).await {
+                            tracing::warn!(agent = agent.name(), error, "a request will be delivered again");
+                        }
+                        drop(place);
+                    });
+                }
+            }
+            Err(error) => {
+                tracing::warn!(agent = agent.name(), error, "tries again in a second");
+                tokio::select! { () = tokio::time::sleep(PAUSE) => {}, _ = stopped.wait_for(|stop| *stop) => break }
+            }
+        }
+        while work.try_join_next().is_some() {}
+    }
+    work.join_all().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::group;
+
+    #[test]
+    fn a_tenant_is_a_message_group() {
+        for (tenant, expected) in [("acme", "acme"), ("a b/ü", "a_b__"), ("", "_"), ("A-1_z", "A-1_z")] {
+            assert_eq!(group(tenant), expected);
+        }
+        assert_eq!(group(&"x".repeat(200)).len(), 128);
+    }
+}

@@ -1,0 +1,205 @@
+//! Goal: one program is a Lambda function and a process beside queues. Method: this test's own program serves the example
+//! in a child process, over HTTP: SQS that the laptop has, and a runtime API of Lambda that brings one batch.
+
+use crate::stock;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::routing::{get, post};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stepwarden_embedded::{Endpoints, Options};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// Set for the child.
+const SERVES: &str = "STEPWARDEN_AGENT_TEST_SERVES";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+// Not a test of its own: the program that the tests below start.
+#[test]
+fn serves_the_example() {
+    if std::env::var_os(SERVES).is_some() {
+        stock::main().unwrap();
+    }
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(queues: SocketAddr, more: &[(&str, &str)]) -> Running {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "program::serves_the_example", "--nocapture"]).env(SERVES, "1").env("STACK", "shop");
+    for (name, value) in [("AWS_REGION", "local"), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x")] {
+        command.env(name, value);
+    }
+    command.env("AWS_ENDPOINT_URL", format!("http://{queues}")).envs(more.iter().copied());
+    Running(command.stdout(Stdio::null()).spawn().unwrap())
+}
+
+/// SQS with the queues of a stack called `shop`, and its client.
+async fn queues() -> (SocketAddr, aws_sdk_sqs::Client, [String; 2]) {
+    let endpoints = Endpoints::open(&Options::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let sqs = aws_sdk_sqs::Client::from_conf(
+        aws_sdk_sqs::Config::builder()
+            .behavior_version_latest()
+            .region(aws_sdk_sqs::config::Region::new("local"))
+            .endpoint_url("http://localhost")
+            .allow_no_auth()
+            .http_client(endpoints.http_client())
+            .build(),
+    );
+    tokio::spawn(async move { endpoints.serve(listener, std::future::pending()).await });
+    let mut urls = Vec::new();
+    for name in ["shop-agent-stock", "shop-replies"] {
+        urls.push(sqs.create_queue().queue_name(name).send().await.unwrap().queue_url.unwrap());
+    }
+    (address, sqs, urls.try_into().unwrap())
+}
+
+fn request(id: u32, agent: &str) -> String {
+    let end = Timestamp::now() + SignedDuration::from_secs(60);
+    let request = json!({
+        "task_id": format!("ord_{id}"), "step": "reserve", "agent": agent, "attempt": 1, "direction": "do",
+        "idempotency_key": format!("ord_{id}:reserve:do"), "complete_by": end.to_string(), "tenant": "a b",
+        "priority": "normal", "input": {"item": "lamp", "quantity": 2},
+        "calls": {"attempts": 1, "base": "PT0.1S", "cap": "PT1S"},
+    });
+    request.to_string()
+}
+
+/// Replies, by order, each with its message group.
+async fn replies(sqs: &aws_sdk_sqs::Client, url: &str, count: usize) -> Vec<(Value, String)> {
+    let begin = Instant::now();
+    let mut all = Vec::new();
+    while all.len() < count {
+        assert!(begin.elapsed() < PATIENCE, "{all:?}");
+        let receive = sqs.receive_message().queue_url(url).wait_time_seconds(2).max_number_of_messages(10);
+        let received = receive.message_system_attribute_names("All".into()).send().await.unwrap();
+        for message in received.messages.unwrap_or_default() {
+            let group =
+                message.attributes.unwrap().remove(&aws_sdk_sqs::types::MessageSystemAttributeName::MessageGroupId);
+            all.push((serde_json::from_str(&message.body.unwrap()).unwrap(), group.unwrap_or_default()));
+        }
+    }
+    all.sort_by_key(|(reply, _): &(Value, String)| reply["task_id"].to_string());
+    all
+}
+
+#[tokio::test]
+async fn a_process_answers_requests_and_deletes_them_then() {
+    let (address, sqs, [requests, url]) = queues().await;
+    for body in [&request(1, "stock"), "no JSON", &request(2, "stock")] {
+        sqs.send_message().queue_url(&requests).message_body(body).send().await.unwrap();
+    }
+    let mut agent = start(address, &[]);
+    let replies = replies(&sqs, &url, 2).await;
+    for ((reply, group), id) in replies.iter().zip(1..) {
+        assert_eq!(
+            (&reply["task_id"], &reply["outcome"], group.as_str()),
+            (&json!(format!("ord_{id}")), &json!("done"), "a_b")
+        );
+        assert_eq!(reply["output"]["reservation"], format!("R-ord_{id}:reserve:do"));
+    }
+    // What cannot be read stays, and becomes a dead letter.
+    let begin = Instant::now();
+    loop {
+        let left = sqs.get_queue_attributes().queue_url(&requests).attribute_names("All".into()).send().await.unwrap();
+        let number = |name: &str| left.attributes().unwrap()[&name.into()].parse::<u32>().unwrap();
+        if number("ApproximateNumberOfMessages") + number("ApproximateNumberOfMessagesNotVisible") == 1 {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{left:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // It ends by itself when it is told to.
+    let id = agent.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let begin = Instant::now();
+    while agent.0.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < PATIENCE, "it does not end");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The events to bring, and what the function answered.
+#[derive(Clone)]
+struct Api {
+    events: Arc<tokio::sync::Mutex<mpsc::Receiver<Value>>>,
+    answers: mpsc::Sender<Value>,
+}
+
+async fn next(State(api): State<Api>) -> (HeaderMap, String) {
+    let event = api.events.lock().await.recv().await;
+    let Some(event) = event else { std::future::pending().await };
+    let end = (Timestamp::now() + SignedDuration::from_secs(30)).as_millisecond().to_string();
+    let arn = "arn:aws:lambda:local:000000000000:function:shop-stock";
+    let mut headers = HeaderMap::new();
+    headers.insert("lambda-runtime-aws-request-id", "1".parse().unwrap());
+    headers.insert("lambda-runtime-deadline-ms", end.parse().unwrap());
+    headers.insert("lambda-runtime-invoked-function-arn", arn.parse().unwrap());
+    (headers, event.to_string())
+}
+
+async fn answered(State(api): State<Api>, body: Bytes) {
+    api.answers.send(serde_json::from_slice(&body).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lambda_function_answers_a_batch_and_names_what_to_deliver_again() {
+    let (address, sqs, [_, url]) = queues().await;
+    let (events, brought) = mpsc::channel(1);
+    let (answers, mut answer) = mpsc::channel(1);
+    let api = Api { events: Arc::new(tokio::sync::Mutex::new(brought)), answers };
+    let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let lambda = runtime.local_addr().unwrap().to_string();
+    let routes = Router::new()
+        .route("/2018-06-01/runtime/invocation/next", get(next))
+        .route("/2018-06-01/runtime/invocation/1/response", post(answered))
+        .with_state(api);
+    tokio::spawn(async move { axum::serve(runtime, routes).await });
+    let function = [
+        ("AWS_LAMBDA_RUNTIME_API", lambda.as_str()),
+        ("AWS_LAMBDA_FUNCTION_NAME", "shop-stock"),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+        ("AWS_LAMBDA_LOG_GROUP_NAME", "x"),
+        ("AWS_LAMBDA_LOG_STREAM_NAME", "x"),
+    ];
+    let _agent = start(address, &function);
+    let record = |id: &str, body: String, receives: &str| json!({"messageId": id, "body": body, "attributes": {"ApproximateReceiveCount": receives}, "eventSource": "aws:sqs"});
+    let piano =
+        request(3, "stock").replace("reserve\"", "pack\"").replace("\"lamp\"", "\"piano\",\"reservation\":\"R\"");
+    let records = [
+        record("a", request(1, "stock"), "1"),
+        record("b", "no JSON".into(), "1"),
+        record("c", piano, "2"),
+        record("d", request(4, "clerk"), "1"),
+    ];
+    events.send(json!({"Records": records})).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, answer.recv()).await.unwrap().unwrap();
+    let mut failed: Vec<&str> = answer["batchItemFailures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["itemIdentifier"].as_str().unwrap())
+        .collect();
+    failed.sort_unstable();
+    assert_eq!(failed, ["b", "d"]);
+    let replies = replies(&sqs, &url, 2).await;
+    assert_eq!((&replies[0].0["outcome"], &replies[1].0["outcome"]), (&json!("done"), &json!("failed")));
+    assert_eq!(replies[1].0["unsure"], true, "it was delivered before: {}", replies[1].0);
+}

@@ -1,0 +1,32 @@
+//! Goal: what `stepwarden-agent` and the engine both know is the same. Method: compare.
+
+use serde_json::json;
+use shared::message::Request;
+use shared::retry::Calls;
+use shared::time::SignedDuration;
+
+#[test]
+fn limits_and_waits_are_those_of_the_engine() {
+    assert_eq!(stepwarden_agent::attempt::MAX_OUTPUT, shared::outputs::MAX_BESIDE);
+    assert_eq!(stepwarden_agent::attempt::MAX_DEPTH, shared::json::MAX_DEPTH);
+    let (base, cap) = (SignedDuration::from_millis(70), SignedDuration::from_secs(9));
+    let own = stepwarden_agent::message::Calls { attempts: 9, base, cap };
+    let engine = Calls { attempts: 9, base, cap };
+    for call in [1, 2, 5, 7, 8, 40, u32::MAX] {
+        assert_eq!(own.wait(call, 0.7), engine.wait(call, 0.7), "{call}");
+    }
+}
+
+#[test]
+fn a_request_of_the_engine_is_read_whole() {
+    let request: Request = serde_json::from_value(json!({
+        "task_id": "ord_1", "step": "a", "agent": "x", "direction": "undo", "attempt": 3, "idempotency_key": "ord_1:a:undo",
+        "complete_by": "2027-01-15T08:00:00.123Z", "calls": {"attempts": 4, "base": "PT0.1S", "cap": "PT2S"},
+        "tenant": "acme", "priority": "high", "input": {"b": 1}, "outputs": {"c": [2]}, "output": "d", "undoes": "ord_1:a:do",
+        "traceparent": "00-00000000000000000000000000000001-0000000000000001-01",
+    }))
+    .unwrap();
+    let sent = serde_json::to_value(&request).unwrap();
+    let read: stepwarden_agent::message::Request = serde_json::from_value(sent.clone()).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), sent);
+}
