@@ -1,6 +1,6 @@
 # Lambda, and checks that need more than Rust, one command each. `cargo run` and `cargo test` need none of this.
 
-.PHONY: build measure bench-peers e2e console template lint-ci rollback openapi schemathesis spectral deny python-agent contract-dynamodb-local contract-ministack contract-localstack
+.PHONY: build release release-test measure bench-peers e2e console template lint-ci rollback openapi schemathesis spectral deny python-agent contract-dynamodb-local contract-ministack contract-localstack
 
 # ARCH=arm64 fetches the Rust target aarch64-unknown-linux-gnu first; deploy it with Architecture=arm64.
 ARCH ?= x86_64
@@ -22,6 +22,17 @@ $(TOOLS)/requirements.txt: infra/lambda/requirements.txt
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
 	cp $< $@
+
+VERSION ?= v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$$/\1/p' Cargo.toml)
+# Archives of command line and functions with checksums and bills of materials, in target/archives. KEY=FILE signs them, with a key of
+# ssh-keygen. Needs cargo-cyclonedx.
+release: build
+	cargo build --release --locked --package stepwarden
+	ARCH=$(ARCH) .ci/release pack $(VERSION) $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
+
+# Those archives as a user meets them: verified, unpacked, and deployed to an emulator without Rust, up to the first order.
+release-test:
+	tests/release/run
 
 # Sizes, cold starts and memory of the binaries of `make build`.
 measure:

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 STACK = os.environ.get("STACK", "stepwarden")
-ENDPOINT = os.environ.get("AWS_ENDPOINT_URL")
+# In Lambda boto3 calls, which signs and knows of endpoints itself.
+ENDPOINT = None if "AWS_LAMBDA_FUNCTION_NAME" in os.environ else os.environ.get("AWS_ENDPOINT_URL")
 # Largest difference between two clocks: no call starts later than this before CompleteBy.
 SKEW_S = int(os.environ.get("CLOCK_SKEW_MS", "1000")) / 1000
 # Requests that one program works on at a time, and seconds that they may take once it is told to stop.
