@@ -470,6 +470,18 @@ impl Task {
         })
     }
 
+    /// Whether it goes on by itself only when a wait ends: nothing else can be claimed, and nothing is with an agent.
+    #[must_use]
+    pub fn only_waits(&self, workflow: &Workflow) -> bool {
+        let is_waiting = |step: &Step| matches!(step.state, State::Waiting { .. });
+        let has_work = |(index, step): (usize, &Step)| match step.state {
+            State::Pending { .. } => self.way(index, workflow) != Way::Wait,
+            _ => step.claim().is_some(),
+        };
+        let goes = self.phase == Phase::Forward && self.paused_at.is_none();
+        goes && self.steps.iter().any(is_waiting) && !self.steps.iter().enumerate().any(has_work)
+    }
+
     /// Whether a wait ends at `time` or earlier.
     #[must_use]
     pub fn waits_until(&self, time: Timestamp) -> bool {

@@ -2,9 +2,11 @@
 
 use futures::future::{join_all, try_join_all};
 use shared::engine::Engine;
+use shared::message::MAX_DELAY;
 use shared::ports::{Error, Messenger, StateStore};
+use shared::step::{State, Step};
 use shared::task::{MOVED, ProcessState, Task, URGENT};
-use shared::time::Timestamp;
+use shared::time::{Timestamp, plus};
 use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_LAG};
 
 /// Orders read in each part of the due index, first due first.
@@ -14,33 +16,59 @@ const OWED_S: f64 = 300.0;
 /// Orders read in all.
 const MOST: usize = 100;
 
+/// What was measured, in seconds; 0 if there is no such order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ages {
+    /// Since the oldest order that has not begun was accepted.
+    pub pending: f64,
+    /// Since the oldest order in progress was accepted.
+    pub processing: f64,
+    /// Since the oldest alert or notice is owed.
+    pub owed: f64,
+}
+
 /// Measures how long the oldest orders, and owed messages, have waited. An order keeps its first place in the due index
-/// until it is moved, so the first of a part are its oldest; of the moved ones a bounded number is read.
-pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards: u16) -> Result<(), Error> {
+/// until it is moved, so the first of a part are its oldest; of the moved ones a bounded number is read. What is due
+/// later than [`MAX_DELAY`] from now is not read: mostly it waits, and there may be a million of such orders.
+///
+/// # Errors
+/// The due index failed.
+pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards: u16) -> Result<Ages, Error> {
     let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..shards).map(move |shard| part + shard));
-    let pages = try_join_all(parts.map(|part| engine.store.due(part, Timestamp::MAX, PAGE, None))).await?;
+    let until = plus(engine.now(), MAX_DELAY);
+    let pages = try_join_all(parts.map(|part| engine.store.due(part, until, PAGE, None))).await?;
     let ranks = 0..PAGE as usize;
     let ids: Vec<_> = ranks.flat_map(|n| pages.iter().filter_map(move |page| page.ids.get(n))).take(MOST).collect();
     let tasks = join_all(ids.into_iter().map(|id| engine.store.load(id))).await;
     // What cannot be read now is left to the next measurement.
     let tasks: Vec<Task> = tasks.into_iter().filter_map(|task| task.ok().flatten()).collect();
+    let mut working = Vec::with_capacity(tasks.len());
+    for task in tasks.iter().filter(|task| !task.process_state().is_final()) {
+        // An order that only waits makes no progress, as its workflow asks.
+        let waits = engine.workflow(&task.workflow_hash).await.is_ok_and(|workflow| task.only_waits(&workflow));
+        if !waits {
+            working.push(task);
+        }
+    }
     let now = engine.now();
-    let age = |since: fn(&Task) -> Option<Timestamp>| {
-        tasks.iter().filter_map(since).min().map_or(0.0, |since| since.duration_until(now).as_secs_f64().max(0.0))
+    let age = |since: &mut dyn Iterator<Item = Timestamp>| {
+        since.min().map_or(0.0, |since| since.duration_until(now).as_secs_f64().max(0.0))
     };
-    OLDEST_PENDING_AGE
-        .set(age(|task| (!has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
-    OLDEST_PROCESSING_AGE
-        .set(age(|task| (has_begun(task) && !task.process_state().is_final()).then_some(task.created_at)));
-    let owed = age(|task| (task.alert.is_some() || task.notice_owed).then_some(task.updated_at));
+    let of = |begun: bool| working.iter().filter(move |task| has_begun(task) == begun).map(|task| task.created_at);
+    let (pending, processing) = (age(&mut of(false)), age(&mut of(true)));
+    OLDEST_PENDING_AGE.set(pending);
+    OLDEST_PROCESSING_AGE.set(processing);
+    let owes = |task: &&Task| task.alert.is_some() || task.notice_owed;
+    let owed = age(&mut tasks.iter().filter(owes).map(|task| task.updated_at));
     if owed > OWED_S {
         tracing::error!(owed_s = owed, alarm = "owed", "an alert or a notice has been owed for five minutes");
     }
     OUTBOX_LAG.set(owed);
-    Ok(())
+    Ok(Ages { pending, processing, owed })
 }
 
-/// Whether any step of the task was ever sent to an agent.
+/// Whether any step of the task was ever sent to an agent, or any wait has begun.
 fn has_begun(task: &Task) -> bool {
-    task.process_state() != ProcessState::Pending || task.steps.iter().any(|step| step.attempt > 0)
+    let is_begun = |step: &Step| step.attempt > 0 || !matches!(step.state, State::Pending { .. });
+    task.process_state() != ProcessState::Pending || task.steps.iter().any(is_begun)
 }
