@@ -272,6 +272,9 @@ pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 /// How long before the end of a long wait a sweep sends its Wake, as a delayed message: longer than a sweep may be late.
 pub const LOOK_AHEAD: SignedDuration = SignedDuration::from_mins(2);
 
+/// Waits shorter than this are listed nowhere: they are over before anybody looks, and the list costs writes.
+pub const LISTED_WAIT: SignedDuration = SignedDuration::from_mins(1);
+
 /// How long the instance that saved an owed alert or notice has to send it before a supervisor does. Most likely it is
 /// being sent, and would go out twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
@@ -468,6 +471,16 @@ impl Task {
                 _ => None,
             }
         })
+    }
+
+    /// Whether a step waits, for long enough that a person may look for it, while the task goes forward.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let is_listed = |step: &Step| match step.state {
+            State::Waiting { until, .. } => step.turn.is_none_or(|turn| turn.duration_until(until) >= LISTED_WAIT),
+            _ => false,
+        };
+        self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_listed)
     }
 
     /// Whether it goes on by itself only when a wait ends: nothing else can be claimed, and nothing is with an agent.

@@ -247,7 +247,10 @@ pub fn routes() -> Vec<Route> {
             json!({"queues": [{"name": "agent-payment", "waiting": 3, "in_flight": 1, "delayed": 0, "dead_letters": 0}]}),
         ),
         Route::new("get", "/overview", "getOverview", "operator", "Get what waits for a person, what is stuck, and why")
-            .says("Uses a bounded number of reads; `more` marks counts that are incomplete.")
+            .says(
+                "Also who waits in which step, since when and until when. Uses a bounded number of reads; `more` marks counts that \
+                 are incomplete.",
+            )
             .answers(200, "State of the system.", "Overview", overview_example()),
         Route::new("get", "/details/{order_id}", "getDetails", "operator", "Get everything about an order")
             .says("Its status, history and input, the limits of its steps, and which acts are possible now.")
@@ -588,6 +591,8 @@ fn overview_example() -> Value {
         "error": "503 from payment", "order_id": ID, "since": AT});
     let some = |count: usize, why: &Value| json!({"count": count, "more": false, "why": why});
     json!({"waiting": some(0, &json!([])), "paused": some(0, &json!([])), "retrying": some(2, &json!([why])),
+        "waits": {"count": 3, "more": false, "steps": [{"workflow": "trial", "step": "month", "wait": "waits 30d",
+            "count": 3, "since": AT, "order_id": ID, "until": AT}]},
         "open": {"count": 17, "more": false}, "oldest": {"order_id": ID, "created_at": AT, "is_exact": true},
         "paused_agents": {}, "strained_agents": {}, "breakers": {}})
 }

@@ -2,11 +2,11 @@
 
 import { h, show } from "./dom.js";
 import { get, path, Poll } from "./api.js";
-import { ago, age, label, look, many, prose, short } from "./words.js";
+import { ago, age, label, look, many, prose, short, when } from "./words.js";
 import { troubles } from "./system.js";
 import { bulk } from "./bulk.js";
 
-const STATES = ["Pending", "Processing", "Error", "Undoing", "Undone", "Processed", "Paused"];
+const STATES = ["Pending", "Processing", "Waiting", "Error", "Undoing", "Undone", "Processed", "Paused"];
 const FILTERS = ["state", "workflow", "tenant", "reference", "step", "from"];
 const PAGE = 50;
 // A page looks at 500 orders at most; so many pages are looked at before a person is asked whether to go on.
@@ -48,6 +48,24 @@ function reasons(group, looks, state) {
   return h("ul", { class: "reasons" }, group.why.slice(0, MOST_REASONS).map(line), rest > 0 && h("li", { class: "small" }, `and ${many(rest, "other cause")}`));
 }
 
+/** Where orders wait, a line for each step, the longest wait first. */
+function waits(steps) {
+  const line = (at) => {
+    const to = at.count === 1 ? `#/orders/${at.order_id}` : link({ state: "Waiting", workflow: at.workflow, step: at.step });
+    return h(
+      "li",
+      { "data-key": `waits-${at.workflow}-${at.step}-${at.wait}` },
+      h("a", { href: to, class: "why wait" },
+        h("b", { class: "n" }, String(at.count)),
+        h("span", { class: "where" }, h("strong", {}, at.step), ` of ${at.workflow}`),
+        h("span", { class: "error" }, prose(at.wait), ", next end ", when(at.until)),
+        h("span", { class: "since" }, "since ", age(at.since))),
+    );
+  };
+  const rest = steps.length - MOST_REASONS;
+  return h("ul", { class: "reasons" }, steps.slice(0, MOST_REASONS).map(line), rest > 0 && h("li", { class: "small" }, `and ${many(rest, "other step")}`));
+}
+
 function brief(app) {
   const all = app.overview.last;
   if (!all) return h("section", { class: "brief", "aria-label": "What needs attention" }, h("p", { class: "verdict" }, app.overview.error ? app.overview.error.message : "Loading…"));
@@ -64,8 +82,14 @@ function brief(app) {
     parts.push(reasons(all.retrying, "warn"));
   }
   if (all.paused.count) parts.push(h("h2", { class: "pause" }, h("a", { href: link({ state: "Paused" }) }, `${many(all.paused.count, "order", all.paused.more)} paused`)));
+  const waiting = all.waits?.count ? [
+    h("h2", {}, h("a", { href: link({ state: "Waiting" }) }, `${many(all.waits.count, "order", all.waits.more)} ${all.waits.count === 1 && !all.waits.more ? "waits" : "wait"} in a step`)),
+    waits(all.waits.steps),
+  ] : [];
   if (wrong.length) parts.push(h("h2", {}, h("a", { href: "#/system" }, "The system")), h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("a", { href: "#/system", class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why))))));
   if (!parts.length) parts.push(h("p", { class: "verdict good" }, h("i", { "aria-hidden": "true" }, "✓"), "Nothing waits for a person, and nothing is stuck."));
+  // Below the verdict: a wait is work, not trouble.
+  parts.push(...waiting);
   const open = all.open;
   const oldest = all.oldest && [" · oldest ", h("a", { href: `#/orders/${all.oldest.order_id}` }, age(all.oldest.created_at)), all.oldest.is_exact ? "" : ", among those read"];
   parts.push(h("p", { class: "small" }, many(open.count, "open order", open.more), oldest));
@@ -148,7 +172,7 @@ export function orders(app, parameters) {
       h("button", { type: "button", class: "only-phone", "aria-expanded": String(isWide), onclick: () => { isWide = !isWide; view.render(); } }, isWide ? "Fewer filters" : "More filters"),
       text("workflow", "Workflow", seen.workflows),
       text("tenant", "Tenant", seen.tenants),
-      text("step", "Failing step"),
+      text("step", parameters.state === "Waiting" ? "Waiting step" : "Failing step"),
       h("label", { class: "filter" }, h("span", {}, "Accepted since"),
         h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
       h("button", { type: "button", class: "quiet", disabled: !any, onclick: () => go(Object.fromEntries(FILTERS.map((name) => [name, undefined]))) }, "Clear"),
@@ -161,7 +185,8 @@ export function orders(app, parameters) {
     const isOpen = ["Pending", "Processing", "Undoing"].includes(one.state);
     const isRetrying = isOpen && (first || one.failure_count > 0);
     const more = one.trouble.length > 1 ? ` (+${one.trouble.length - 1})` : "";
-    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : isOpen && one.failure_count ? "another attempt is in progress" : one.reason && prose(one.reason);
+    const waiting = one.waits?.[0];
+    const why = first ? [h("strong", {}, `${first.undo ? "undo of " : ""}${first.step}`), `${more}: `, prose(first.error ?? "failed")] : waiting ? [h("strong", {}, waiting.step), one.waits.length > 1 ? ` (+${one.waits.length - 1})` : "", ": ", prose(waiting.wait), ", since ", ago(waiting.since), ", until ", when(waiting.until)] : isOpen && one.failure_count ? "another attempt is in progress" : one.reason && prose(one.reason);
     return h(
       "li",
       { "data-key": one.order_id },
@@ -189,8 +214,9 @@ export function orders(app, parameters) {
     }
     const next = pages?.at(-1).next;
     const any = FILTERS.some((name) => parameters[name]);
+    const isOldestFirst = parameters.state === "Waiting";
     const nothing = !pages ? (poll.error ? null : "Loading…") : rows.length ? null
-      : next ? "No match among the orders read so far. There are older ones."
+      : next ? `No match among the orders read so far. There are ${isOldestFirst ? "newer" : "older"} ones.`
       : any ? "No order matches." : "There are no orders yet. Submit one: stepwarden submit order.json";
     const older = () => { before.push(parameters.cursor); app.go(link({ ...parameters, cursor: next })); window.scrollTo(0, 0); };
     const newer = () => { app.go(link({ ...parameters, cursor: before.pop() })); window.scrollTo(0, 0); };
@@ -198,14 +224,14 @@ export function orders(app, parameters) {
       "section",
       { class: "list", "aria-label": "Orders", "aria-busy": isOld && !poll.error ? "true" : null },
       poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
-      h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "Problem", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
+      h("div", { class: "row heads", "aria-hidden": "true" }, ["State", "Order", "Workflow", "Problem or wait", "Failures", "Accepted", "Changed"].map((word) => h("span", {}, word))),
       h("ul", { id: "list" }, rows.map(row)),
       nothing && h("p", { class: "nothing" }, nothing),
       pages?.flatMap((page) => page.unreadable ?? []).map((one) => h("p", { class: "wrong", "data-key": `unreadable-${one.order_id}` }, h("span", { class: "mono" }, one.order_id), " is not listed because its record cannot be read: ", prose(one.why))),
       h("div", { class: "pages" },
-        h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, before.length || !parameters.cursor ? "Newer" : "Newest"),
-        h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? ", the newest" : ""}` : ""),
-        h("button", { id: "older", disabled: isOld || !next, onclick: older }, rows.length || !next ? "Older" : "Search older orders")),
+        h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, isOldestFirst ? (before.length || !parameters.cursor ? "Back" : "First") : before.length || !parameters.cursor ? "Newer" : "Newest"),
+        h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? (isOldestFirst ? ", the longest unchanged" : ", the newest") : ""}` : ""),
+        h("button", { id: "older", disabled: isOld || !next, onclick: older }, isOldestFirst ? "More" : rows.length || !next ? "Older" : "Search older orders")),
     );
   }
 

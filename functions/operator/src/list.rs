@@ -10,7 +10,7 @@ use shared::history::shorten;
 use shared::order::Id;
 use shared::ports::Error;
 use shared::step::{Direction, State};
-use shared::task::{ProcessState, Task};
+use shared::task::{Phase, ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
@@ -59,6 +59,22 @@ pub struct Row {
     pub updated_at: Timestamp,
     /// Steps that failed or wait for another attempt.
     pub trouble: Vec<Trouble>,
+    /// Steps that wait, of an order that goes forward.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+}
+
+/// A step that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Wait {
+    /// Its name.
+    pub step: String,
+    /// What it waits for, as its workflow says it.
+    pub wait: String,
+    /// Since when (UTC, milliseconds).
+    pub since: Timestamp,
+    /// Until when (UTC, milliseconds).
+    pub until: Timestamp,
 }
 
 /// A failing step.
@@ -82,7 +98,8 @@ pub struct Trouble {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Orders")]
 pub struct Rows {
-    /// Newest first. A page may be empty and still have a next one.
+    /// Newest first; with `state=Waiting` the order that changed longest ago first. A page may be empty and still have a
+    /// next one.
     pub orders: Vec<Row>,
     /// Orders that may belong on the page but whose records cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,7 +129,7 @@ impl From<store::Unreadable> for Unreadable {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
 pub struct Wanted {
-    /// A state's name, or `Paused`.
+    /// A state's name, `Paused`, or `Waiting`: a step waits, for a minute or longer.
     #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
@@ -124,10 +141,10 @@ pub struct Wanted {
     /// Prefix of the submitter's reference.
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
-    /// Agent of a step that is failing or has failed.
+    /// Agent of a step that is failing or has failed; with `state` `Waiting` it matches nothing.
     #[schemars(length(max = MAX_NAME))]
     pub agent: Option<String>,
-    /// Name of a step that is failing or has failed.
+    /// Name of a step that is failing or has failed; with `state` `Waiting` of a step that waits.
     #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// Accepted at or after (UTC).
@@ -160,16 +177,20 @@ impl Wanted {
                 return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
             }
         }
-        let (state, paused) = self.state.as_deref().map_or(Ok((None, false)), query::state)?;
+        let of_state = self.state.as_deref().map_or_else(|| Ok(Filter::default()), query::state)?;
         let (workflow, tenant, reference) = (self.workflow.clone(), self.tenant.clone(), self.reference.clone());
-        Ok(Filter { state, paused, workflow, tenant, reference, from: self.from, to: self.to })
+        Ok(Filter { workflow, tenant, reference, from: self.from, to: self.to, ..of_state })
     }
 
-    /// Whether a failing step matches.
+    /// Whether a failing step matches, or of orders that wait a step that waits.
     #[must_use]
     pub fn fits(&self, task: &Task, workflow: &Workflow) -> bool {
         if self.step.is_none() && self.agent.is_none() {
             return true;
+        }
+        if self.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("waiting")) {
+            let is_meant = |one: &Wait| self.step.as_ref().is_some_and(|step| one.step == *step);
+            return self.agent.is_none() && waits(task, workflow).iter().any(is_meant);
         }
         trouble(task, workflow).iter().any(|one| {
             self.step.as_ref().is_none_or(|step| one.step == *step)
@@ -284,7 +305,19 @@ pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
         created_at: task.created_at,
         updated_at: task.updated_at,
         trouble: trouble(task, workflow),
+        waits: waits(task, workflow),
     }
+}
+
+/// The steps of `task` that wait, while it goes forward.
+pub(crate) fn waits(task: &Task, workflow: &Workflow) -> Vec<Wait> {
+    let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
+        let State::Waiting { until, .. } = step.state else { return None };
+        let wait = spec.wait.as_ref().map(|wait| wait.words()).unwrap_or_default();
+        Some(Wait { step: spec.name.clone(), wait, since: step.turn.unwrap_or(task.updated_at), until })
+    };
+    let steps = task.steps.iter().zip(&workflow.steps).filter(|_| task.phase == Phase::Forward);
+    steps.filter_map(one).collect()
 }
 
 #[cfg(test)]

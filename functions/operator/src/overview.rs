@@ -1,7 +1,7 @@
 //! What a person looks at first: what waits for them, what is stuck, and why. The number of reads is bounded.
 
 use crate::agents::{Paused, Strained};
-use crate::list::{Row, Unreadable, failures, row};
+use crate::list::{Row, Unreadable, Wait, failures, row, waits};
 use crate::queues::AT_ONCE;
 use crate::{Operator, act};
 use edge::problem::Problem;
@@ -14,7 +14,7 @@ use shared::ports::{Error, StateStore};
 use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::Timestamp;
 use shared::workflow::Workflow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use stepwarden_aws::list::{Filter, MAX_PAGE};
 
@@ -23,6 +23,8 @@ const MAX_COUNTED: u32 = 500;
 /// Open orders read, of all parts together.
 const LOOKED_AT: usize = 100;
 const MAX_REASONS: usize = 20;
+/// Most orders counted in which a step waits.
+const MAX_WAITING: usize = 500;
 
 /// The state of the system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +35,9 @@ pub struct Overview {
     pub paused: Group,
     /// Open orders, of those read, with a failed step that waits for another attempt or has begun one.
     pub retrying: Group,
+    /// Orders in which a step waits, for a minute or longer.
+    #[serde(default)]
+    pub waits: Waits,
     /// Open orders, approximately: those in the due index.
     pub open: Count,
     /// The open order that was accepted first, of those read.
@@ -62,6 +67,35 @@ pub struct Breaker {
     pub order_id: Id,
     /// When the first of them last changed (UTC, milliseconds).
     pub since: Timestamp,
+}
+
+/// Orders in which a step waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waits {
+    /// How many, of at most 500 that changed longest ago.
+    #[serde(flatten)]
+    pub count: Count,
+    /// Where they wait, of the hundred that changed longest ago: the longest wait first, at most 20.
+    pub steps: Vec<WaitsAt>,
+}
+
+/// Orders that wait at one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitsAt {
+    /// The workflow.
+    pub workflow: String,
+    /// The step.
+    pub step: String,
+    /// What it waits for, as its workflow says it.
+    pub wait: String,
+    /// Number of orders, of those read.
+    pub count: usize,
+    /// Since when the first of them waits (UTC, milliseconds).
+    pub since: Timestamp,
+    /// That order.
+    pub order_id: Id,
+    /// When the first of these waits ends (UTC, milliseconds).
+    pub until: Timestamp,
 }
 
 /// A number of orders.
@@ -132,18 +166,53 @@ impl Operator {
         let in_error = Filter { state: Some(ProcessState::Error), ..Filter::default() };
         let paused = Filter { paused: true, ..Filter::default() };
         let agents = self.engine.store.read_agents();
-        let (waiting, paused, open, aside, agents) =
-            futures::try_join!(self.group(&in_error), self.group(&paused), self.open(), self.aside(), agents)?;
+        let (waiting, paused, aside, agents, found) = futures::try_join!(
+            self.group(&in_error),
+            self.group(&paused),
+            self.aside(),
+            agents,
+            self.engine.store.waiting(MAX_WAITING, None)
+        )?;
+        let ids: Vec<Id> = found.0.into_iter().map(|one| one.id).collect();
+        let known = ids.iter().collect();
+        let (open, waits) = futures::try_join!(self.open(&known), self.waits(&ids, found.1))?;
         let Agents { paused: paused_agents, mut strained, .. } = agents;
         let paused_agents = paused_agents.into_iter().map(|(name, pause)| (name, pause.into())).collect();
         strained.retain(|_, strain| strain.is_on(self.engine.now()));
         let strained_agents = strained.into_iter().map(|(name, strain)| (name, strain.into())).collect();
         let ((waiting, one), (paused, two), (open, oldest, retrying, breakers, three)) = (waiting, paused, open);
-        let mut unreadable: Vec<Unreadable> = [one, two, three, aside].into_iter().flatten().collect();
+        let (waits, four) = waits;
+        let mut unreadable: Vec<Unreadable> = [one, two, three, four, aside].into_iter().flatten().collect();
         // An order that waits for a person may owe an alert, and is then in both indexes.
         unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
         unreadable.dedup_by(|a, b| a.order_id == b.order_id);
-        Ok(Overview { waiting, paused, retrying, open, oldest, unreadable, paused_agents, strained_agents, breakers })
+        Ok(Overview {
+            waiting,
+            paused,
+            retrying,
+            waits,
+            open,
+            oldest,
+            unreadable,
+            paused_agents,
+            strained_agents,
+            breakers,
+        })
+    }
+
+    /// Where the first of the orders `ids` wait; `more` if there are others.
+    async fn waits(&self, ids: &[Id], more: bool) -> Result<(Waits, Vec<Unreadable>), Error> {
+        let read = self.engine.store.tasks(&ids[..ids.len().min(LOOKED_AT)]).await?;
+        let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
+        for one in read {
+            match one {
+                Ok(task) => tasks.push(task),
+                Err(damaged) => unreadable.push(Unreadable::from(damaged)),
+            }
+        }
+        let (known, damaged) = self.with_workflows(tasks).await?;
+        unreadable.extend(damaged);
+        Ok((Waits { count: Count { count: ids.len(), more }, steps: waits_at(&known) }, unreadable))
     }
 
     async fn group(&self, filter: &Filter) -> Result<(Group, Vec<Unreadable>), Error> {
@@ -170,8 +239,9 @@ impl Operator {
     }
 
     /// Open orders: how many, the oldest, and those that are being retried. A failure moves an order to the last parts
-    /// of the due index, so these are read first; in each other part the first order is the oldest.
-    async fn open(&self) -> Result<Open, Error> {
+    /// of the due index, so these are read first; in each other part the first order is the oldest. A wait moves its
+    /// order there too, so those that are known to be `waiting` are read last.
+    async fn open(&self, waiting: &HashSet<&Id>) -> Result<Open, Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
         let parts: Vec<_> = parts.collect();
         let count = |(part, shard): (u16, u16)| async move {
@@ -184,9 +254,9 @@ impl Operator {
         for (part, page) in pages {
             open.count += page.ids.len();
             open.more |= page.next.is_some();
-            if part == MOVED { moved.extend(page.ids) } else { first.extend(page.ids.into_iter().take(2)) }
+            if part == MOVED { moved.push(page.ids) } else { first.extend(page.ids.into_iter().take(2)) }
         }
-        let (ids, are_all) = looked_at(moved, first);
+        let (ids, are_all) = looked_at(in_turn(moved), first, |id| waiting.contains(id));
         let is_exact = are_all && !open.more;
         // An order in Error or at its end is in the index too while it owes an alert or a notice.
         let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
@@ -207,10 +277,40 @@ impl Operator {
     }
 }
 
-/// What to read, moved orders first, and whether that is all of it.
-fn looked_at<T>(moved: Vec<T>, first: Vec<T>) -> (Vec<T>, bool) {
+/// The items of all pages, the first of each before the second of any: what is due first, of all shards.
+fn in_turn<T>(pages: Vec<Vec<T>>) -> Vec<T> {
+    let mut ranked: Vec<(usize, T)> = pages.into_iter().flat_map(|page| page.into_iter().enumerate()).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, item)| item).collect()
+}
+
+/// What to read, and whether that is all of it: first what was moved because of a failure, then the oldest, and last
+/// what was moved because it waits.
+fn looked_at<T>(moved: Vec<T>, first: Vec<T>, waits: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
     let are_all = moved.len() + first.len() <= LOOKED_AT;
-    (moved.into_iter().chain(first).take(LOOKED_AT).collect(), are_all)
+    let (waiting, moved): (Vec<T>, Vec<T>) = moved.into_iter().partition(waits);
+    (moved.into_iter().chain(first).chain(waiting).take(LOOKED_AT).collect(), are_all)
+}
+
+/// Where orders wait, the longest wait first.
+fn waits_at(known: &[(Task, Arc<Workflow>)]) -> Vec<WaitsAt> {
+    let mut all: BTreeMap<(String, String, String), WaitsAt> = BTreeMap::new();
+    for (task, workflow) in known.iter().filter(|(task, _)| task.is_waiting()) {
+        for Wait { step, wait, since, until } in waits(task, workflow) {
+            let (workflow, order_id) = (task.workflow.clone(), task.id.clone());
+            let key = (workflow.clone(), step.clone(), wait.clone());
+            let at = all.entry(key).or_insert(WaitsAt { workflow, step, wait, count: 0, since, order_id, until });
+            at.count += 1;
+            at.until = at.until.min(until);
+            if since < at.since {
+                (at.since, at.order_id) = (since, task.id.clone());
+            }
+        }
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by(|a, b| (a.since, &a.order_id).cmp(&(b.since, &b.order_id)));
+    all.truncate(MAX_REASONS);
+    all
 }
 
 /// The rows grouped by what is wrong with them: where, and with which error.
@@ -299,6 +399,7 @@ mod tests {
             created_at: at,
             updated_at: at,
             trouble: vec![Trouble { step, agent, undo: false, error: Some(error.to_owned()), held_back }],
+            waits: Vec::new(),
         }
     }
 
@@ -339,13 +440,18 @@ mod tests {
     #[test]
     fn what_was_moved_is_looked_at_first() {
         let first = vec!['f'; 2 * LOOKED_AT];
-        let (ids, are_all) = looked_at(vec!['m'; 3], first.clone());
+        let (ids, are_all) = looked_at(vec!['m'; 3], first.clone(), |_| false);
         assert_eq!((ids.len(), &ids[..4], are_all), (LOOKED_AT, &['m', 'm', 'm', 'f'][..], false));
-        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT], first);
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT], first.clone(), |_| false);
         assert!(ids.iter().all(|one| *one == 'm') && !are_all, "the others were left out");
-        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f']);
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f'], |_| false);
         assert_eq!((ids.len(), are_all), (LOOKED_AT, true));
-        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f'; 2]);
+        let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f'; 2], |_| false);
         assert_eq!((ids.len(), are_all), (LOOKED_AT, false));
+        // Of several shards, what is due first in each; what waits comes last.
+        let moved = in_turn(vec![vec!['a', 'w', 'w'], vec!['b', 'c'], vec![]]);
+        assert_eq!(moved, ['a', 'b', 'w', 'c', 'w']);
+        let (ids, _) = looked_at(moved, first, |one| *one == 'w');
+        assert_eq!(ids[..4], ['a', 'b', 'c', 'f']);
     }
 }

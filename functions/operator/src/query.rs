@@ -3,21 +3,22 @@
 use edge::problem::{Problem, invalid_field};
 use shared::task::ProcessState;
 use shared::time::Timestamp;
+use stepwarden_aws::list::Filter;
 
-/// A state by its name, in any case; `paused` counts as one here.
-pub(crate) fn state(text: &str) -> Result<(Option<ProcessState>, bool), Problem> {
-    if text.eq_ignore_ascii_case("paused") {
-        return Ok((None, true));
-    }
+/// The orders in a state by its name, in any case; `waiting` and `paused` count as states here.
+pub(crate) fn state(text: &str) -> Result<Filter, Problem> {
     let found = ProcessState::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(text));
-    found
-        .map(|state| (Some(state), false))
-        .ok_or_else(|| invalid_field("state", format!("must be one of {}", state_names().join(", "))))
+    match text.to_ascii_lowercase().as_str() {
+        "waiting" => Ok(Filter { waiting: true, ..Filter::default() }),
+        "paused" => Ok(Filter { paused: true, ..Filter::default() }),
+        _ if found.is_some() => Ok(Filter { state: found, ..Filter::default() }),
+        _ => Err(invalid_field("state", format!("must be one of {}", state_names().join(", ")))),
+    }
 }
 
 /// The names that [`state`] accepts, as answers spell them.
 pub fn state_names() -> Vec<&'static str> {
-    ProcessState::ALL.iter().map(|state| state.name()).chain(["Paused"]).collect()
+    ProcessState::ALL.iter().map(|state| state.name()).chain(["Waiting", "Paused"]).collect()
 }
 
 pub(crate) fn time(name: &'static str, text: &str) -> Result<Timestamp, Problem> {

@@ -3,4 +3,5 @@
 mod common;
 mod handlers;
 mod mend;
+mod waits;
 mod workflows;

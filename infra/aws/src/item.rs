@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use shared::json;
 use shared::order::{Id, Order};
 use shared::ports::Error;
-use shared::task::Task;
+use shared::task::{MAX_SHARDS, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::Hash;
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +27,9 @@ pub(crate) fn n(number: impl ToString) -> AttributeValue {
 pub const ATTENTION_ERROR: &str = "Error";
 /// Value of `attention` for tasks that an operator paused: they are in no other index.
 pub const ATTENTION_PAUSED: &str = "Paused";
+/// Start of the value of `attention` for tasks in which a step waits; a shard of the due index follows. One value for
+/// all of them would be one partition, which could not take the writes of a system in which every order waits.
+pub const ATTENTION_WAITING: &str = "Waiting#";
 /// Value of `attention` for unreadable records that were not yet listed as waiting for a person.
 pub const ATTENTION_UNREADABLE: &str = "Unreadable";
 /// Key of the item that exists from the first time that a retention is set: from then on each submission writes a
@@ -68,11 +71,13 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     } else if task.expires && !retention.is_zero() && state.is_final() && state != shared::task::ProcessState::Error {
         put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
     }
-    // A sparse index of what waits for a person: an order without trouble is never written to it.
+    // A sparse index of what waits: an order without trouble that does not wait is never written to it.
     if state == shared::task::ProcessState::Error {
         put("attention", Some(s(ATTENTION_ERROR)));
     } else if task.paused_at.is_some() {
         put("attention", Some(s(ATTENTION_PAUSED)));
+    } else if task.is_waiting() {
+        put("attention", Some(s(waiting(task.shard))));
     }
     Ok(item)
 }
@@ -97,6 +102,12 @@ pub fn output_key(id: &Id, hash: &Hash) -> String {
 #[must_use]
 pub fn shard(number: u16) -> String {
     format!("{number:03}")
+}
+
+/// The value of `attention` for a task in this part of the due index in which a step waits.
+#[must_use]
+pub fn waiting(part: u16) -> String {
+    format!("{ATTENTION_WAITING}{}", shard(part % MAX_SHARDS))
 }
 
 /// The attributes that [`from_task`] writes, and those of a record that was set aside. An item is written whole, so any
@@ -260,7 +271,7 @@ pub(crate) fn from_cursor(cursor: &str, what: &str) -> Result<Item, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared::task::{MAX_SHARDS, MOVED, Phase, Priority, Submission, moved, shard_of};
+    use shared::task::{MOVED, Phase, Priority, Submission, moved, shard_of};
     use shared::workflow::file::{Known, parse};
 
     fn task(key: &str, shard: u16) -> Task {

@@ -1,5 +1,5 @@
 //! Lists orders without a separate index: from the order table's partitions, a month and a bucket each, newest first;
-//! and what waits for a person from the sparse index. Every page is bounded. A page may be empty and still have a next
+//! and what waits, for a person or for a time, from the sparse index. Every page is bounded. A page may be empty and still have a next
 //! one, if none of the orders that were read matched.
 
 use crate::item::{
@@ -9,9 +9,10 @@ use crate::sdk_error::unavailable;
 use crate::sent::Sent;
 use crate::state_store::{ATTENTION_INDEX, DynamoStore};
 use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
-use shared::task::{ProcessState, Task};
+use shared::task::{MAX_SHARDS, ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 
 /// Maximum number of orders read for one page.
@@ -20,6 +21,8 @@ pub const MAX_LOOKED_AT: usize = 500;
 pub const MAX_PAGE: usize = 100;
 /// Longest cursor, in bytes: a sort key is a time and an id; an index key has three such values, in JSON.
 pub const MAX_CURSOR: usize = 500;
+/// Partitions read concurrently.
+const AT_ONCE: usize = 8;
 /// Maximum number of months read for one page.
 const MAX_MONTHS: usize = 13;
 /// No order is older: 2026, the year of the first version. Without this an empty list would page through empty months.
@@ -32,6 +35,8 @@ pub struct Filter {
     pub state: Option<ProcessState>,
     /// Only paused ones.
     pub paused: bool,
+    /// Only those [in which a step waits](Task::is_waiting).
+    pub waiting: bool,
     /// Of this workflow.
     pub workflow: Option<String>,
     /// Of this tenant.
@@ -48,6 +53,7 @@ impl Filter {
     fn fits(&self, task: &Task) -> bool {
         self.state.is_none_or(|state| task.process_state() == state)
             && (!self.paused || task.paused_at.is_some())
+            && (!self.waiting || task.is_waiting())
             && self.workflow.as_ref().is_none_or(|name| task.workflow == *name)
             && self.tenant.as_ref().is_none_or(|tenant| task.tenant == *tenant)
             && self.reference.as_ref().is_none_or(|start| task.reference.as_ref().is_some_and(|r| r.starts_with(start)))
@@ -81,7 +87,8 @@ impl Unreadable {
 /// A page of tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Newest first: by acceptance, or by the last change for what waits for a person.
+    /// Newest first: by acceptance, or by the last change for what waits for a person. What waits otherwise: the one
+    /// that changed longest ago first.
     pub tasks: Vec<Task>,
     /// Orders that cannot be read, whether or not they would match.
     pub unreadable: Vec<Unreadable>,
@@ -103,6 +110,7 @@ impl DynamoStore {
     ) -> Result<Page, Error> {
         let limit = limit.clamp(1, MAX_PAGE);
         match attention_of(filter) {
+            _ if filter.waiting => self.list_waiting(filter, limit, cursor).await,
             Some(value) => self.list_attention(filter, value, limit, cursor).await,
             None => self.list_by_time(filter, now, limit, cursor).await,
         }
@@ -121,6 +129,7 @@ impl DynamoStore {
     #[must_use]
     pub fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
         match attention_of(filter) {
+            _ if filter.waiting => Waiting::of(task).cursor(),
             None => item::order_key(&task.id, task.created_at, self.order_buckets).1,
             Some(value) => to_cursor(&Item::from([
                 ("attention".into(), s(value)),
@@ -133,6 +142,9 @@ impl DynamoStore {
     /// Whether a page of this filter could have ended with `cursor`.
     #[must_use]
     pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
+        if filter.waiting {
+            return cursor.len() <= MAX_CURSOR && Waiting::at(cursor).is_ok();
+        }
         let Some(value) = attention_of(filter) else { return cursor.len() <= MAX_CURSOR && time_of(cursor).is_ok() };
         let Some(key) = from_cursor(cursor, "cursor").ok().filter(|key| key.len() == 3 && cursor.len() <= MAX_CURSOR)
         else {
@@ -171,6 +183,64 @@ impl DynamoStore {
                 return Ok(page);
             }
         }
+    }
+
+    async fn list_waiting(&self, filter: &Filter, limit: usize, cursor: Option<&str>) -> Result<Page, Error> {
+        let mut page = Page { next: cursor.map(str::to_owned), ..Page::default() };
+        let mut looked_at = 0;
+        loop {
+            let (found, more) = self.waiting(limit - page.tasks.len(), page.next.as_deref()).await?;
+            looked_at += found.len();
+            let ids: Vec<Id> = found.iter().map(|one| one.id.clone()).collect();
+            for read in self.tasks(&ids).await? {
+                match read {
+                    Ok(task) if filter.fits(&task) => page.tasks.push(task),
+                    Ok(_) => {}
+                    Err(unreadable) => page.unreadable.push(unreadable),
+                }
+            }
+            page.next = found.last().filter(|_| more).map(Waiting::cursor);
+            if page.next.is_none() || page.tasks.len() >= limit || looked_at >= MAX_LOOKED_AT {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Up to `limit` orders in which a step waits, from `cursor` on, and whether there are more: the one that changed
+    /// longest ago first. One query for each shard of the due index, of at most `limit` keys.
+    ///
+    /// # Errors
+    /// The table failed, or the cursor is not one of ours.
+    pub async fn waiting(&self, limit: usize, cursor: Option<&str>) -> Result<(Vec<Waiting>, bool), Error> {
+        let what = "orders that wait";
+        let from = &cursor.map(Waiting::at).transpose()?;
+        let one = |shard: u16| async move {
+            let query = self.query(ATTENTION_INDEX).expression_attribute_values(":value", s(item::waiting(shard)));
+            let query = match from {
+                // Ties come by shard, and within one as the index has them.
+                Some(last) => {
+                    let is_after = shard < last.shard;
+                    let since = last.changed.as_millisecond() + i64::from(is_after);
+                    let query = query.key_condition_expression("attention = :value AND updated_at >= :since");
+                    query
+                        .expression_attribute_values(":since", n(since))
+                        .set_exclusive_start_key((shard == last.shard).then(|| last.key()))
+                }
+                None => query.key_condition_expression("attention = :value"),
+            };
+            let answer = query.limit(i32::try_from(limit).unwrap_or(i32::MAX)).sent().await;
+            let answer = answer.map_err(|e| unavailable(what, e))?;
+            let found: Result<Vec<_>, Error> = answer.items().iter().map(|item| Waiting::read(item, what)).collect();
+            Ok::<_, Error>((found?, answer.last_evaluated_key().is_some_and(|key| !key.is_empty())))
+        };
+        let pages: Vec<_> = stream::iter(0..self.shards).map(one).buffered(AT_ONCE).try_collect().await?;
+        let mut more = pages.iter().any(|(_, more)| *more);
+        let mut all: Vec<Waiting> = pages.into_iter().flat_map(|(found, _)| found).collect();
+        // Stable: within a shard the index's order stays.
+        all.sort_by_key(|one| (one.changed, one.shard));
+        more |= all.len() > limit;
+        all.truncate(limit);
+        Ok((all, more))
     }
 
     async fn list_by_time(
@@ -301,6 +371,51 @@ fn attention_of(filter: &Filter) -> Option<&'static str> {
         _ if filter.paused => Some(ATTENTION_PAUSED),
         Some(ProcessState::Error) => Some(ATTENTION_ERROR),
         Some(_) | None => None,
+    }
+}
+
+/// An order in which a step waits, as the index has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The order.
+    pub id: Id,
+    /// When it last changed (UTC, milliseconds): not before a wait began, and mostly then.
+    pub changed: Timestamp,
+    shard: u16,
+}
+
+impl Waiting {
+    fn of(task: &Task) -> Self {
+        Self { id: task.id.clone(), changed: task.updated_at, shard: task.shard % MAX_SHARDS }
+    }
+
+    fn read(item: &Item, what: &str) -> Result<Self, Error> {
+        let shard = item::text(item, "attention", what)?.strip_prefix(item::ATTENTION_WAITING);
+        let shard = shard.and_then(|shard| shard.parse().ok()).filter(|shard| *shard < MAX_SHARDS);
+        Ok(Self {
+            id: Id(item::text(item, "pk", what)?.to_owned()),
+            changed: item::time(item, "updated_at", what)?,
+            shard: shard.ok_or_else(|| corrupt(what, "attribute `attention` names no shard".into()))?,
+        })
+    }
+
+    /// What a cursor names.
+    fn at(cursor: &str) -> Result<Self, Error> {
+        let wrong = |_| corrupt("the cursor", "it does not come from a list".into());
+        let key = from_cursor(cursor, "the cursor").map_err(wrong)?;
+        Self::read(&key, "the cursor").map_err(wrong)
+    }
+
+    fn key(&self) -> Item {
+        Item::from([
+            ("attention".into(), s(item::waiting(self.shard))),
+            ("updated_at".into(), n(self.changed.as_millisecond())),
+            ("pk".into(), s(&self.id.0)),
+        ])
+    }
+
+    fn cursor(&self) -> String {
+        to_cursor(&self.key())
     }
 }
 

@@ -46,6 +46,7 @@ pub struct DynamoStore {
     pub(crate) orders_table: String,
     pub(crate) state_table: String,
     pub(crate) order_buckets: u16,
+    pub(crate) shards: u16,
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
     pub(crate) reads: Reads,
@@ -64,6 +65,7 @@ impl DynamoStore {
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
             order_buckets: config.order_buckets,
+            shards: config.shards,
             retention: config.retention,
             keeps_ids: Arc::default(),
         }
@@ -184,6 +186,18 @@ impl DynamoStore {
             pause(attempt).await;
         }
         unreachable!("the loop returns at its last attempt")
+    }
+
+    /// Moves a record that was set aside from what waits, where any number may come before it, to what is unreadable.
+    async fn name_as_unreadable(&self, id: &Id) -> Result<(), Error> {
+        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(&id.0));
+        let update = update
+            .condition_expression("attribute_exists(#aside) AND begins_with(attention, :waiting)")
+            .update_expression("SET attention = :unreadable")
+            .expression_attribute_names("#aside", item::ASIDE)
+            .expression_attribute_values(":waiting", s(item::ATTENTION_WAITING))
+            .expression_attribute_values(":unreadable", s(item::ATTENTION_UNREADABLE));
+        is_done(&format!("setting aside task {id}"), update.sent().await, &[CONDITION, CONFLICT]).map(drop)
     }
 
     /// The order of a task that was created when there were fewer partitions.
@@ -315,8 +329,11 @@ impl StateStore for DynamoStore {
             .await;
         match answer {
             Ok(answer) => {
-                let told = answer.attributes().and_then(|new| new.get(item::ASIDE_TOLD));
-                Ok(told == Some(&AttributeValue::Bool(true)))
+                let new = answer.attributes.unwrap_or_default();
+                if item::text(&new, "attention", "").is_ok_and(|value| value.starts_with(item::ATTENTION_WAITING)) {
+                    self.name_as_unreadable(id).await?;
+                }
+                Ok(new.get(item::ASIDE_TOLD) == Some(&AttributeValue::Bool(true)))
             }
             Err(error) if error.as_service_error().is_some_and(|e| e.is_conditional_check_failed_exception()) => {
                 Ok(true)

@@ -116,8 +116,8 @@ fn every_verb_and_option_that_a_page_names_is_known() {
 struct Scene {
     dir: tempfile::TempDir,
     up: Up,
-    /// An order that ended well, and one in Error.
-    orders: [String; 2],
+    /// An order that ended well, one in Error, and one that waits.
+    orders: [String; 3],
 }
 
 /// The order stops while the service is unavailable, so that a resubmission completes it: a declined call would stay
@@ -131,6 +131,14 @@ agent = "payment"
 timeout = "2s"
 retry = { max = 1 }
 calls = { attempts = 1 }
+"#;
+
+/// Waits for longer than any test.
+const TRIAL: &str = r#"
+name = "trial"
+[[step]]
+name = "trial-over"
+wait = "14d"
 "#;
 
 impl Scene {
@@ -147,6 +155,7 @@ impl Scene {
         let gift = agents.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         std::fs::copy(dir.path().join("workflows/order.toml"), dir.path().join("all/order.toml")).unwrap();
         std::fs::write(dir.path().join("all/stop.toml"), STOP).unwrap();
+        std::fs::write(dir.path().join("all/trial.toml"), TRIAL).unwrap();
         for folder in ["all", "my-workflows"] {
             std::fs::write(dir.path().join(folder).join("gift.toml"), gift).unwrap();
         }
@@ -157,6 +166,7 @@ impl Scene {
         let mut scene = Self { dir, up, orders: Default::default() };
         scene.orders[0] = scene.order("order", "Processed", json!({})).await;
         scene.orders[1] = scene.order("stop", "Error", json!({"outage": true})).await;
+        scene.orders[2] = scene.order("trial", "Pending", json!({})).await;
         scene
     }
 
@@ -184,7 +194,7 @@ impl Scene {
     fn fitted(&self, command: &str) -> String {
         let place = |url: &str| url.trim_start_matches("http://").to_owned();
         let is_act = ["resubmit", "skip", "mark-done", "retry-now"].iter().any(|act| command.contains(act));
-        let order = &self.orders[usize::from(is_act)];
+        let order = &self.orders[if command.contains("trial-over") { 2 } else { usize::from(is_act) }];
         command
             .replace("localhost:8080", &place(&self.up.url))
             .replace("localhost:8081", &place(&self.up.aws_url))

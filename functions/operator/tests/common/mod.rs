@@ -8,7 +8,7 @@ use shared::decision::Event;
 use shared::engine::Handled;
 use shared::message::{Outcome, Reply};
 use shared::order::{Id, Order};
-use shared::task::{ProcessState, Submission, Task};
+use shared::task::{ProcessState, Submission, Task, shard_of};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
@@ -101,6 +101,7 @@ impl World {
             tenant: tenant.into(),
             reference: Some(key.into()),
             reply_queue: Some("shop".into()),
+            shard: shard_of(&id, self.config.shards, false),
             ..contract::submission(id.clone())
         };
         let task = Task::new(submission, workflow, self.now());

@@ -8,9 +8,9 @@ use crate::stdout;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use operator::details::Details;
-use operator::list::{Row, Rows};
+use operator::list::{Row, Rows, Wait};
 use operator::mend::Record;
-use operator::overview::{Count, Overview};
+use operator::overview::{Count, Overview, WaitsAt};
 use operator::queues::{LeaseRow, Leases, QueueRow, Queues};
 use operator::{act, agents};
 use reqwest::Method;
@@ -211,8 +211,12 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
     print(&at, &answer, |Rows { orders, unreadable, next }| {
         let row = |order: &Row| -> [Cell; 7] {
             let trouble = order.trouble.first();
+            let wait = |Wait { step, wait, since, until }: &Wait| {
+                format!("{step} {wait}, since {}, until {}", when(*since, now), when(*until, now))
+            };
             let trouble =
                 trouble.map(|one| format!("{} {}", one.step, shortened(one.error.as_deref().unwrap_or_default())));
+            let trouble = trouble.or_else(|| order.waits.first().map(wait));
             let state = match order.paused_at {
                 None => show::state(order.state.name().to_owned()),
                 Some(_) => format!("{} (paused)", order.state.name()).into(),
@@ -231,7 +235,7 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
         let mut out = if rows.is_empty() {
             "no orders found\n".to_owned()
         } else {
-            table(["created", "order", "state", "workflow", "reference", "failures", "trouble"], &rows)
+            table(["created", "order", "state", "workflow", "reference", "failures", "trouble or wait"], &rows)
         };
         out.push_str(&show::unreadable(&unreadable));
         if let Some(cursor) = next {
@@ -267,6 +271,12 @@ fn overview(answer: Overview) -> String {
             let (step, error, since) = (step.trim(), why.error.unwrap_or_default(), when(why.since, now));
             let _ = writeln!(out, "  {:>5}  {step}  {error}, since {since}, for example {}", why.count, why.order_id);
         }
+    }
+    let _ = writeln!(out, "\nwaiting in a step: {}", number(answer.waits.count));
+    for WaitsAt { workflow, step, wait, count, since, order_id, until } in answer.waits.steps {
+        let (since, until) = (when(since, now), when(until, now));
+        let _ = writeln!(out, "  {count:>5}  {workflow} {step}  {wait}");
+        let _ = writeln!(out, "         longest since {since}: {order_id}; next end {until}");
     }
     out.push_str(&show::unreadable(&answer.unreadable));
     for (name, pause) in answer.paused_agents {

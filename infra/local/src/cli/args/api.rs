@@ -211,7 +211,7 @@ pub struct Wait {
 /// Which orders.
 #[derive(clap::Args, Serialize)]
 pub struct Filter {
-    /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error or Paused
+    /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error, Paused, or Waiting in a step
     #[arg(long)]
     pub state: Option<String>,
     /// Only orders of this workflow
@@ -223,7 +223,7 @@ pub struct Filter {
     /// Only orders whose reference begins with this text
     #[arg(long)]
     pub reference: Option<String>,
-    /// Only orders in which this step is failing or has failed
+    /// Only orders in which this step is failing or has failed, or with --state Waiting waits
     #[arg(long)]
     pub step: Option<String>,
     /// Only orders accepted at or after this time, for example 2026-11-21T09:30:00Z

@@ -136,11 +136,13 @@ pub enum Command {
     #[command(after_help = "Examples:\n  stepwarden history ORDER_ID")]
     History(One),
     /// List orders, newest first
+    ///
+    /// With --state Waiting it lists the orders in which a step waits for a minute or longer, the longest unchanged first.
     #[command(
-        after_help = "Examples:\n  stepwarden list --state Error\n  stepwarden list --workflow order --from 2026-11-21T00:00:00Z --limit 10"
+        after_help = "Examples:\n  stepwarden list --state Error\n  stepwarden list --state Waiting --step trial-over    who waits there, and since when\n  stepwarden list --workflow order --from 2026-11-21T00:00:00Z --limit 10"
     )]
     List(List),
-    /// Show what waits for a person, what is being retried, and why
+    /// Show what waits for a person, what is being retried and why, and who waits in which step since when
     #[command(after_help = "Examples:\n  stepwarden overview")]
     Overview(At),
     /// List agents: whether they are paused or strained, and what waits in their pools
@@ -181,7 +183,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
     )]
     Resubmit(Act),
-    /// Skip a failed step or a failed undo
+    /// Skip a failed step or a failed undo, or with --step the wait of a step
     #[command(after_help = "Examples:\n  stepwarden skip ORDER_ID --step check-fraud --reason \"checked by hand\"")]
     Skip(Act),
     /// Record that a failed step or a failed undo was done by hand
