@@ -21,8 +21,12 @@ _config = _read("infra/aws/src/config.rs")
 _queues = _read("shared/src/queues.rs")
 _schema = _read("infra/aws/src/schema.rs")
 _store = _read("infra/aws/src/state_store.rs")
-# What the routes ask of a token: field -> variable.
-SCOPES = {field: name for name, field in re.findall(r'given\("([A-Z_]+)", default\.(\w+)\)', _read("functions/edge/src/auth.rs"))}
+# What the routes ask of a caller: field or method -> variables.
+_auth = _read("functions/edge/src/auth.rs")
+SCOPES = {field: {name} for name, field in re.findall(r'given\("([A-Z_]+)", default\.(\w+)\)', _auth)}
+SCOPES["role_tenants"] = {_one(r'let roles = lookup\("([A-Z_]+)"\)', _auth, "the variable that names roles")}
+for _method, _body in re.findall(r"\n    pub fn (\w+)<'a>\(&'a self.*?\{\n(.*?)\n    \}\n", _auth, re.S):
+    SCOPES[_method] = set().union(*(SCOPES[field] for field in re.findall(r"self\.(\w+)", _body)))
 _agents = _read("functions/agent/src/agents/mod.rs")
 
 # Environment: required, lists, and numbers as name -> (default, least, most).
@@ -46,7 +50,7 @@ def read_by(function):
     for path in sorted((ROOT / "functions" / function / "src").rglob("*.rs")):
         text = path.read_text()
         names |= set(re.findall(r'env::var(?:_os)?\("([A-Z_]+)"\)', text))
-        names |= {SCOPES[field] for field in re.findall(r"\bscopes\.(\w+)", text) if field in SCOPES}
+        names |= set().union(*(SCOPES.get(field, set()) for field in re.findall(r"\bscopes\.(\w+)", text)))
         for suffix in re.findall(r'env::var\(format!\("\{\}(_[A-Z]+)"', text):
             names |= {agent.upper() + suffix for agent in AGENTS if agent in REMOTE_AGENTS}
     return names

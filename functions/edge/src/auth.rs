@@ -2,6 +2,7 @@
 
 use crate::http::claim;
 use crate::problem::{self, Problem};
+use crate::roles::{RoleTenants, Seen};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 use shared::order::DEFAULT_TENANT;
 
@@ -22,6 +23,8 @@ pub struct Scopes {
     pub workflows: String,
     /// `TENANT_CLAIM`: the claim that names the caller's tenant.
     pub tenant_claim: String,
+    /// `ROLE_TENANTS`: the tenants of callers that sign.
+    pub role_tenants: RoleTenants,
 }
 
 impl Default for Scopes {
@@ -31,22 +34,46 @@ impl Default for Scopes {
             operator: "stepwarden/operator".into(),
             workflows: "stepwarden/workflows".into(),
             tenant_claim: TENANT_CLAIM.into(),
+            role_tenants: RoleTenants::default(),
         }
     }
 }
 
 impl Scopes {
-    /// The scopes and the claim that the variables name, or the default ones.
-    #[must_use]
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
+    /// The scopes, the claim and the roles that the variables name, or the default ones.
+    ///
+    /// # Errors
+    /// The roles cannot be read, in words.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let default = Self::default();
         let given = |name: &str, default| lookup(name).filter(|name| !name.is_empty()).unwrap_or(default);
-        Self {
+        let roles = lookup("ROLE_TENANTS").unwrap_or_default();
+        Ok(Self {
             orders: given("ORDER_SCOPE", default.orders),
             operator: given("OPERATOR_SCOPE", default.operator),
             workflows: given("WORKFLOW_SCOPE", default.workflows),
             tenant_claim: given("TENANT_CLAIM", default.tenant_claim),
+            role_tenants: roles.parse().map_err(|why| format!("ROLE_TENANTS: {why}"))?,
+        })
+    }
+
+    /// The tenant whose orders the caller submits.
+    ///
+    /// # Errors
+    /// As [`tenant`] and [`RoleTenants::submits`].
+    pub fn submits<'a>(&'a self, event: &'a ApiGatewayV2httpRequest) -> Result<&'a str, Problem> {
+        if has_token(event) { tenant(event, &self.tenant_claim) } else { self.role_tenants.submits(event) }
+    }
+
+    /// Whose orders the caller may look up.
+    ///
+    /// # Errors
+    /// As [`tenant`] and [`RoleTenants::seen`].
+    pub fn sees<'a>(&'a self, event: &'a ApiGatewayV2httpRequest) -> Result<Seen<'a>, Problem> {
+        if !has_token(event) {
+            return self.role_tenants.seen(event);
         }
+        if has_scope(event, &self.operator) { Ok(Seen::All) } else { tenant(event, &self.tenant_claim).map(Seen::Of) }
     }
 }
 
@@ -146,7 +173,9 @@ mod tests {
     fn names_that_are_not_given_are_the_default_ones() {
         let given =
             |name: &str| [("OPERATOR_SCOPE", ""), ("TENANT_CLAIM", "sub")].into_iter().find(|(n, _)| *n == name);
-        let scopes = Scopes::from_lookup(|name| given(name).map(|(_, value)| value.to_owned()));
+        let scopes = Scopes::from_lookup(|name| given(name).map(|(_, value)| value.to_owned())).unwrap();
         assert_eq!(scopes, Scopes { tenant_claim: "sub".into(), ..Scopes::default() });
+        let wrong = Scopes::from_lookup(|name| (name == "ROLE_TENANTS").then(|| "acme".into())).unwrap_err();
+        assert!(wrong.starts_with("ROLE_TENANTS: "), "{wrong}");
     }
 }

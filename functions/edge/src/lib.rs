@@ -5,5 +5,6 @@ pub mod auth;
 pub mod http;
 pub mod problem;
 pub mod query;
+pub mod roles;
 pub mod whole_number;
 pub mod workflows;

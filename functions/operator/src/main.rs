@@ -17,7 +17,7 @@ async fn main() -> Result<(), Error> {
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
     let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
-    let scopes = Scopes::from_lookup(|name| std::env::var(name).ok());
+    let scopes = Scopes::from_lookup(|name| std::env::var(name).ok())?;
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
     // The operator who mends a bad deployment needs the other routes.
     let deployed = workflows::deployed(&agents, &config.files).map_err(|error| error.to_string());

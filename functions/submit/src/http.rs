@@ -4,9 +4,10 @@ use crate::Submit;
 use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use edge::auth::{self, tenant};
+use edge::auth;
 use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
 use edge::query;
+use edge::roles::Seen;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::json;
@@ -128,7 +129,7 @@ async fn accept<S: StateStore, M: Messenger>(
     // A value that is not text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref())?;
-    let tenant = tenant(event, &submit.scopes.tenant_claim)?;
+    let tenant = submit.scopes.submits(event)?;
     span.order(&Id::derive(tenant, key), submission.traceparent.as_deref());
     let order_id = submit.accept(tenant, key, submission).await?;
     let status_url = format!("/orders/{order_id}");
@@ -204,9 +205,8 @@ async fn find<S: StateStore, M: Messenger>(
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
     // Another tenant's order counts as absent, except for operators, who list and act on the orders of all tenants.
-    let is_operator = auth::has_scope(event, &submit.scopes.operator);
-    let own = if is_operator { None } else { Some(tenant(event, &submit.scopes.tenant_claim)?) };
-    let may_see = |task: &Task| own.is_none_or(|own| task.tenant == own);
+    let seen = submit.scopes.sees(event)?;
+    let may_see = |task: &Task| seen == Seen::All || seen == Seen::Of(&task.tenant);
     let task = task.filter(may_see).ok_or_else(none)?;
     let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| submission::unavailable(&e))?;
     Ok((task, workflow))

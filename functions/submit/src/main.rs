@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
         workflows,
         reply_queues: config.reply_queues.clone(),
         shards: config.shards,
-        scopes: Scopes::from_lookup(|name| std::env::var(name).ok()),
+        scopes: Scopes::from_lookup(|name| std::env::var(name).ok())?,
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| shared::order::DEFAULT_TENANT.into()),
     };
     let (submit, stack) = (&submit, config.stack());

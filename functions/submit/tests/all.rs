@@ -2,4 +2,5 @@
 
 mod keys;
 mod notices;
+mod tenants;
 mod traces;

@@ -19,14 +19,14 @@ use submit::{Submit, submission};
 
 type Item = HashMap<String, AttributeValue>;
 
-struct World {
-    submit: Submit<DynamoStore, SqsMessenger>,
+pub struct World {
+    pub submit: Submit<DynamoStore, SqsMessenger>,
     clients: Clients,
     _endpoints: Endpoints,
 }
 
 impl World {
-    async fn new(retention_days: &str) -> Self {
+    pub async fn new(retention_days: &str) -> Self {
         let endpoints = Endpoints::open(&Options::default()).unwrap();
         let clients = Clients::embedded(endpoints.http_client());
         let submit = Self::submit(&clients, retention_days, true).await;

@@ -210,7 +210,7 @@ fn read(path: &Path) -> Result<Vec<Entry>> {
     let wrong = |why: String| StartError::Data(format!("{}: {}", path.display(), why.trim_end()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
     let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(unreadable(&text, &e)))?;
-    let Scopes { orders, operator, workflows, tenant_claim: _ } = Scopes::default();
+    let Scopes { orders, operator, workflows, .. } = Scopes::default();
     let scopes = [orders, operator, workflows];
     for entry in &entries {
         let who = visible(&entry.sub);

@@ -145,7 +145,7 @@ impl<'a> Caller<'a> {
         if !self.has_token {
             return Value::Null;
         }
-        let Scopes { orders, operator, workflows, tenant_claim } = Scopes::default();
+        let Scopes { orders, operator, workflows, tenant_claim, .. } = Scopes::default();
         let scopes = [(self.may_order, orders), (self.is_operator, operator), (self.is_operator, workflows)];
         let scopes: Vec<String> = scopes.into_iter().filter_map(|(has, scope)| has.then_some(scope)).collect();
         let mut claims = serde_json::Map::from_iter([("scope".to_owned(), Value::from(scopes.join(" ")))]);
