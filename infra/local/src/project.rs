@@ -1,6 +1,6 @@
 //! A user's folder: `stepwarden.toml` names its agents, and `stepwarden new` makes such a folder.
 
-use crate::cli::args::New;
+use crate::cli::args::{Lang, New};
 use crate::start_error::StartError;
 use serde::Deserialize;
 use shared::workflow::http;
@@ -21,15 +21,57 @@ const SAMPLE: &str = "shop";
 const MAX_NAME: usize = shared::workflow::file::MAX_NAME;
 
 macro_rules! sample {
-    ($($path:literal)*) => { [$(($path, include_str!(concat!("../../../examples/new/", $path)))),*] };
+    ($folder:literal: $($path:literal)*) => {
+        [$(($path, include_str!(concat!("../../../examples/", $folder, "/", $path)))),*]
+    };
 }
 
-/// What `stepwarden new` writes, beside the template of an agent.
-const FILES: [(&str, &str); 9] = sample! {
-    "README.md" "stepwarden.toml" "workflows/shop.toml" "agents/stock.py" "agents/stepwarden_agent.py" "tests/shop.toml"
-    "order.json" "template.yaml" ".gitignore"
+/// What `stepwarden new` writes with every kind of agent.
+const AGENT: [(&str, &str); 3] = sample! { "new": "workflows/shop.toml" "tests/shop.toml" "order.json" };
+const PYTHON: [(&str, &str); 6] = sample! {
+    "new": "README.md" "stepwarden.toml" "agents/stock.py" "agents/stepwarden_agent.py" "template.yaml" ".gitignore"
 };
+const RUST: [(&str, &str); 4] = sample! { "new-rust": "README.md" "stepwarden.toml" "template.yaml" ".gitignore" };
+/// The example of the crate for agents, and its manifest, which says where the crate is.
+const PROGRAM: (&str, &str) = ("agents/stock/src/main.rs", include_str!("../../../shared/agent/examples/stock.rs"));
+const MANIFEST: (&str, &str) =
+    ("agents/stock/Cargo.toml", include_str!("../../../examples/new-rust/agents/stock/Cargo.toml.in"));
+const NONE: [(&str, &str); 4] =
+    sample! { "new-none": "README.md" "workflows/shop.toml" "tests/shop.toml" ".gitignore" };
+const ORDER: (&str, &str) = ("order.json", include_str!("../../../examples/new/order.json"));
 const AGENT_TEMPLATE: (&str, &str) = ("agent.yaml", include_str!("../../agent.yaml"));
+
+/// The files of a new folder.
+fn files(lang: Lang) -> Vec<(&'static str, &'static str)> {
+    match lang {
+        Lang::Python => [&AGENT[..], &PYTHON, &[AGENT_TEMPLATE]].concat(),
+        Lang::Rust => [&AGENT[..], &RUST, &[PROGRAM, MANIFEST, AGENT_TEMPLATE]].concat(),
+        Lang::None => [&NONE[..], &[ORDER]].concat(),
+    }
+}
+
+/// Where the crate for agents is, as a dependency in `Cargo.toml`.
+///
+/// # Errors
+/// What is wrong with the place, in words.
+fn dependency(place: &str) -> Result<String, String> {
+    let version = env!("CARGO_PKG_VERSION");
+    if place.contains("://") || place.starts_with("git@") {
+        let url = toml::Value::from(place);
+        return Ok(format!("{{ git = {url}, tag = \"v{version}\" }}"));
+    }
+    let own = |folder: &Path| folder.join("shared/agent");
+    let folder = std::path::absolute(place).map(|folder| own(&folder)).map_err(|e| format!("{place}: {e}"))?;
+    let text = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+    let manifest: toml::Table = text.parse().unwrap_or_default();
+    let name = manifest.get("package").and_then(|package| package.get("name")).and_then(toml::Value::as_str);
+    match (name, folder.to_str()) {
+        (Some("stepwarden-agent"), Some(folder)) => Ok(format!("{{ path = {} }}", toml::Value::from(folder))),
+        _ => Err(format!(
+            "{place} does not hold Stepwarden's source: write the folder that has shared/agent, or a git URL"
+        )),
+    }
+}
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,9 +129,15 @@ pub fn with_own(named: &[String]) -> Result<Vec<String>, StartError> {
 ///
 /// # Errors
 /// The folder's name cannot be a workflow's, it is not empty, or it cannot be written; then nothing is left of it.
-pub fn create(New { folder }: &New) -> Result<String, StartError> {
+pub fn create(New { folder, lang, stepwarden }: &New) -> Result<String, StartError> {
     let shown = folder.display();
     let wrong = |why: String| StartError::Data(format!("{shown}: {why}"));
+    let source = match (lang, stepwarden) {
+        (Lang::Rust, place) => dependency(place.as_deref().unwrap_or_default())
+            .map_err(|why| StartError::Data(format!("--stepwarden {why}")))?,
+        (_, None) => String::new(),
+        (_, Some(_)) => return Err(StartError::Data("--stepwarden is for --lang rust only; leave it out".into())),
+    };
     let full = std::path::absolute(folder).map_err(|e| wrong(e.to_string()))?;
     let name = full.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -106,16 +154,21 @@ pub fn create(New { folder }: &New) -> Result<String, StartError> {
         Err(error) => return Err(wrong(format!("cannot be used: {error}; name a new folder"))),
     }
     let mut made = Vec::new();
-    if let Err(error) = FILES.iter().chain([&AGENT_TEMPLATE]).try_for_each(|file| write(&full, name, file, &mut made)) {
+    if let Err(error) = files(*lang).iter().try_for_each(|file| write(&full, name, &source, file, &mut made)) {
         for path in made.iter().rev() {
             let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
         }
         return Err(wrong(format!("cannot be written: {error}")));
     }
+    let (has, with) = match lang {
+        Lang::Python => ("its agent in Python, scenarios, and a template for AWS", " with the agent"),
+        Lang::Rust => ("its agent in Rust, scenarios, and a template for AWS", " with the agent, once it is compiled"),
+        Lang::None => ("whose steps are URLs, and scenarios", " with sample services"),
+    };
     Ok(format!(
-        "{shown} has a workflow, its agent in Python, scenarios, and a template for AWS. Next:\n  cd {}\n  \
+        "{shown} has a workflow, {has}. Next:\n  cd {}\n  \
          stepwarden test                         plays the scenarios\n  \
-         stepwarden up                           runs the system with the agent\n  \
+         stepwarden up                           runs the system{with}\n  \
          stepwarden submit order.json --wait     in a second terminal in the same folder\n\
          README.md says how to deploy it.",
         crate::simulate::quoted(&shown.to_string())
@@ -123,15 +176,23 @@ pub fn create(New { folder }: &New) -> Result<String, StartError> {
 }
 
 /// Writes one file and the folders around it, which `made` lists then.
-fn write(folder: &Path, name: &str, (path, text): &(&str, &str), made: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    let is_ours = *path == AGENT_TEMPLATE.0;
-    let path = folder.join(if is_ours { (*path).to_owned() } else { path.replace(SAMPLE, name) });
+fn write(
+    folder: &Path,
+    name: &str,
+    source: &str,
+    (at, text): &(&str, &str),
+    made: &mut Vec<PathBuf>,
+) -> std::io::Result<()> {
+    let is_ours = *at == AGENT_TEMPLATE.0;
+    let path = folder.join(if is_ours { (*at).to_owned() } else { at.replace(SAMPLE, name) });
     let above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
     for above in above.into_iter().rev() {
         fs::create_dir(above)?;
         made.push(above.to_owned());
     }
     let text = if is_ours { (*text).to_owned() } else { text.replace(SAMPLE, name) };
+    // The manifest alone has the word.
+    let text = if *at == MANIFEST.0 { text.replace("SOURCE", source) } else { text };
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
     made.push(path);
     file.write_all(text.as_bytes())
@@ -142,7 +203,54 @@ mod tests {
     use super::*;
 
     fn new(folder: PathBuf) -> Result<String, StartError> {
-        create(&New { folder })
+        create(&New { folder, lang: Lang::Python, stepwarden: None })
+    }
+
+    #[test]
+    fn a_folder_in_rust_finds_the_crate_and_one_without_an_agent_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let made = |name: &str, lang, stepwarden: Option<&str>| {
+            let folder = dir.path().join(name);
+            create(&New { folder: folder.clone(), lang, stepwarden: stepwarden.map(str::to_owned) }).map(|_| folder)
+        };
+        let folder = made("parcels", Lang::Rust, Some(source)).unwrap();
+        for (path, _) in files(Lang::Rust).iter().filter(|(path, _)| *path != AGENT_TEMPLATE.0) {
+            let path = folder.join(path.replace(SAMPLE, "parcels"));
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(!text.contains(SAMPLE) && !text.contains("SOURCE"), "{}", path.display());
+        }
+        assert_eq!(fs::read_to_string(folder.join(PROGRAM.0)).unwrap(), PROGRAM.1);
+        assert!(agents(&folder).unwrap()["stock"].contains("agents/stock/Cargo.toml"));
+        // Cargo finds the crate, and the program.
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"]);
+        let told = cargo.arg(folder.join(MANIFEST.0)).output().unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+        let package = &told["packages"][0];
+        assert_eq!(package["targets"][0]["kind"][0], "bin", "{told}");
+        let all = package["dependencies"].as_array().unwrap();
+        let path = all.iter().find(|one| one["name"] == "stepwarden-agent").unwrap()["path"].as_str().unwrap();
+        assert!(Path::new(path).join("src/lib.rs").is_file(), "{path}");
+
+        let of_git = made("far", Lang::Rust, Some("https://git.example/stepwarden.git")).unwrap();
+        let text = fs::read_to_string(of_git.join(MANIFEST.0)).unwrap();
+        let line =
+            format!("{{ git = \"https://git.example/stepwarden.git\", tag = \"v{}\" }}", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&line), "{text}");
+        for (lang, place, words) in [
+            (Lang::Rust, "nowhere", "write the folder that has shared/agent"),
+            (Lang::Python, source, "is for --lang rust only"),
+        ] {
+            let error = made("wrong", lang, Some(place)).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(!dir.path().join("wrong").exists());
+        }
+        let none = made("plain", Lang::None, None).unwrap();
+        assert!(agents(&none).unwrap().is_empty() && !none.join("template.yaml").exists());
+        for outcome in crate::scenario::play_file(&none.join("tests/plain.toml"), 3).unwrap() {
+            assert_eq!(outcome.failures, Vec::<String>::new(), "{}", outcome.name);
+        }
     }
 
     #[test]
@@ -153,7 +261,7 @@ mod tests {
         for path in ["workflows/parcels.toml", "tests/parcels.toml", ".gitignore", "agents/stock.py"] {
             assert!(folder.join(path).is_file(), "{path}");
         }
-        for (path, _) in FILES {
+        for (path, _) in files(Lang::Python).into_iter().filter(|(path, _)| *path != AGENT_TEMPLATE.0) {
             let path = folder.join(path.replace(SAMPLE, "parcels"));
             assert!(!fs::read_to_string(&path).unwrap().contains(SAMPLE), "{}", path.display());
         }

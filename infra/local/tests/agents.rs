@@ -2,6 +2,8 @@
 //! are reported before anything starts. Method: the real binary, with the files of `examples/`.
 
 mod common;
+#[path = "../../../shared/agent/examples/stock.rs"]
+mod stock;
 
 use common::{Up, program};
 use serde_json::{Value, json};
@@ -142,13 +144,17 @@ struct Shop {
 impl Shop {
     /// Its agent's command tells its process in `agent.pid`.
     fn open() -> Self {
+        Self::open_with(&[], |file| file.replace("python3", "echo $$ > agent.pid; exec python3"))
+    }
+
+    /// Made with these options, and with another `stepwarden.toml`.
+    fn open_with(options: &[&str], change: impl FnOnce(String) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let made = output(program(dir.path(), &["new", "shop"]), "");
+        let made = output(program(dir.path(), &[&["new", "shop"], options].concat()), "");
         assert!(made.status.success(), "{made:?}");
         let folder = dir.path().join("shop");
         let file = std::fs::read_to_string(folder.join("stepwarden.toml")).unwrap();
-        let telling = file.replace("python3", "echo $$ > agent.pid; exec python3");
-        std::fs::write(folder.join("stepwarden.toml"), telling).unwrap();
+        std::fs::write(folder.join("stepwarden.toml"), change(file)).unwrap();
         let mut command = program(&folder, &["up", "--port", "0", "--memory"]);
         command.stderr(std::fs::File::create(folder.join("log")).unwrap());
         Self { system: Up::of(command), folder, _dir: dir }
@@ -220,6 +226,38 @@ fn a_new_folder_is_tested_and_runs_an_order() {
     let undone = shop.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
     assert_eq!(undone.status.code(), Some(3), "{undone:?}");
     shop.logged("stock: released ord_", 1);
+}
+
+/// Set for the agent in Rust.
+const SERVES: &str = "STEPWARDEN_TEST_SERVES";
+
+// Not a test of its own: the program that the next test starts.
+#[test]
+fn serves_the_agent_in_rust() {
+    if std::env::var_os(SERVES).is_some() {
+        stock::main().unwrap();
+    }
+}
+
+// N4: the same with an agent in Rust. Compiling the folder would take minutes, so this program has its source too.
+#[test]
+fn a_new_folder_in_rust_runs_an_order() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let own = std::env::current_exe().unwrap();
+    let command = format!("{SERVES}=1 exec '{}' --exact serves_the_agent_in_rust --nocapture", own.display());
+    let shop = Shop::open_with(&["--lang", "rust", "--stepwarden", source], |file| {
+        assert!(file.contains("cargo run --quiet --manifest-path agents/stock/Cargo.toml"), "{file}");
+        file.replace("cargo run --quiet --manifest-path agents/stock/Cargo.toml", &command)
+    });
+    let text = std::fs::read_to_string(shop.folder.join("agents/stock/src/main.rs")).unwrap();
+    assert_eq!(text, include_str!("../../../shared/agent/examples/stock.rs"));
+    let played = shop.verb(&["test", "--faults", "1"], "");
+    assert!(played.status.success(), "{played:?}");
+    let processed = shop.verb(&["submit", "order.json", "--wait"], "");
+    assert!(processed.status.success(), "{processed:?}");
+    let undone = shop.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
+    assert_eq!(undone.status.code(), Some(3), "{undone:?}");
+    shop.logged("released ord_", 1);
 }
 
 // N4: files that change take effect in the running system, and a mistake changes nothing.

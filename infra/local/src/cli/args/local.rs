@@ -99,6 +99,23 @@ pub struct New {
     /// The folder: a new one, or an empty one
     #[arg(value_name = "NAME")]
     pub folder: PathBuf,
+    /// What the agent is written in; with `none` the workflow calls a URL
+    #[arg(long, value_enum, default_value = "python")]
+    pub lang: Lang,
+    /// With `--lang rust`: the folder or the git URL of Stepwarden's source, which has the crate for agents
+    #[arg(long, value_name = "PATH|URL", required_if_eq("lang", "rust"))]
+    pub stepwarden: Option<String>,
+}
+
+/// What the agent of a new folder is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Lang {
+    /// An agent in Python, without dependencies.
+    Python,
+    /// An agent in Rust, with the crate `stepwarden-agent`.
+    Rust,
+    /// No agent: the system itself calls a URL.
+    None,
 }
 
 /// Queues in addition to those of every system.

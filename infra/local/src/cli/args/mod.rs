@@ -12,7 +12,9 @@ pub use api::{
     Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit,
     Wait, Watch,
 };
-pub use local::{Bench, BenchAgent, Completions, Demo, Doctor, Kept, New, Part, Remotes, Setup, Simulate, Test, Up};
+pub use local::{
+    Bench, BenchAgent, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up,
+};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
