@@ -5,9 +5,11 @@ import re
 from fnmatch import fnmatchcase
 
 import source
-from template import NESTED, target
+from template import NESTED, ROOT, read, target
 
 CHECKS = []
+# Parameters of the pipeline's role.
+DEPLOYER = set(read((ROOT / "infra/deployer.yaml").read_text())["Parameters"])
 FUNCTIONS = ("Submit", "Scheduler", "Agent", "Supervisor", "Operator")
 # Functions that serve agents: `http`, and with the example its agents.
 AGENT_FUNCTIONS = ("Agent", "SampleAgents")
@@ -1060,7 +1062,7 @@ def every_section_of_the_runbook_is_complete(stack):
     there = {p["TableName"] for p in stack.of_type("AWS::DynamoDB::Table").values()}
     if unknown := {f"shop-{n}" for n in re.findall(r"--table-name \$STACK-([a-z]+)\b(?!-)", text)} - there:
         yield f"docs: no such table: {sorted(unknown)}"
-    if unknown := set(re.findall(r"\b([A-Z][A-Za-z]+)=[^ ,\n]", overrides(text))) - set(stack.raw["Parameters"]):
+    if unknown := set(re.findall(r"\b([A-Z][A-Za-z]+)=[^ ,\n]", overrides(text))) - set(stack.raw["Parameters"]) - DEPLOYER:
         yield f"docs: no such parameter: {sorted(unknown)}"
 
 
