@@ -35,7 +35,7 @@ def with_batch_rights(template):
 def deploy(name, parameters, binaries, again=False):
     """The outputs of the stack `name`, which is there already if it is deployed `again`. `binaries` is the folder that CodeUri names by
     `target/lambda`."""
-    s3, cloudformation = emulator.client("s3"), emulator.client("cloudformation")
+    s3 = emulator.client("s3")
     if not again:
         s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": emulator.REGION})
 
@@ -52,21 +52,57 @@ def deploy(name, parameters, binaries, again=False):
     text, count = re.subn(r"CodeUri: target/lambda/([a-z]+)/", upload, (ROOT / "template.yaml").read_text())
     assert count == 6, f"{count} functions in template.yaml"
     text = re.sub(r"Location: (infra/[a-z]+\.yaml)", nest, with_batch_rights(text))
+    return stack(name, text, parameters, again)
+
+
+def folder(name, path, parameters):
+    """The stack `name` from the template of a folder that `stepwarden new` wrote."""
+    s3 = emulator.client("s3")
+
+    def upload(found):
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w") as file:
+            for source in sorted((path / found[1]).rglob("*.py")):
+                file.write(source, source.relative_to(path / found[1]))
+        s3.put_object(Bucket=BUCKET, Key=f"{name}.zip", Body=data.getvalue())
+        return f"CodeUri: s3://{BUCKET}/{name}.zip"
+
+    def nest(found):
+        s3.put_object(Bucket=BUCKET, Key=f"{name}-{found[1]}", Body=with_batch_rights((path / found[1]).read_text()).encode())
+        return f"Location: {emulator.URL}/{BUCKET}/{name}-{found[1]}"
+
+    text = re.sub(r"CodeUri: ([a-z]+/)", upload, (path / "template.yaml").read_text())
+    return stack(name, re.sub(r"Location: (\w+\.yaml)", nest, text), parameters)
+
+
+def remove(name):
+    cloudformation = emulator.client("cloudformation")
+    cloudformation.delete_stack(StackName=name)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(s["StackStatus"] != "DELETE_COMPLETE" for s in cloudformation.list_stacks()["StackSummaries"] if s["StackName"] == name):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the stack {name} is not deleted")
+        time.sleep(0.5)
+
+
+def stack(name, text, parameters, again=False):
+    """The outputs of a stack, once it is complete."""
+    s3, cloudformation = emulator.client("s3"), emulator.client("cloudformation")
     # The template is larger than CloudFormation takes in a request.
-    s3.put_object(Bucket=BUCKET, Key="template.yaml", Body=text.encode())
+    s3.put_object(Bucket=BUCKET, Key=f"{name}.yaml", Body=text.encode())
     (cloudformation.update_stack if again else cloudformation.create_stack)(
         StackName=name,
-        TemplateURL=f"{emulator.URL}/{BUCKET}/template.yaml",
+        TemplateURL=f"{emulator.URL}/{BUCKET}/{name}.yaml",
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
         Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
     )
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
-        if stack["StackStatus"] == ("UPDATE_COMPLETE" if again else "CREATE_COMPLETE"):
-            return {o["OutputKey"]: o["OutputValue"] for o in stack.get("Outputs", [])}
-        if "ROLLBACK" in stack["StackStatus"] or stack["StackStatus"].endswith("FAILED") or time.monotonic() > deadline:
+        found = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
+        if found["StackStatus"] == ("UPDATE_COMPLETE" if again else "CREATE_COMPLETE"):
+            return {o["OutputKey"]: o["OutputValue"] for o in found.get("Outputs", [])}
+        if "ROLLBACK" in found["StackStatus"] or found["StackStatus"].endswith("FAILED") or time.monotonic() > deadline:
             events = cloudformation.describe_stack_events(StackName=name)["StackEvents"]
             failed = [f"{e['LogicalResourceId']}: {e.get('ResourceStatusReason')}" for e in events if "FAILED" in e["ResourceStatus"]]
-            raise RuntimeError(f"the stack is {stack['StackStatus']}: {stack.get('StackStatusReason')}\n" + "\n".join(failed))
+            raise RuntimeError(f"the stack is {found['StackStatus']}: {found.get('StackStatusReason')}\n" + "\n".join(failed))
         time.sleep(0.5)

@@ -76,12 +76,19 @@ class System:
     def __init__(self, stack, outputs, ministack, remotes):
         self.stack, self.outputs, self.ministack, self.remotes = stack, outputs, ministack, remotes
         self.sqs, self.lambda_ = emulator.client("sqs"), emulator.client("lambda")
-        urls = self.sqs.list_queues(QueueNamePrefix=f"{stack}-")["QueueUrls"]
-        self.queues = {url.rsplit("/", 1)[1].removeprefix(f"{stack}-"): url for url in urls}
+        self.queues, self.consumed = {}, []
+        self.orders = {}
+        self.settle()
+        self._hear_alerts()
+
+    def settle(self):
+        """Short visibility timeouts, and what the emulator has otherwise than AWS."""
+        urls = self.sqs.list_queues(QueueNamePrefix=f"{self.stack}-")["QueueUrls"]
+        mine = {url.rsplit("/", 1)[1].removeprefix(f"{self.stack}-"): url for url in urls}
+        self.queues |= mine
         # The classes of priority share the dead letters of the ordinary one.
         base = lambda name: name.removesuffix("-high").removesuffix("-low")  # noqa: E731
-        self.consumed = [name for name in self.queues if f"{base(name)}-dead" in self.queues]
-        self.orders = {}
+        self.consumed = [name for name in mine if f"{base(name)}-dead" in mine]
         for name in self.consumed:
             self.sqs.set_queue_attributes(
                 QueueUrl=self.queues[name], Attributes={"VisibilityTimeout": str(VISIBILITY_S)}
@@ -90,7 +97,6 @@ class System:
             # CloudFormation hands parameters on as text; AWS reads a number from it, MiniStack stops polling.
             most = int(source["ScalingConfig"]["MaximumConcurrency"])
             self.lambda_.update_event_source_mapping(UUID=source["UUID"], ScalingConfig={"MaximumConcurrency": most})
-        self._hear_alerts()
 
     # ------------------------------------------------------------------ the API
 
