@@ -98,6 +98,40 @@ fn what_builds_for_lambda_builds_each_function() {
     }
 }
 
+/// The packages that others may use from a registry: the three crates, and the core that the retry queue needs.
+const FOR_OTHERS: [&str; 4] = ["stepwarden-agent", "stepwarden-leader", "stepwarden-retry", "stepwarden-shared"];
+
+#[test]
+fn crates_for_others_can_be_packaged_and_say_what_they_are() {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_slice(&cargo.output().expect("cargo").stdout).expect("JSON");
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name");
+        assert_eq!(package["publish"].is_null(), FOR_OTHERS.contains(&name), "{name}");
+        if !FOR_OTHERS.contains(&name) {
+            continue;
+        }
+        for field in ["description", "license", "rust_version"] {
+            assert!(package[field].is_string(), "{name}: no {field}");
+        }
+        if name != "stepwarden-shared" {
+            assert!(package["readme"].is_string() && package["keywords"][0].is_string(), "{name}");
+            let is_example = |target: &&Value| target["kind"][0] == "example";
+            assert!(
+                package["targets"].as_array().expect("targets").iter().any(|t| is_example(&t)),
+                "{name}: no example"
+            );
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["package", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]);
+    cargo.arg(folder.path()).args(FOR_OTHERS.iter().flat_map(|name| ["--package", name]));
+    let made = cargo.output().expect("cargo");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
 #[test]
 fn an_agent_links_nothing_of_the_engine() {
     let compiled = compiled_for("stepwarden-agent");

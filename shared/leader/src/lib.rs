@@ -1,4 +1,6 @@
-//! Leader election on a lease, usable alone: run work while leader, with a fencing token.
+#![doc = include_str!("../README.md")]
+//!
+//! ## How
 //!
 //! [`run_while_leader`] waits for the lease, runs the work, renews the lease while the work makes progress, cancels the
 //! work before the lease can end, and gives the lease back when the work has returned. [`Hold`] is the same lease for
