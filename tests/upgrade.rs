@@ -17,7 +17,7 @@ use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::outputs::Beside;
 use shared::ports::StateStore;
 use shared::step::{Failure, FailureKind, State, Step};
-use shared::task::{Alert, Phase, Priority, ProcessState, Task};
+use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -417,11 +417,12 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 10] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 12] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
+    ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
     (
         "task",
         "xp",
@@ -436,6 +437,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 10] = [
     ),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
+    ("step", "ev", "only in a state that is called Waiting, which that version refuses to read"),
     ("step", "u", "only in a state that is called Waiting, which that version refuses to read"),
 ];
 
@@ -478,7 +480,7 @@ fn with_everything() -> Task {
         steps: vec![
             step(State::Pending { not_before: time }),
             step(running),
-            step(State::Waiting { until: claimed.created_at }),
+            step(State::Waiting { until: claimed.created_at, event: true }),
         ],
         tenant: "acme".into(),
         reference: Some("r".into()),
@@ -495,6 +497,13 @@ fn with_everything() -> Task {
         notice_owed: true,
         expires: true,
         books: Some((2, 3)),
+        events: vec![Arrival {
+            name: "n".into(),
+            key: "k".into(),
+            hash: "h".into(),
+            step: Some(0),
+            data: Some(json!({})),
+        }],
         log: claimed.log,
     }
 }

@@ -53,6 +53,15 @@ pub enum Event {
     },
     /// An operator acts on the order.
     Act(Act),
+    /// An event came from outside. Nothing redelivers it.
+    Arrived {
+        /// Its name.
+        name: String,
+        /// Its idempotency key.
+        key: String,
+        /// Its data, an object of at most [`crate::task::MAX_EVENT`] bytes.
+        data: Value,
+    },
     /// The alert that arose at this version is sent.
     AlertSent {
         /// [`crate::task::Alert::version`].
@@ -101,6 +110,34 @@ pub enum Kept {
     Moved,
     /// The operator's act does not fit the task's state.
     Refused(Refusal),
+    /// The event is not accepted.
+    Declined(Declined),
+}
+
+/// Why an event is not accepted. `Display` is a sentence for its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Declined {
+    /// The workflow has no such event.
+    #[error("no step of the order's workflow waits for an event of this name; send one that `get` shows")]
+    Unknown,
+    /// The key belongs to an event with other data or another name.
+    #[error("another event of this order was sent under this key; use a new key for each event")]
+    KeyReused,
+    /// Its step does not wait yet, and does not take events that come before, or one is kept for it already.
+    #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
+    Early,
+    /// No step waits for it any more.
+    #[error("no step waits for it any more: another event was taken, its time is over, or the order has ended")]
+    Late,
+    /// As many events as an order keeps.
+    #[error("the order keeps 16 events for steps to come, and no more; send it again once a step has taken one")]
+    Full,
+    /// The step's `take` is false for it.
+    #[error("the condition `take` of the step that waits is false for this event")]
+    NotTaken,
+    /// The step's `take` or `output` has no value for it.
+    #[error("`take` or `output` of the step that waits has no value for this event; send the fields that they read")]
+    Unfit,
 }
 
 /// What a person does to one order.
@@ -187,6 +224,9 @@ pub enum Refusal {
     /// A step that waits for a time has no output that a person could give.
     #[error("the step waits for a time, so there is no output to record; skip it, or end its wait with retry-now")]
     WaitsForTime,
+    /// A step that waits for an event ends by it, or by hand.
+    #[error("the step waits for an event; send the event, or skip the step or mark it as done")]
+    WaitsForEvent,
     /// The step is with an agent.
     #[error("the step is with an agent; wait for its reply or its CompleteBy")]
     WithAgent,

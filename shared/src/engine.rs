@@ -668,7 +668,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 /// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
 fn takes_turns(event: &Event) -> bool {
     match event {
-        Event::Wake { .. } | Event::Reply(_) => true,
+        Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } => true,
         Event::Cancel { .. } | Event::Act(_) | Event::AlertSent { .. } | Event::NoticeSent { .. } => false,
     }
 }

@@ -43,6 +43,12 @@ pub enum Kind {
     /// The turn of a step came, and it waits.
     #[serde(rename = "w")]
     Waiting,
+    /// An event came before its step waited, and is kept.
+    #[serde(rename = "ek")]
+    EventKept,
+    /// An event that was kept is taken by no step.
+    #[serde(rename = "eu")]
+    EventUnused,
     /// A step failed, and the order goes on.
     #[serde(rename = "k")]
     Caught,
@@ -118,6 +124,8 @@ impl Kind {
             | Self::Extended
             | Self::PassedOver
             | Self::Waiting
+            | Self::EventKept
+            | Self::EventUnused
             | Self::Caught
             | Self::UndoClaimed
             | Self::Undone

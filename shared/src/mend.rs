@@ -11,10 +11,11 @@ use crate::message::{Effect, MAX_ANSWER, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{State, Step};
-use crate::task::{Phase, Task, Way};
+use crate::task::{MAX_EVENT, MAX_KEPT, Phase, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::MAX_WAIT;
 use crate::workflow::{Step as Spec, Workflow};
+use serde_json::Value;
 
 /// Why a text is refused as a record. `Display` is a sentence for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,11 +74,18 @@ fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
     is_tried.then(|| plus(task.updated_at, longest_attempt(workflow)))
 }
 
+/// Whether a step that waits does so for an event; `None` if it does not wait.
+fn waits_for_event(step: &Spec) -> Option<bool> {
+    step.wait.as_ref().map(|wait| wait.event().is_some())
+}
+
 /// The longest time that a save can give an attempt, in either direction.
 fn longest_attempt(workflow: &Workflow) -> SignedDuration {
+    let works = |step: &&Spec| step.wait.is_none();
     let extended = |step: &Spec| step.late.map_or(step.timeout, |late| late.extend.max(step.timeout));
     let undo = |step: &Spec| step.undo.as_ref().map_or(SignedDuration::ZERO, |undo| undo.timeout);
-    workflow.steps.iter().map(|step| extended(step).max(undo(step))).max().unwrap_or_default()
+    let (forward, undo) = (workflow.steps.iter().filter(works).map(extended), workflow.steps.iter().map(undo));
+    forward.chain(undo).max().unwrap_or_default()
 }
 
 /// The text may be older than the record it replaces, and count fewer attempts. A reply to an attempt it does not know
@@ -116,6 +124,8 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         ("al.v", task.alert.as_ref().map_or(0, |alert| alert.version)),
         ("bk", task.books.map_or(0, |(first, last)| first.max(last))),
     ];
+    let takes = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()).is_some();
+    let is_unfit = |data: &Value| !data.is_object() || json::is_deep(data) || length(data) > MAX_EVENT;
     let later = versions.into_iter().map(|(at, version)| (version > task.version, at, LATER));
     let whole = [
         (task.tenant != tenant, "tn", "is not the tenant that submitted the order"),
@@ -145,6 +155,17 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             task.steps.iter().filter_map(|step| step.input.as_ref()).map(length).sum::<usize>() > MAX_INPUTS,
             "st",
             "has inputs `i` that are longer than 65536 bytes together",
+        ),
+        (
+            task.events.iter().filter_map(|event| event.step).any(|step| !takes(usize::from(step))),
+            "ev.s",
+            "is not the position of a step that waits for an event",
+        ),
+        (task.kept().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps to come"),
+        (
+            task.kept().filter_map(|event| event.data.as_ref()).any(is_unfit),
+            "ev.d",
+            "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep",
         ),
     ];
     for (is_wrong, at, why) in whole.into_iter().chain(later) {
@@ -219,9 +240,9 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             "is Processing, but the step calls nothing: set it to Pending",
         ),
         (
-            matches!(step.state, State::Waiting { .. }) && spec.wait.is_none(),
+            matches!(step.state, State::Waiting { event, .. } if waits_for_event(spec) != Some(event)),
             "state",
-            "is Waiting, but the step waits for nothing: set it to Pending",
+            "is Waiting, but not as its definition says: set it to Pending",
         ),
         (
             step.state == State::PassedOver && step.attempt > 0,

@@ -80,7 +80,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
 }
 
 /// The act is already done; what follows it may not have been sent.
-fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
+pub(crate) fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
     let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
@@ -186,7 +186,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
         Refusal::NotFailed if step.is_none() && waits() => Refusal::UnnamedWait,
         why => why,
     })?;
-    if output.is_some() && is_wait(index) {
+    if output.is_some() && matches!(task.steps[index].state, State::Waiting { event: false, .. }) {
         return Err(Refusal::WaitsForTime);
     }
     let direction = left_to_a_person(task, index).expect("only such a step is picked");
@@ -248,6 +248,9 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
         None => waits.into_iter().filter(|&i| !matches!(task.steps[i].state, State::Waiting { .. })).collect(),
         Some(name) => {
             let index = turn.workflow.position(name).ok_or(Refusal::UnknownStep)?;
+            if matches!(task.steps[index].state, State::Waiting { event: true, .. }) {
+                return Err(Refusal::WaitsForEvent);
+            }
             if !waits.contains(&index) {
                 return Err(Refusal::NothingWaits);
             }
@@ -261,7 +264,7 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
     for index in chosen {
         match &mut change.task.steps[index].state {
             State::Pending { not_before } | State::UndoPending { not_before } => *not_before = None,
-            State::Waiting { until } => *until = turn.now,
+            State::Waiting { until, .. } => *until = turn.now,
             State::Processing { .. }
             | State::Processed
             | State::Failed
@@ -324,8 +327,8 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     change.note_act(kind, None, &act.by, &act.reason);
     change.task.paused_at = None;
     change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
-    // No request was ever sent, so there is nothing to wait for.
-    if change.task.forward_by.is_none() {
+    // No request was ever sent, so there is nothing to wait for. An act claims nothing, not even an undo.
+    if change.task.forward_by.is_none() && change.has_nothing_to_undo() {
         change.advance();
     }
     Ok(change)

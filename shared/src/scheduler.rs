@@ -6,10 +6,11 @@
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
 use crate::change::{self, Change, Miss};
-use crate::decision::{Decision, Event, Kept, Turn};
+use crate::decision::{Decision, Declined, Event, Kept, Turn};
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, Outcome, Reply, Wake};
 use crate::operator;
+use crate::order::canonical_hash;
 use crate::retry::asked_wait;
 use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{Phase, Task};
@@ -36,6 +37,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
         Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),
+        Event::Arrived { name, key, data } => on_event(task, name, key, data, turn),
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
@@ -61,7 +63,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
-        Event::Act(_) => return None,
+        Event::Act(_) | Event::Arrived { .. } => return None,
         Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
             let (direction, _) = task.holds(index, reply.attempt)?;
@@ -81,6 +83,41 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
 
 fn keep(why: Kept) -> Decision {
     Decision::Keep { why, effects: Vec::new() }
+}
+
+/// One write that records the event and runs on, so that its sender may send the next one at once. It is judged by the
+/// record, never by a clock: it counts until its lateness was saved.
+///
+/// Of an order that has not begun it is only kept. Else its Wake could begin the order before the notice that it was
+/// received is out, and nothing would send that notice (simulation, seed 115).
+fn on_event(task: &Task, name: &str, key: &str, data: &Value, turn: &Turn<'_>) -> Decision {
+    let hash = canonical_hash(data);
+    if let Some(known) = task.events.iter().find(|event| event.key == key) {
+        return match known.name == name && known.hash == hash {
+            true if !task.has_begun() => keep(Kept::Repeated),
+            true => operator::repeated(task, turn),
+            false => keep(Kept::Declined(Declined::KeyReused)),
+        };
+    }
+    let mut change = Change::begin(task, turn);
+    let runs_on = task.has_begun();
+    if runs_on {
+        change.run_on();
+    }
+    let arrived = match change.task.phase {
+        Phase::Forward | Phase::Error => change.arrive(name, key, &hash, data),
+        Phase::Undoing | Phase::Processed | Phase::Undone | Phase::UndoError => Err(Declined::Late),
+    };
+    if let Err(why) = arrived {
+        return keep(Kept::Declined(why));
+    }
+    if runs_on && change.task.phase == Phase::Forward {
+        change.run_on();
+        change.wake_if_waiting();
+        // The wait has ended, and with it the reason for the present due time.
+        change.use_up_due();
+    }
+    change.save()
 }
 
 fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {

@@ -35,11 +35,14 @@ pub enum State {
         #[serde(rename = "cb", with = "millisecond::required")]
         complete_by: Timestamp,
     },
-    /// Its turn came, and it waits for a time. It sleeps while the task does not go forward.
+    /// Its turn came, and it waits for a time or an event. It sleeps while the task does not go forward.
     Waiting {
-        /// When it ends (UTC, milliseconds).
+        /// When it ends, or until when the event may come (UTC, milliseconds).
         #[serde(rename = "u", with = "millisecond::required")]
         until: Timestamp,
+        /// Whether it waits for an event.
+        #[serde(rename = "ev", default, skip_serializing_if = "std::ops::Not::not")]
+        event: bool,
     },
     /// Done; the output is recorded.
     Processed,
@@ -157,13 +160,15 @@ pub enum FailureKind {
     Refused,
     /// The retry ladder ended: whether the service did anything is unknown.
     Spent,
+    /// No event came in time.
+    Timeout,
     /// An expression has no value. It is never caught.
     Mistake,
 }
 
 impl FailureKind {
     /// Those that `catch` and later conditions see.
-    pub const CAUGHT: [Self; 2] = [Self::Refused, Self::Spent];
+    pub const CAUGHT: [Self; 3] = [Self::Refused, Self::Spent, Self::Timeout];
 
     /// The name used in expressions.
     #[must_use]
@@ -171,6 +176,7 @@ impl FailureKind {
         match self {
             Self::Refused => "refused",
             Self::Spent => "spent",
+            Self::Timeout => "timeout",
             Self::Mistake => "mistake",
         }
     }
@@ -193,6 +199,8 @@ struct Recorded {
     complete_by: Option<Timestamp>,
     #[serde(rename = "u", default, with = "millisecond::optional")]
     until: Option<Timestamp>,
+    #[serde(rename = "ev", default)]
+    event: bool,
     #[serde(rename = "a", default)]
     attempt: u32,
     #[serde(rename = "p")]
@@ -246,10 +254,10 @@ impl TryFrom<Recorded> for Step {
     fn try_from(read: Recorded) -> Result<Self, &'static str> {
         let state = match (read.state, read.not_before, read.locked_by, read.complete_by) {
             (Name::Waiting, None, None, None) => match read.until {
-                Some(until) => State::Waiting { until },
+                Some(until) => State::Waiting { until, event: read.event },
                 None => return Err("a step that is Waiting has no `u`"),
             },
-            _ if read.until.is_some() => return Err("only a step that is Waiting has `u`"),
+            _ if read.until.is_some() || read.event => return Err("only a step that is Waiting has `u` or `ev`"),
             (Name::Pending, not_before, None, None) => State::Pending { not_before },
             (Name::UndoPending, not_before, None, None) => State::UndoPending { not_before },
             (Name::Processing, None, Some(locked_by), Some(complete_by)) => {
@@ -413,11 +421,11 @@ impl Step {
     pub fn may_have_run(&self) -> bool {
         match self.state {
             // A step that only computes has no attempts, and an expression may fail before the first.
-            State::Pending { .. } | State::Skipped | State::Failed => self.attempt > 0,
+            // An event that did not come may fail and be caught.
+            State::Pending { .. } | State::Skipped | State::Failed | State::Caught => self.attempt > 0,
             State::Waiting { .. } | State::PassedOver => false,
             State::Processing { .. }
             | State::Processed
-            | State::Caught
             | State::UndoPending { .. }
             | State::UndoProcessing { .. }
             | State::Undone

@@ -8,7 +8,7 @@ use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
 use crate::retry::Late;
-use crate::step::{Direction, Failure, FailureKind, State};
+use crate::step::{Direction, Failure, FailureKind, State, Step};
 use crate::task::{LOOK_AHEAD, MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
@@ -50,7 +50,10 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
         .filter(|(_, _, by)| task.paused_at.is_none() && change::is_past(*by, turn))
         .collect();
     let is_over = task.is_over(turn.now, turn.skew);
-    if expired.is_empty() && !is_over {
+    let counts = task.phase == Phase::Forward && task.paused_at.is_none() && !is_over;
+    let is_late = |step: &Step| matches!(step.state, State::Waiting { until, event: true } if is_past(until, turn));
+    let waited: Vec<usize> = (0..task.steps.len()).filter(|&i| counts && is_late(&task.steps[i])).collect();
+    if expired.is_empty() && waited.is_empty() && !is_over {
         return look_again(task, turn);
     }
     let mut change = Change::begin(task, turn);
@@ -66,6 +69,16 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
                 change.miss(index, direction, Miss::Expired, "no answer in time", failure);
             }
         }
+    }
+    let has_waited = !waited.is_empty();
+    for index in waited {
+        // In Error and in an undo, waits sleep.
+        if change.task.phase == Phase::Forward {
+            change.time_out(index);
+        }
+    }
+    if has_waited {
+        change.run_on();
     }
     // The last step may have failed and been caught. Everything else that it lets go on is left to a scheduler.
     change.finish_forward();

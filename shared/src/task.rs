@@ -6,10 +6,12 @@ use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::edge::{After, Edge};
+use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Where a task as a whole stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -99,6 +101,32 @@ pub struct Alert {
     /// What failed and why, in words.
     #[serde(rename = "r")]
     pub reason: String,
+}
+
+/// Most events that an order keeps for steps to come.
+pub const MAX_KEPT: usize = 16;
+/// Longest data of an event, in bytes of JSON.
+pub const MAX_EVENT: usize = 4096;
+
+/// An event that was accepted. Its key stays for the whole order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrival {
+    /// Its name.
+    #[serde(rename = "n")]
+    pub name: String,
+    /// Its idempotency key.
+    #[serde(rename = "k")]
+    pub key: String,
+    /// Hash of its data.
+    #[serde(rename = "h")]
+    pub hash: String,
+    /// The step that took it, by position.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u16>,
+    /// Its data, an object, while it is kept for a step to come. With neither it is unused.
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
 }
 
 /// What the steps before a step mean for it.
@@ -207,6 +235,9 @@ pub struct Task {
     /// while the last is the current version.
     #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
     pub books: Option<(u64, u64)>,
+    /// The events that it accepted, oldest first.
+    #[serde(rename = "ev", default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Arrival>,
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
@@ -325,6 +356,7 @@ impl Task {
             notice_owed: false,
             expires: false,
             books: None,
+            events: Vec::new(),
             log: Vec::new(),
         }
     }
@@ -464,7 +496,7 @@ impl Task {
                 (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
                     Some((i, *not_before))
                 }
-                (Phase::Forward, State::Waiting { until }) => Some((i, Some(*until))),
+                (Phase::Forward, State::Waiting { until, event: false }) => Some((i, Some(*until))),
                 (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
                     Some((i, *not_before))
                 }
@@ -495,10 +527,32 @@ impl Task {
         goes && self.steps.iter().any(is_waiting) && !self.steps.iter().enumerate().any(has_work)
     }
 
-    /// Whether a wait ends at `time` or earlier.
+    /// The steps that have still to wait for an event called `name` and take one that came before, by position.
+    pub fn to_come<'a>(&'a self, name: &'a str, workflow: &'a Workflow) -> impl Iterator<Item = usize> + 'a {
+        let is_free = |index: usize| self.events.iter().all(|event| event.step.map(usize::from) != Some(index));
+        let steps = self.steps.iter().zip(&workflow.steps).enumerate();
+        let open = steps.filter(move |(_, (step, spec))| {
+            let event = spec.wait.as_ref().and_then(Wait::event);
+            matches!(step.state, State::Pending { .. }) && event.is_some_and(|e| e.name == name && !e.refuse_early)
+        });
+        open.map(|(index, _)| index).filter(move |index| is_free(*index))
+    }
+
+    /// Whether the turn of a step has come.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.steps.iter().any(|step| step.attempt > 0 || !matches!(step.state, State::Pending { .. }))
+    }
+
+    /// The events that are kept for steps to come.
+    pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
+        self.events.iter().filter(|event| event.data.is_some())
+    }
+
+    /// Whether a wait for a time ends at `time` or earlier.
     #[must_use]
     pub fn waits_until(&self, time: Timestamp) -> bool {
-        let is_short = |step: &Step| matches!(step.state, State::Waiting { until } if until <= time);
+        let is_short = |step: &Step| matches!(step.state, State::Waiting { until, event: false } if until <= time);
         self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_short)
     }
 
@@ -533,8 +587,8 @@ impl Task {
             Phase::Forward | Phase::Undoing => {
                 let look = |(index, from): (usize, Option<Timestamp>)| match self.steps[index].state {
                     // A short wait has its Wake. That of a long one is sent by the sweep that looks ahead.
-                    State::Waiting { until } if until > plus(sent, MAX_DELAY) => plus(until, -LOOK_AHEAD),
-                    State::Waiting { until } => plus(until, grace(workflow)),
+                    State::Waiting { until, .. } if until > plus(sent, MAX_DELAY) => plus(until, -LOOK_AHEAD),
+                    State::Waiting { until, .. } => plus(until, grace(workflow)),
                     _ => in_case(from.unwrap_or(self.updated_at)),
                 };
                 self.waiting(workflow).map(look).min()
@@ -551,12 +605,18 @@ impl Task {
         self.deadline.is_some_and(|deadline| counts && plus(deadline, skew) <= now)
     }
 
-    /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt or of the order.
+    /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt, of a wait for an event
+    /// or of the order.
     /// `None` while paused: that suspends all deadlines.
     #[must_use]
     pub fn next_deadline(&self, skew: SignedDuration) -> Option<Timestamp> {
-        let own = self.deadline.filter(|_| self.phase == Phase::Forward);
-        let first = own.into_iter().chain(self.complete_by()).min();
+        let is_forward = self.phase == Phase::Forward;
+        let events = self.steps.iter().filter_map(|step| match step.state {
+            State::Waiting { until, event: true } if is_forward => Some(until),
+            _ => None,
+        });
+        let own = self.deadline.filter(|_| is_forward);
+        let first = own.into_iter().chain(self.complete_by()).chain(events).min();
         first.filter(|_| self.paused_at.is_none()).map(|by| plus(by, skew))
     }
 

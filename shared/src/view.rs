@@ -4,7 +4,7 @@ use crate::change;
 use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
-use crate::task::{Phase, Priority, ProcessState, Task};
+use crate::task::{Arrival, Phase, Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use crate::workflow::edge::Edge;
@@ -62,6 +62,25 @@ pub struct Status {
     pub undo_from: Option<Timestamp>,
     /// The steps, in the workflow's order.
     pub steps: Vec<StepStatus>,
+    /// The events that it accepted, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventStatus>,
+}
+
+/// An event that an order accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Event")]
+pub struct EventStatus {
+    /// Its name.
+    pub name: String,
+    /// Its idempotency key.
+    pub key: String,
+    /// The step that took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Whether it is kept for a step that does not wait yet. An event that no step took and that is not kept is unused: its step was
+    /// skipped, passed over or undone.
+    pub kept: bool,
 }
 
 /// The status of one step.
@@ -149,6 +168,16 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         alert_owed: task.alert.is_some(),
         undo_from: task.waits_to_undo(workflow, skew),
         steps: (0..task.steps.len()).map(|index| step_status(task, index, workflow)).collect(),
+        events: task.events.iter().map(|event| event_status(event, workflow)).collect(),
+    }
+}
+
+fn event_status(event: &Arrival, workflow: &Workflow) -> EventStatus {
+    EventStatus {
+        name: event.name.clone(),
+        key: event.key.clone(),
+        step: event.step.and_then(|step| Some(workflow.steps.get(usize::from(step))?.name.clone())),
+        kept: event.data.is_some(),
     }
 }
 
@@ -157,7 +186,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let edges = spec.after.iter();
     let is_passed_over = step.state == State::PassedOver;
     let waits_until = match step.state {
-        State::Waiting { until } if task.phase == Phase::Forward => Some(until),
+        State::Waiting { until, .. } if task.phase == Phase::Forward => Some(until),
         _ => None,
     };
     StepStatus {

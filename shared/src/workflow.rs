@@ -23,6 +23,7 @@ use http::Http;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::fmt;
 use wait::Wait;
 
@@ -231,6 +232,12 @@ impl Workflow {
     #[must_use]
     pub fn hash(&self) -> Hash {
         Hash::of(&serde_json::to_vec(self).expect("a workflow has only string keys"))
+    }
+
+    /// The names of the events that its steps wait for.
+    #[must_use]
+    pub fn events(&self) -> BTreeSet<&str> {
+        self.steps.iter().filter_map(|step| Some(step.wait.as_ref()?.event()?.name.as_str())).collect()
     }
 
     /// The shortest timeout of any step, forward or undo: no deadline lies nearer than this after a claim.

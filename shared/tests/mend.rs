@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shared::decision::{Kept, Turn};
 use shared::mend::{Unfit, check, is_mended, mend};
 use shared::step::State;
-use shared::task::{Phase, Task};
+use shared::task::{Arrival, Phase, Task};
 use shared::time::{Timestamp, plus};
 
 /// The task on the bench after a person's change to its text: as it is saved, and what is sent.
@@ -125,6 +125,38 @@ fn a_text_that_an_order_could_not_go_on_with_is_refused_where_it_is_wrong() {
     let input = json!({"x": "x".repeat(16_000)});
     let refused = mended(&mut bench, |task| task.steps.iter_mut().for_each(|step| step.input = Some(input.clone())));
     assert_eq!(refused.unwrap_err().at, "st", "five inputs are too long together");
+}
+
+#[test]
+fn a_text_with_events_that_no_step_could_take_is_refused() {
+    let arrival = |step: Option<u16>, data: Option<Value>| Arrival {
+        name: "paid".into(),
+        key: "k".into(),
+        hash: "h".into(),
+        step,
+        data,
+    };
+    let text = "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n[[step]]\nname = \"b\"\nafter = []\n\
+                event = \"paid\"\ntimeout = \"300d\"\n";
+    let cases = [
+        ("ev.s", vec![arrival(Some(0), None)]),
+        ("ev.d", vec![arrival(None, Some(json!([])))]),
+        ("ev.d", vec![arrival(None, Some(json!({"x": "x".repeat(4090)})))]),
+        ("ev", vec![arrival(None, Some(json!({}))); 17]),
+    ];
+    for (place, events) in cases {
+        let refused = mended(&mut Bench::claimed(text), |task| task.events = events).unwrap_err();
+        assert_eq!(refused.at, place, "{refused}");
+    }
+    let refused = mended(&mut Bench::claimed(text), |task| {
+        let State::Waiting { event, .. } = &mut task.steps[1].state else { panic!("it waits") };
+        *event = false;
+    });
+    assert_eq!(refused.unwrap_err().at, "st[1].state");
+    // An undo does not wait for an attempt that could last as long as a wait for an event.
+    let mut bench = Bench::claimed(text);
+    mended(&mut bench, |task| task.steps[0].state = State::Pending { not_before: None }).unwrap();
+    assert_eq!(bench.task.forward_by, Some(at(10_000)));
 }
 
 /// Five concurrent steps.

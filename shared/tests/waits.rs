@@ -4,8 +4,8 @@
 
 use crate::language::bench;
 use crate::support::*;
-use serde_json::json;
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use serde_json::{Value, json};
+use shared::decision::{Act, Declined, Event, Kept, Refusal, What};
 use shared::step::State;
 use shared::task::{LOOK_AHEAD, Task};
 use shared::time::plus;
@@ -222,9 +222,9 @@ fn a_mended_record_waits_as_the_system_would() {
     let check = |task: &Task| shared::mend::check(task, "acme", &bench.workflow).map_err(|unfit| unfit.at);
     check(&bench.task).unwrap();
     let mut late = bench.task.clone();
-    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT) };
+    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT), event: false };
     check(&late).unwrap();
-    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT + secs(1)) };
+    late.steps[1].state = State::Waiting { until: plus(late.updated_at, MAX_WAIT + secs(1)), event: false };
     assert_eq!(check(&late).unwrap_err(), "st[1].u");
     let mut early = bench.task.clone();
     early.steps[0].state = State::Pending { not_before: None };
@@ -232,4 +232,208 @@ fn a_mended_record_waits_as_the_system_would() {
     let mut timeless = bench.task.clone();
     timeless.steps[1].turn = None;
     assert_eq!(check(&timeless).unwrap_err(), "st[1].t");
+}
+
+fn event(name: &str, key: &str, data: Value) -> Event {
+    Event::Arrived { name: name.into(), key: key.into(), data }
+}
+
+const PAID: &str = r#"
+a | after = []; undo = { agent = "x" }
+b | after = ["a"]; event = "paid"; timeout = "24h"; output = { sum = "${event.sum}" }; undo = { agent = "x", timeout = "5s", with = { sum = "${output.sum}" } }
+c | after = ["b"]; with = { sum = "${outputs.b.sum}" }
+"#;
+const DAY: i64 = 24 * 3600 * 1000;
+
+// L2: one write records it and runs on; the Wake claims.
+#[test]
+fn an_event_settles_the_step_that_waits_for_it() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).done("a");
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{DAY} c=Pending"), "notice StepCompleted");
+    assert_eq!(due(&bench), DAY + 1000);
+    bench.at(5000).on(&event("paid", "k1", json!({"sum": 5, "by": "ann"})));
+    bench.is("Pending a=Processed#1 b=Processed c=Pending", "wake");
+    assert_eq!(bench.task.steps[1].output, Some(json!({"sum": 5})));
+    assert_eq!(due(&bench), 10_000);
+    let seen = bench.task.version;
+    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    assert_eq!(bench.request("c").input, json!({"sum": 5}));
+}
+
+// L2: a known key gets the same answer, for the whole order; the same key with another body is refused.
+#[test]
+fn a_repeated_event_is_taken_once() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).done("a").on(&event("paid", "k1", json!({"sum": 5})));
+    let version = bench.task.version;
+    bench.on(&event("paid", "k1", json!({"sum": 5}))).keeps(Kept::Repeated, "wake");
+    bench.on(&event("paid", "k1", json!({"sum": 6}))).keeps(Kept::Declined(Declined::KeyReused), "");
+    bench.on(&event("paid", "k2", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Late), "");
+    bench.on(&event("payed", "k3", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Unknown), "");
+    assert_eq!(bench.task.version, version);
+    bench.wake(version).done("c").on(&event("paid", "k1", json!({"sum": 5})));
+    assert_eq!(bench.kept, Some(Kept::Repeated));
+    bench.on(&event("paid", "k4", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Late), "");
+}
+
+// Rule 2: kept while steps of its name to come outnumber the events kept for it.
+#[test]
+fn an_early_event_is_kept_for_its_step() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).on(&event("paid", "k1", json!({"sum": 5})));
+    bench.is("Processing a=Processing#1 b=Pending c=Pending", "");
+    bench.on(&event("paid", "k2", json!({"sum": 6}))).keeps(Kept::Declined(Declined::Early), "");
+    bench.done("a");
+    bench.is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1, notice StepCompleted");
+    bench.on(&event("paid", "k1", json!({"sum": 5}))).keeps(Kept::Repeated, "");
+
+    let refusing = PAID.replace("event = \"paid\"", "event = \"paid\"; early = \"refuse\"");
+    let mut bench = self::bench(&refusing, json!({}));
+    bench.wake(0).on(&event("paid", "k1", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Early), "");
+}
+
+// R: after its answer the next step waits already, so its event may follow at once.
+#[test]
+fn an_event_runs_on() {
+    let steps = "a | event = \"one\"; timeout = \"1h\"\nb | after = [\"a\"]; event = \"two\"; timeout = \"1h\"; early = \"refuse\"";
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&event("one", "k1", json!({}))).is("Pending a=Processed b=Waiting+3600000", "");
+    bench.on(&event("two", "k2", json!({}))).is("Processed a=Processed b=Processed", "notice Completed");
+    // Nothing redelivers what an event does.
+    assert!(bench.task.notice_owed);
+}
+
+// The first Wake goes out after the notice that the order was received, so an event before it sends none.
+#[test]
+fn an_event_of_an_order_that_has_not_begun_is_kept() {
+    let mut bench = bench("a | event = \"one\"; timeout = \"1h\"\nb | after = [\"a\"]", json!({}));
+    bench.on(&event("one", "k1", json!({}))).is("Pending a=Pending b=Pending", "");
+    bench.on(&event("one", "k1", json!({}))).keeps(Kept::Repeated, "");
+    bench.wake(0).is("Processing a=Processed b=Processing#1", "do b#1");
+}
+
+// Rule 3: judged by the record. Its lateness is a failure that `catch` can take.
+#[test]
+fn an_event_that_does_not_come_is_a_failure() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).done("a").at(DAY + 999).supervise();
+    assert_eq!(bench.kept, Some(Kept::NothingReady));
+    // The clock says that it is late, and the record does not.
+    let mut late = self::bench(PAID, json!({}));
+    late.wake(0).done("a").at(DAY + 5000).on(&event("paid", "k1", json!({"sum": 5})));
+    late.is("Pending a=Processed#1 b=Processed c=Pending", "wake");
+
+    bench.at(DAY + 1000).supervise();
+    bench.is("Undoing a=Processed#1 b=Failed c=Pending", "wake, notice Failed");
+    assert_eq!(bench.task.reason.as_deref(), Some("`b` failed: no event `paid` within 24h"));
+    bench.on(&event("paid", "k1", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Late), "");
+    let seen = bench.task.version;
+    // Rule 7: there is nothing to undo of what did not come.
+    bench.wake(seen).is("Undoing a=UndoProcessing#2 b=Failed c=Pending", "undo a#2");
+
+    let caught = "a | event = \"yes\"; timeout = \"1h\"; catch = \"error.kind == 'timeout'\"\nb | after = [\"a?\"]; when = \"ran.a\"";
+    let mut bench = self::bench(caught, json!({}));
+    bench.wake(0).at(3_601_000).supervise();
+    bench.is("Processed a=Caught b=PassedOver", "notice Completed");
+    assert!(bench.task.notice_owed);
+}
+
+// Rule 7: an event that was taken or kept gets its step's undo.
+#[test]
+fn an_event_is_undone_whether_taken_or_kept() {
+    let mut taken = bench(PAID, json!({}));
+    taken.wake(0).done("a").on(&event("paid", "k1", json!({"sum": 5}))).cancel();
+    let seen = taken.task.version;
+    taken.at(11_000).wake(seen);
+    taken.is("Undoing a=UndoPending#1 b=UndoProcessing#1 c=Pending", "undo b#1");
+    assert_eq!(taken.request("b").input, json!({"sum": 5}));
+
+    let mut kept = bench(PAID, json!({}));
+    kept.wake(0).on(&event("paid", "k1", json!({"sum": 7}))).failed("a");
+    let seen = kept.task.version;
+    kept.at(11_000).wake(seen).is("Undoing a=UndoPending#1 b=UndoProcessing#1 c=Pending", "undo b#1");
+    assert_eq!(kept.request("b").input, json!({"sum": 7}));
+}
+
+// An act claims nothing, not even the undo of an event in an order that called nothing yet.
+#[test]
+fn a_cancel_after_an_event_leaves_the_undo_to_a_scheduler() {
+    let steps = "a | event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"5s\" }\nb | after = [\"a\"]; wait = \"1h\"";
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&event("paid", "k1", json!({}))).on(&act(What::Cancel));
+    bench.is("Undoing a=Processed b=Waiting+3600000", "wake, notice Failed");
+    let seen = bench.task.version;
+    bench.wake(seen).is("Undoing a=UndoProcessing#1 b=Pending", "undo a#1");
+}
+
+// `take` refuses with 422 and changes nothing.
+#[test]
+fn an_event_that_a_step_does_not_take_changes_nothing() {
+    let steps = "a | event = \"yes\"; timeout = \"1h\"\nb | after = [\"a\"]; event = \"yes\"; timeout = \"1h\"; take = \"event.by != outputs.a.by\"";
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&event("yes", "k1", json!({"by": "ann"})));
+    let version = bench.task.version;
+    bench.on(&event("yes", "k2", json!({"by": "ann"}))).keeps(Kept::Declined(Declined::NotTaken), "");
+    bench.on(&event("yes", "k3", json!({}))).keeps(Kept::Declined(Declined::Unfit), "");
+    assert_eq!(bench.task.version, version);
+    bench.on(&event("yes", "k4", json!({"by": "bob"}))).is("Processed a=Processed b=Processed", "notice Completed");
+}
+
+// A step that refuses early events does not get one that was kept for another step.
+#[test]
+fn an_event_is_kept_only_for_a_step_that_takes_early_ones() {
+    let steps = "a |\nb | after = [\"a\"]; event = \"yes\"; timeout = \"1h\"; early = \"refuse\"\n\
+                 c | after = [\"b\"]; event = \"yes\"; timeout = \"1h\"";
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&event("yes", "k1", json!({}))).done("a");
+    bench.is("Pending a=Processed#1 b=Waiting+3600000 c=Pending", "notice StepCompleted");
+    bench.on(&event("yes", "k2", json!({}))).is("Processed a=Processed#1 b=Processed c=Processed", "notice Completed");
+}
+
+// What its step will never take does not hold the place of what it will.
+#[test]
+fn an_early_event_is_refused_if_no_step_can_take_it() {
+    let steps = "a |\nb | after = [\"a\"]; event = \"paid\"; timeout = \"1h\"; take = \"event.ok\"";
+    let mut known = bench(steps, json!({}));
+    known.wake(0).on(&event("paid", "k1", json!({"ok": false}))).keeps(Kept::Declined(Declined::NotTaken), "");
+    known.on(&event("paid", "k2", json!({}))).keeps(Kept::Declined(Declined::NotTaken), "");
+    known.on(&event("paid", "k3", json!({"ok": true}))).done("a");
+    known.is("Processed a=Processed#1 b=Processed", "notice Completed");
+    // What it reads of a step before is not known yet, so such an event may turn out to be unused.
+    let mut open = bench(&steps.replace("event.ok", "event.ok == outputs.a.ok"), json!({}));
+    open.wake(0).on(&event("paid", "k1", json!({"ok": 1})));
+    let reply = open.reply("a", 1, done(json!({"ok": 2})));
+    open.on(&reply);
+    open.is("Pending a=Processed#1 b=Waiting+3600000", "notice StepCompleted");
+    assert!(open.task.kept().next().is_none() && open.task.events[0].step.is_none());
+    open.on(&event("paid", "k2", json!({"ok": 2}))).is("Processed a=Processed#1 b=Processed", "notice Completed");
+}
+
+// A step that waits for an event ends by it or by hand, and a pause does not use up its time.
+#[test]
+fn people_end_a_wait_for_an_event_by_hand() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).done("a").on(&act(What::Pause)).at(2 * DAY).on(&act(What::Resume));
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{DAY} c=Pending"), "");
+    bench.supervise();
+    bench.on(&act(What::RetryNow { step: Some("b".into()) })).keeps(Kept::Refused(Refusal::WaitsForEvent), "");
+    bench.on(&act(What::MarkDone { step: Some("b".into()), output: json!({"sum": 1}) }));
+    bench.is("Pending a=Processed#1 b=Processed c=Pending", "wake, notice StepCompleted");
+}
+
+#[test]
+fn an_event_counts_in_a_pause_and_in_error() {
+    let mut bench = bench(PAID, json!({}));
+    bench.wake(0).done("a").on(&act(What::Pause)).at(2 * DAY).supervise();
+    bench.on(&event("paid", "k1", json!({"sum": 5})));
+    bench.is("Pending a=Processed#1 b=Processed c=Pending", "");
+    let steps = "a | after = []; event = \"yes\"; timeout = \"1h\"\nb | after = []; on_failure = \"error\"";
+    let mut stopped = self::bench(steps, json!({}));
+    stopped.wake(0).failed("b").on(&event("yes", "k1", json!({})));
+    stopped.is("Error a=Processed b=Failed#1", "");
+    // A wait whose time passed in Error gets it again.
+    let mut stopped = self::bench(steps, json!({}));
+    stopped.wake(0).failed("b").at(3_700_000).resubmit();
+    stopped.is("Pending a=Waiting+3600000 b=Pending#1", "wake");
 }

@@ -74,7 +74,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
             6,
             &["step `a` waits for `b`, which does not exist", "the only step, so leave `after` out"],
         ),
-        (with("\"5s\"\nretry", "\"2d\"\nretry"), 6, &["\"2d\" is a duration in days", "write \"48h\""]),
+        (with("\"5s\"\nretry", "\"2d\"\nretry"), 6, &["the timeout 48h is out of range", "50ms to 12h"]),
         (with("\"5s\"\nretry", "'1 week'\nretry"), 6, &["write \"168h\""]),
         (
             with("\"5s\"\nretry", "\"202\"\nretry"),

@@ -3,11 +3,12 @@
 //! The first eleven are rules that an early draft of the protocol stated, and that proved wrong.
 
 use jiff::{SignedDuration, Timestamp};
-use shared::decision::{Act, Decision, Event, Kept, Turn, What};
+use serde_json::Value;
+use shared::decision::{Act, Decision, Declined, Event, Kept, Turn, What};
 use shared::message::{Effect, NoticeKind, Outcome};
 use shared::step::{Direction, State};
 use shared::supervisor::Verdict;
-use shared::task::{Phase, Task};
+use shared::task::{Arrival, Phase, Task};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
@@ -104,10 +105,38 @@ pub enum Defect {
     WaitEndsInAPause,
     /// The reply that begins a wait sends no Wake for its end when it is repeated.
     WaitLosesItsWake,
+    /// "An act settles its event and leaves the rest to the Wake": nothing can be claimed, and nothing is due.
+    EventLeavesTheEnd,
+    /// The order that an event ends owes no notice, and nothing redelivers the event.
+    EventOwesNoNotice,
+    /// "Early events are kept, up to sixteen": two keys, one step, and one answered event is lost.
+    KeptBeyondItsSteps,
+    /// An early event is kept, and its step begins to wait without taking it.
+    KeptIsNotTaken,
+    /// "Late is now >= until": refused by one clock, and counted by another.
+    LateByTheClock,
+    /// "A wait runs out in Undoing", or in Error: the cancel is forgotten.
+    WaitRunsOutInError,
+    /// A wait for an event runs out during a pause.
+    WaitRunsOutInAPause,
+    /// A wait for an event runs out before its time and the skew have passed.
+    WaitRunsOutEarly,
+    /// The time of an event does not bring its order into the due index.
+    EventIsNotDue,
+    /// "An undo of a wait is nothing": a payment that was received is kept.
+    TakenIsNotUndone,
+    /// The same of an event that came before its step waited.
+    KeptIsNotUndone,
+    /// A key is remembered until its step is done, not for the whole order.
+    KeyIsForgotten,
+    /// A resubmitted order keeps the time of its event, and so fails at once.
+    ResubmitKeepsTheWait,
+    /// An event settles every step that waits for its name.
+    TakenTwice,
 }
 
 impl Defect {
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 68] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -162,6 +191,20 @@ impl Defect {
         Self::WaitBeginsAgain,
         Self::WaitEndsInAPause,
         Self::WaitLosesItsWake,
+        Self::EventLeavesTheEnd,
+        Self::EventOwesNoNotice,
+        Self::KeptBeyondItsSteps,
+        Self::KeptIsNotTaken,
+        Self::LateByTheClock,
+        Self::WaitRunsOutInError,
+        Self::WaitRunsOutInAPause,
+        Self::WaitRunsOutEarly,
+        Self::EventIsNotDue,
+        Self::TakenIsNotUndone,
+        Self::KeptIsNotUndone,
+        Self::KeyIsForgotten,
+        Self::ResubmitKeepsTheWait,
+        Self::TakenTwice,
     ];
 }
 
@@ -170,7 +213,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
     let Some(defect) = defect else { return shared::scheduler::schedule(task, event, turn) };
     let deadline = task.deadline;
     let attempts: Vec<u32> = task.steps.iter().map(|s| s.attempt).collect();
-    let (mut task, mut event, mut turn) = (task.clone(), event.clone(), *turn);
+    let (seen, mut task, mut event, mut turn) = (task, task.clone(), event.clone(), *turn);
     let workflow = turn.workflow.clone();
     let mut bent = workflow.clone();
     match (defect, &mut event) {
@@ -218,7 +261,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         }
         (Defect::WaitEndsEarly, Event::Wake { .. }) => {
             for step in &mut task.steps {
-                if let State::Waiting { until } = &mut step.state {
+                if let State::Waiting { until, event: false } = &mut step.state {
                     *until = turn.now;
                 }
             }
@@ -229,6 +272,21 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             }
         }
         (Defect::WaitEndsInAPause, Event::Wake { .. }) if waits(&task) => task.paused_at = None,
+        (Defect::LateByTheClock, Event::Arrived { .. }) if waited(&task).is_some_and(|until| until <= turn.now) => {
+            return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
+        }
+        (Defect::KeyIsForgotten, Event::Arrived { .. }) => task.events.retain(|event| event.step.is_none()),
+        (Defect::KeptIsNotTaken, Event::Reply(_) | Event::Wake { .. }) if task.phase == Phase::Forward => {
+            task.events.clear();
+        }
+        (Defect::KeptIsNotUndone, Event::Wake { .. }) if task.phase == Phase::Undoing => {
+            task.events.iter_mut().for_each(|event| event.data = None);
+        }
+        (Defect::TakenIsNotUndone, Event::Wake { .. }) if waits_to_undo(&task) => {
+            let spec = workflow.steps.iter();
+            let taken = task.steps.iter_mut().zip(spec).filter(|(_, spec)| spec.wait.is_some());
+            taken.filter(|(step, _)| step.state == State::Processed).for_each(|(step, _)| step.state = State::Undone);
+        }
         (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::StartsPastTheDeadline, _) if deadline.is_some_and(|by| by + turn.skew <= turn.now) => {
@@ -252,6 +310,15 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
     }
     let before = task.clone();
     let mut decision = shared::scheduler::schedule(&task, &event, &turn);
+    if defect == Defect::KeptBeyondItsSteps
+        && let (Event::Arrived { name, key, .. }, Decision::Keep { why: Kept::Declined(Declined::Early), .. }) =
+            (&event, &decision)
+    {
+        task.version += 1;
+        let (name, key) = (name.clone(), key.clone());
+        task.events.push(Arrival { name, key, hash: String::new(), step: None, data: Some(Value::Null) });
+        decision = Decision::Save { task: Box::new(task.clone()), effects: Vec::new() };
+    }
     if defect == Defect::OlderWakeBeginsTheUndo
         && waits_to_undo(&task)
         && let (Event::Wake { hops, .. }, Decision::Keep { effects: told, .. }) = (&event, &decision)
@@ -274,6 +341,40 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         | (Decision::Keep { effects, .. }, Defect::CancelLosesItsWake, Event::Cancel { .. }) => effects.clear(),
         (Decision::Keep { effects, .. }, Defect::WaitLosesItsWake, Event::Reply(_)) if waits(&before) => {
             effects.retain(|effect| !matches!(effect, Effect::Wake(..)));
+        }
+        (Decision::Save { task, .. }, Defect::EventLeavesTheEnd, Event::Arrived { .. })
+            if task.phase == Phase::Processed =>
+        {
+            (task.phase, task.due, task.notice_owed) = (Phase::Forward, before.due, false);
+        }
+        (Decision::Save { task, .. }, Defect::EventOwesNoNotice, Event::Arrived { .. })
+            if task.phase == Phase::Processed =>
+        {
+            (task.notice_owed, task.due) = (false, None);
+        }
+        (Decision::Save { task, .. }, Defect::WaitRunsOutInAPause, Event::Act(act)) if act.what == What::Pause => {
+            task.due = before.due;
+        }
+        (Decision::Save { task, .. }, Defect::EventIsNotDue, _) if waited(task).is_some() => {
+            task.due = task.due.map(|due| due.max(turn.now + SignedDuration::from_secs(60)));
+        }
+        (Decision::Save { task, .. }, Defect::KeptIsNotTaken, _) if seen.events.len() > task.events.len() => {
+            task.events.clone_from(&seen.events);
+        }
+        (Decision::Save { task, .. }, Defect::KeyIsForgotten, Event::Arrived { .. }) => {
+            let taken = seen.events.iter().filter(|event| event.step.is_some()).cloned();
+            task.events = taken.chain(task.events.drain(..)).collect();
+        }
+        (Decision::Save { task, .. }, Defect::TakenTwice, Event::Arrived { .. }) => {
+            let other = task.steps.iter_mut().find(|step| matches!(step.state, State::Waiting { event: true, .. }));
+            other.into_iter().for_each(|step| step.state = State::Processed);
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitKeepsTheWait, Event::Act(act)) if is_resubmit(act) => {
+            for (was, is) in before.steps.iter().zip(&mut task.steps) {
+                if let State::Waiting { event: true, .. } = was.state {
+                    is.state = was.state.clone();
+                }
+            }
         }
         (Decision::Save { task, .. }, Defect::WaitIsNotDue, _) if waits(task) => {
             task.due = task.next_deadline(turn.skew);
@@ -372,7 +473,14 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
     if defect == Defect::DeadlineIsForgotten || defect == Defect::DeadlineIsNotDue && !is_over {
         seen.deadline = None;
     }
-    let mut verdict = shared::supervisor::supervise(&seen, token, turn);
+    let mut early = *turn;
+    match defect {
+        Defect::WaitRunsOutInError if task.phase == Phase::Error => seen.phase = Phase::Forward,
+        Defect::WaitRunsOutInAPause => seen.paused_at = None,
+        Defect::WaitRunsOutEarly if waited(task).is_some() => early.skew = SignedDuration::ZERO,
+        _ => {}
+    }
+    let mut verdict = shared::supervisor::supervise(&seen, token, &early);
     match (&mut verdict, defect) {
         (Verdict::Recover { task: next, .. }, Defect::ExpireMakesPending) => {
             for (was, is) in task.steps.iter().zip(&mut next.steps) {
@@ -416,6 +524,14 @@ fn is_resubmit(act: &Act) -> bool {
 
 fn waits(task: &Task) -> bool {
     task.steps.iter().any(|step| matches!(step.state, State::Waiting { .. }))
+}
+
+/// Until when a step waits for an event.
+fn waited(task: &Task) -> Option<Timestamp> {
+    task.steps.iter().find_map(|step| match step.state {
+        State::Waiting { until, event: true } => Some(until),
+        _ => None,
+    })
 }
 
 fn waits_to_undo(task: &Task) -> bool {

@@ -38,6 +38,7 @@ const QUICK: Bounds = Bounds {
     acts: 0,
     folds: false,
     mapped: false,
+    events: 0,
 };
 
 /// Checks all properties; returns the number of states.
@@ -107,6 +108,10 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a wait and a crash", TIMER, 18_666),
         ("a wait, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..TIMER }, 77_490),
         ("a wait and a deadline", Bounds { deadline: Some(2), failed: 0, ..TIMER }, 10_167),
+        ("an event and a crash", EVENT, 40_624),
+        ("two events and a cancel", TWO_EVENTS, 85_779),
+        ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
+        ("an event, error and resubmit", EVENT_IN_ERROR, 45_323),
     ]
 }
 
@@ -122,6 +127,13 @@ const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
 /// A step that waits for a time between two others.
 const TIMER: Bounds = Bounds { flow: Flow::Timer, ..QUICK };
+/// A step that waits for an event, early or late, and can be undone.
+const EVENT: Bounds =
+    Bounds { flow: Flow::Event, chain: true, events: 2, b_has_undo: true, with_c: false, deadline: None, ..QUICK };
+/// Two steps that wait for events of one name, and three events.
+const TWO_EVENTS: Bounds = Bounds { events: 3, with_c: true, failed: 0, crashes: 0, cancels: 1, ..EVENT };
+/// Its step waits while another fails.
+const EVENT_IN_ERROR: Bounds = Bounds { then: "error", chain: false, resubmits: 1, crashes: 0, ..EVENT };
 const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
 /// A refusal leaves nothing to undo, unless an earlier attempt may have done something.
 const MAPPED: Bounds = Bounds { mapped: true, max: 2, failed: 1, crashes: 0, alone: true, cancels: 1, ..TWO };
@@ -168,6 +180,8 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("chain, undone or failing", Bounds { acts: 1, failed: 1, ..CHAIN }, 260_038),
         ("more time and a crash", Bounds { crashes: 1, ..LATE }, 65_936),
         ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 530_541),
+        ("two events, cancel and pause", Bounds { pauses: 1, ..TWO_EVENTS }, 904_806),
+        ("an event, error, resubmit and an act", Bounds { acts: 1, ..EVENT_IN_ERROR }, 1_313_349),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
@@ -239,6 +253,17 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ResubmitKeepsDeadline => LATE_ORDER,
         Defect::RefusalForgetsEarlierAttempts => MAPPED,
         Defect::WaitIsNotDue | Defect::WaitEndsEarly | Defect::WaitBeginsAgain | Defect::WaitLosesItsWake => TIMER,
+        Defect::EventLeavesTheEnd
+        | Defect::KeptIsNotTaken
+        | Defect::KeptBeyondItsSteps
+        | Defect::LateByTheClock
+        | Defect::EventIsNotDue
+        | Defect::KeyIsForgotten
+        | Defect::KeptIsNotUndone
+        | Defect::EventOwesNoNotice => EVENT,
+        Defect::TakenTwice | Defect::TakenIsNotUndone => TWO_EVENTS,
+        Defect::WaitRunsOutInAPause => Bounds { pauses: 1, ..EVENT },
+        Defect::WaitRunsOutEarly | Defect::WaitRunsOutInError | Defect::ResubmitKeepsTheWait => EVENT_IN_ERROR,
         Defect::WaitEndsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..TIMER },
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,

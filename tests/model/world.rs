@@ -9,12 +9,12 @@
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use shared::decision::{Act, Decision, Event, Kept, Turn, What};
+use shared::decision::{Act, Decision, Declined, Event, Kept, Turn, What};
 use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::step::{self, Direction};
 use shared::supervisor::Verdict;
-use shared::task::{Phase, Priority, Submission, Task, Way};
+use shared::task::{Arrival, Phase, Priority, Submission, Task, Way};
 use shared::workflow::Workflow;
 use shared::workflow::edge::{After, Edge};
 use shared::workflow::file::{Known, parse};
@@ -98,6 +98,8 @@ pub enum Action {
     Resubmit { lost: u8 },
     /// A person acts.
     Person { hand: Hand, lost: u8 },
+    /// Somebody sends the event with this key, for the first time or again. Nothing else redelivers it.
+    Arrive { key: u8, lost: u8 },
     /// A second passes.
     Tick,
 }
@@ -126,13 +128,15 @@ pub enum Flow {
     Gate,
     /// b waits two seconds after a.
     Timer,
+    /// b waits for an event for two seconds, in a chain after a or else beside it, and c after b for another of its name.
+    Event,
 }
 
 impl Flow {
     fn catches(self) -> bool {
         match self {
             Self::Branch | Self::Gate => true,
-            Self::Plain | Self::Timer => false,
+            Self::Plain | Self::Timer | Self::Event => false,
         }
     }
 }
@@ -176,6 +180,8 @@ pub struct Bounds {
     pub folds: bool,
     /// Whether undos need data, so that a step that was refused leaves nothing to undo.
     pub mapped: bool,
+    /// Keys under which events are sent.
+    pub events: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -207,8 +213,10 @@ pub struct State {
     pub acts: u8,
     /// Whether the notice of the task's last turn was sent.
     pub told: bool,
-    /// Steps whose undo a person skipped, as bits.
+    /// Steps whose undo a person skipped, or whose event turned out to be unused, as bits.
     pub left: u8,
+    /// Keys of the events that were saved, as bits.
+    pub sent: u8,
     /// The first rule a transition broke.
     pub broken: Option<&'static str>,
 }
@@ -238,6 +246,14 @@ impl World {
                 "[[step]]\nname = \"{name}\"\nagent = \"x\"\n{after}timeout = \"{timeout}s\"\nretry = {{ max = {max}, backoff = [\"1s\"] }}\n{undo}"
             )
         };
+        let event = |name: &str, after: &str, undo: bool| {
+            let undo = if undo {
+                "undo = { agent = \"x\", timeout = \"1s\", retry = { max = 1, backoff = [\"1s\"] } }\n"
+            } else {
+                ""
+            };
+            format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{undo}")
+        };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
         if bounds.tombstones {
             text += "tombstones = true\n";
@@ -249,22 +265,26 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let is_new = bounds.deadline.is_some() || bounds.mapped || bounds.flow == Flow::Timer;
+        let is_new = bounds.deadline.is_some() || bounds.mapped || matches!(bounds.flow, Flow::Timer | Flow::Event);
         let at_once = if is_new { "after = []\n" } else { "" };
         text += &step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Timer {
             text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
+        } else if bounds.flow == Flow::Event {
+            text += &event("b", if bounds.chain { "\"a\"" } else { "" }, true);
         } else if bounds.flow == Flow::Branch && !bounds.alone {
             text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
         } else if !bounds.alone {
             text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { at_once }, bounds.b_has_undo);
         }
-        if bounds.with_c {
+        if bounds.with_c && bounds.flow == Flow::Event {
+            text += &event("c", "\"b\"", false);
+        } else if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate | Flow::Timer => "after = [\"b\"]\n",
+                Flow::Gate | Flow::Timer | Flow::Event => "after = [\"b\"]\n",
                 Flow::Plain if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain => "after = [\"a\", \"b\"]\n",
             };
@@ -416,6 +436,12 @@ impl World {
             state.before = Some(Arc::clone(&state.task));
         }
         let mut next = *next;
+        // A person who skips its step decides what becomes of its event.
+        let is_unused = |(was, is): (&Arrival, &Arrival)| was.data.is_some() && is.data.is_none() && is.step.is_none();
+        if state.task.events.iter().zip(&next.events).any(is_unused) {
+            let is_left = |n: &usize| next.steps[*n].state == step::State::Skipped;
+            (0..next.steps.len()).filter(is_left).for_each(|n| state.left |= 1 << n);
+        }
         normalise(&mut next, SignedDuration::ZERO);
         state.told &= state.task.turned_at == next.turned_at;
         state.task = Arc::new(next);
@@ -470,14 +496,43 @@ impl World {
             {
                 return Some("a wait begins when the turn of its step comes, on the way forward, and not in a pause");
             }
-            if let step::State::Waiting { until } = was.state {
+            if let step::State::Waiting { until, event: false } = was.state {
                 match is.state {
-                    step::State::Waiting { until: later } if later != until => return Some("the end of a wait stays"),
+                    step::State::Waiting { until: later, .. } if later != until => {
+                        return Some("the end of a wait stays");
+                    }
                     step::State::Processed if until > now() => return Some("a wait ends when its time comes"),
                     step::State::Processed if old.phase != Phase::Forward || old.paused_at.is_some() => {
                         return Some("a wait sleeps while its order does not go forward");
                     }
                     _ => {}
+                }
+            }
+            if let step::State::Waiting { until, event: true } = was.state {
+                let by_hand = new.acted_at == new.version;
+                let is_taken = new.events.iter().any(|event| event.step.map(usize::from) == Some(i));
+                match is.state {
+                    step::State::Waiting { until: later, .. }
+                        if later != until
+                            && (old.phase != Phase::Error && old.paused_at.is_none() || until > now()) =>
+                    {
+                        return Some("a wait for an event keeps its time");
+                    }
+                    step::State::Processed if !by_hand && !is_taken => return Some("a wait ends with its event"),
+                    step::State::Failed | step::State::Caught
+                        if old.phase != Phase::Forward || old.paused_at.is_some() || until + SKEW > now() =>
+                    {
+                        return Some("a wait runs out on the way forward, past its time, and not in a pause");
+                    }
+                    _ => {}
+                }
+            }
+            if let step::State::Waiting { until, event: true } = is.state {
+                if old.phase == Phase::Error && new.phase == Phase::Forward && until <= now() {
+                    return Some("a resubmitted order is given time for its event");
+                }
+                if new.phase == Phase::Forward && new.kept().next().is_some() {
+                    return Some("no step waits for an event that is kept for it");
                 }
             }
             let is_final = matches!(was.state, step::State::PassedOver | step::State::Caught);
@@ -499,7 +554,82 @@ impl World {
                 return Some("I3: only a running attempt can fail");
             }
         }
+        self.events_broken_by(old, new)
+    }
+
+    /// The rules of what was answered with success.
+    fn events_broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
+        let stays = |(was, is): (&Arrival, &Arrival)| {
+            (&was.name, &was.key, &was.hash) == (&is.name, &is.key, &is.hash)
+                && was.step.is_none_or(|step| is.step == Some(step))
+                && (was.data.is_some() || is.data.is_none())
+        };
+        let drops = |(was, is): (&Arrival, &Arrival)| was.data.is_some() && is.data.is_none() && is.step.is_none();
+        let is_dropped = old.events.iter().zip(&new.events).any(drops);
+        if is_dropped && new.to_come("e", &self.workflow).next().is_some() && !new.is_undo_begun() {
+            return Some("an event is dropped only once no step can take it");
+        }
+        if new.events.len() < old.events.len() || !old.events.iter().zip(&new.events).all(stays) {
+            return Some("an event that was accepted is never forgotten");
+        }
+        let taken: Vec<u16> = new.events.iter().filter_map(|event| event.step).collect();
+        if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
+            return Some("a step takes one event");
+        }
+        let is_done = |step: &&step::Step| step.state == step::State::Processed && new.acted_at == 0;
+        let waits =
+            self.workflow.steps.iter().map(|spec| spec.wait.as_ref().is_some_and(|wait| wait.event().is_some()));
+        let done = new.steps.iter().zip(waits).filter(|(step, waits)| *waits && is_done(step)).count();
+        if new.phase == Phase::Forward && done > taken.len() {
+            return Some("an event is taken by one step");
+        }
+        let may_keep = matches!(new.phase, Phase::Forward | Phase::Error);
+        if may_keep && new.kept().count() > new.to_come("e", &self.workflow).count() {
+            return Some("an event is kept only for a step that is still to come");
+        }
         None
+    }
+
+    /// Somebody sends an event.
+    fn receive(&self, state: &State, key: u8, lost: u8) -> Option<State> {
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        match self.schedule(&state.task, &arrival(key), now()) {
+            Decision::Save { task, effects } => {
+                if next.sent & (1 << key) != 0 {
+                    next.broken = Some("a known key changes nothing");
+                }
+                if effects.iter().any(|effect| matches!(effect, Effect::Request(_))) {
+                    next.broken = Some("an event starts nothing");
+                }
+                next.sent |= 1 << key;
+                self.save(&mut next, task);
+                let task = &next.task;
+                if task.phase == Phase::Forward && task.steps.iter().all(step::Step::is_settled) {
+                    next.broken = Some("an event leaves nothing to the Wake that no Wake would do");
+                }
+                let last = task.events.last();
+                let kept = task.to_come("e", &self.workflow).nth(task.kept().count().saturating_sub(1));
+                match last.and_then(|event| event.step.map(usize::from)).or(kept) {
+                    Some(step) => next.applied[step] = true,
+                    None => next.broken = Some("an event that is accepted has a step"),
+                }
+                self.send(&mut next, None, &effects, lost);
+            }
+            Decision::Keep { why: Kept::Declined(why), .. } => {
+                let waits = |step: &step::Step| matches!(step.state, step::State::Waiting { event: true, .. });
+                if next.sent & (1 << key) != 0 {
+                    next.broken = Some("a known key keeps its answer");
+                }
+                let counts = matches!(state.task.phase, Phase::Forward | Phase::Error);
+                if counts && matches!(why, Declined::Late | Declined::Early) && state.task.steps.iter().any(waits) {
+                    next.broken = Some("an event counts while its step waits, whatever the clock says");
+                }
+            }
+            Decision::Keep { effects, .. } => self.send(&mut next, None, &effects, lost),
+        }
+        self.prune(&mut next);
+        Some(next)
     }
 
     /// Once the undo begins, nothing sends the notice of the turn to it.
@@ -968,6 +1098,10 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
     }
 }
 
+fn arrival(key: u8) -> Event {
+    Event::Arrived { name: "e".into(), key: key.to_string(), data: json!({}) }
+}
+
 fn resubmit() -> Event {
     let what = What::Resubmit { step: None, input: None };
     Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None })
@@ -999,7 +1133,7 @@ fn normalise(task: &mut Task, by: SignedDuration) {
         // Only people read since when it waits.
         step.turn = None;
         match &mut step.state {
-            step::State::Waiting { until } => shift(until),
+            step::State::Waiting { until, .. } => shift(until),
             step::State::Pending { not_before } | step::State::UndoPending { not_before } => {
                 not_before.iter_mut().for_each(shift);
             }
@@ -1053,6 +1187,7 @@ impl World {
             acts: b.acts,
             told: false,
             left: 0,
+            sent: 0,
             broken: None,
         }
     }
@@ -1116,6 +1251,11 @@ impl Model for World {
             let decision = self.schedule(&state.task, &resubmit(), now());
             actions.extend((0..masks(count(&decision))).map(|lost| Action::Resubmit { lost }));
         }
+        for key in 0..self.bounds.events {
+            let decision = self.schedule(&state.task, &arrival(key), now());
+            let masks = if matches!(decision, Decision::Save { .. }) { masks(count(&decision)) } else { 1 };
+            actions.extend((0..masks).map(|lost| Action::Arrive { key, lost }));
+        }
         for hand in self.hands(state) {
             if let Some((_, effects)) = self.act(&state.task, hand, now()) {
                 actions.extend((0..masks(effects.len())).map(|lost| Action::Person { hand, lost }));
@@ -1159,6 +1299,7 @@ impl Model for World {
                 next
             }
             Action::Person { hand, lost } => self.person(state, hand, lost)?,
+            Action::Arrive { key, lost } => self.receive(state, key, lost)?,
             Action::Tick => {
                 let mut next = state.clone();
                 let mut task = (*state.task).clone();

@@ -11,6 +11,7 @@ use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::redrive;
+use submit::events::EventAccepted;
 use submit::http::{Accepted, History, MAX_WAIT_S};
 use submit::submission::MAX_TEXT;
 
@@ -138,6 +139,9 @@ pub fn routes() -> Vec<Route> {
         "description": "A new value for each order. Submitting the same order again under the same key creates no second order and returns the same answer.",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
         "example": "order-10248"});
+    let mut event_key = idempotency_key.clone();
+    event_key["description"] = json!("A new value for each event of the order.");
+    event_key["example"] = json!("payment-10248");
     let wait = format!(
         "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. A \
          deployment may answer earlier."
@@ -190,6 +194,33 @@ pub fn routes() -> Vec<Route> {
             .takes([order_id()])
             .answers(200, "Oldest first.", "History", history())
             .refuses(&["no_such_order", "unreadable"]),
+        Route::new("post", "/orders/{order_id}/events/{event}", "sendEvent", "orders", "Send an event to an order")
+            .says(
+                "For the step that waits for it, or that will. Once this is answered the event is stored durably. If the \
+                 answer is lost, repeat the same request with the same key. A key is known as long as the order is kept. \
+                 The body has at most 4,096 bytes.",
+            )
+            .takes([
+                order_id(),
+                parameter("path", "event", "Name of the event.", json!({"type": "string", "maxLength": MAX_NAME})),
+                event_key,
+            ])
+            .body(json!({"type": "object"}), json!({"amount": 12.5}))
+            .answers(202, "Accepted.", "EventAccepted",
+                json!({"order_id": ID, "event": "paid", "status_url": format!("/orders/{ID}")}))
+            .with("Location")
+            .refuses(&[
+                "missing_idempotency_key",
+                "invalid_idempotency_key",
+                "no_such_order",
+                "no_such_event",
+                "event_key_reused",
+                "event_early",
+                "event_late",
+                "event_refused",
+                "too_many_events",
+                "unreadable",
+            ]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
@@ -530,6 +561,7 @@ fn schemas() -> Value {
     named::<shared::task::Priority>(&mut reads);
     let mut writes = settings().for_serialize().into_generator();
     named::<Accepted>(&mut writes);
+    named::<EventAccepted>(&mut writes);
     named::<History>(&mut writes);
     named::<shared::view::Status>(&mut writes);
     named::<list::Rows>(&mut writes);

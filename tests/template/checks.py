@@ -16,12 +16,13 @@ AGENT_FUNCTIONS = ("Agent", "SampleAgents")
 # Queues that may be in other stacks, by name. Such a right needs the tag of the system's stack.
 BY_NAME = re.compile(r"arn:aws:sqs:eu-west-1:111122223333:shop-(agent|notices)-\*(-dead)?")
 # Routes of the API, which are the only things that a caller's policy names.
-ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*)?")
+ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*(/[a-z]+/\*)?)?")
 TAG = {"StringEquals": {"aws:ResourceTag/stepwarden": "shop"}}
 SUBMIT_ROUTES = {
     "POST /orders",
     "GET /orders/{id}",
     "GET /orders/{id}/history",
+    "POST /orders/{id}/events/{event}",
     "GET /openapi.json",
     "GET /problems/{code}",
 }
@@ -628,7 +629,9 @@ def submit_cannot_touch_agents(stack):
     names = queue_names(stack)
     if wrong := {r for _, r in _may(stack, "Submit", "sqs:") if names.get(r, source.AGENT_QUEUE).startswith(source.AGENT_QUEUE)}:
         yield f"Submit: has rights on {sorted(wrong)}"
-    tables = {("dynamodb:GetItem", t) for t in ("Orders", "State")} | {("dynamodb:PutItem", t) for t in ("Orders", "State")}
+    tables = {(f"dynamodb:{action}", t) for t in ("Orders", "State") for action in ("GetItem", "BatchGetItem", "PutItem")}
+    # The save that an event makes.
+    tables.add(("dynamodb:UpdateItem", "State"))
     if _may(stack, "Submit", "dynamodb:") != tables:
         yield f"Submit: {sorted(_may(stack, 'Submit', 'dynamodb:') ^ tables)}"
 

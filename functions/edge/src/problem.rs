@@ -74,6 +74,12 @@ codes! {
     unsupported_media_type = "unsupported_media_type", 415, "The body is not declared as JSON";
     no_such_order = "no_such_order", 404, "There is no such order";
     unreadable = "unreadable", 500, "The order's record cannot be read";
+    no_such_event = "no_such_event", 404, "The workflow has no such event";
+    event_key_reused = "event_key_reused", 422, "The Idempotency-Key belongs to another event of the order";
+    event_early = "event_early", 409, "The event comes too early";
+    event_late = "event_late", 409, "No step waits for the event";
+    event_refused = "event_refused", 422, "The step does not take the event";
+    too_many_events = "too_many_events", 429, "The order keeps no more events";
     order_moved = "order_moved", 409, "The order has changed";
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
     no_such_workflow = "no_such_workflow", 404, "There is no such workflow or definition";

@@ -1,6 +1,7 @@
 //! The HTTP API of orders, as API Gateway passes it on (payload format 2.0).
 
 use crate::Submit;
+use crate::events;
 use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -87,6 +88,7 @@ async fn route<S: StateStore, M: Messenger>(
             let history = shared::view::history(&task, &workflow);
             Ok(json_answer(200, &History { order_id: task.id, history }, &[]))
         }
+        ("POST", ["orders", id, "events", name]) => events::post(submit, event, id, name).await,
         ("GET", ["openapi.json"]) => Ok(answer(200, "application/json", Some(OPENAPI.to_owned()), &[])),
         ("GET", ["problems", code]) => {
             let page = problem::page(code).ok_or_else(no_route)?;
@@ -94,6 +96,7 @@ async fn route<S: StateStore, M: Messenger>(
         }
         // The operator function answers GET; API Gateway never routes it here.
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["orders", _, "events", _]) => Err(problem::wrong_method("POST")),
         (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
             Err(problem::wrong_method("GET"))
         }
@@ -128,7 +131,7 @@ async fn accept<S: StateStore, M: Messenger>(
     submission.traceparent = span.traceparent().or_else(|| traceparent(event));
     // A value that is not text is a key that cannot be used, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let key = submission::check_key(key.as_deref())?;
+    let key = submission::check_key(key.as_deref(), "order")?;
     let tenant = submit.scopes.submits(event)?;
     span.order(&Id::derive(tenant, key), submission.traceparent.as_deref());
     let order_id = submit.accept(tenant, key, submission).await?;
@@ -196,7 +199,7 @@ async fn fill<S: StateStore, M: Messenger>(
     Ok(())
 }
 
-async fn find<S: StateStore, M: Messenger>(
+pub(crate) async fn find<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
     id: &str,

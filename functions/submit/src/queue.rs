@@ -78,7 +78,7 @@ async fn accept<S: StateStore, M: Messenger>(
 /// Not a JSON object, no key, or the first invalid field.
 pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
     let message: Message = http::read(body.as_bytes())?;
-    let key = submission::check_key(message.idempotency_key.as_deref())?.to_owned();
+    let key = submission::check_key(message.idempotency_key.as_deref(), "order")?.to_owned();
     let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
     submission.traceparent = message.traceparent.as_ref().and_then(Value::as_str).and_then(shared::trace::traceparent);
     Ok((key, submission))

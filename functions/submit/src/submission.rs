@@ -91,18 +91,18 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     Ok(parsed)
 }
 
-/// Checks the form of an idempotency key.
+/// Checks the form of the idempotency key of an `each`, that is, of an order or of an event.
 ///
 /// # Errors
 /// Missing, too long, or with characters that a header cannot contain.
-pub fn check_key(key: Option<&str>) -> Result<&str, Problem> {
-    const HOW: &str = "send a header Idempotency-Key with a new value for each order, for example a UUID";
+pub fn check_key<'a>(key: Option<&'a str>, each: &str) -> Result<&'a str, Problem> {
+    let how = format!("send a header Idempotency-Key with a new value for each {each}, for example a UUID");
     let key = key
         .map(str::trim)
         .filter(|k| !k.is_empty())
-        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", HOW))?;
+        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how.as_str()))?;
     if key.len() > MAX_TEXT || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        let detail = format!("it must have at most {MAX_TEXT} printable ASCII characters; {HOW}");
+        let detail = format!("it must have at most {MAX_TEXT} printable ASCII characters; {how}");
         return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
     }
     Ok(key)
@@ -115,13 +115,13 @@ pub struct News {
     pub id: Id,
     /// To the submitter; sent first.
     notice: Option<Effect>,
-    /// To a scheduler, if the task is still as it was created.
+    /// To a scheduler, if the task has not begun.
     wake: Option<Effect>,
 }
 
 impl News {
     fn of(task: &Task, notice: Option<Effect>) -> Self {
-        let wake = (task.version == 0).then(|| Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO));
+        let wake = (!task.has_begun()).then(|| Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO));
         Self { id: task.id.clone(), notice, wake }
     }
 }

@@ -1,6 +1,8 @@
 //! All tests of this package in one program, because each separate program would be linked with all dependencies.
 
+mod events;
 mod keys;
 mod notices;
 mod tenants;
 mod traces;
+mod world;

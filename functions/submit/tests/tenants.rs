@@ -42,6 +42,17 @@ async fn a_role_submits_and_looks_up_the_orders_of_its_tenant() {
         assert_eq!(call("GET", path, session).await.0, expected, "{session}");
         assert_eq!(call("GET", &format!("{path}/history"), session).await.0, expected, "{session}");
     }
+    // To look up an order is no right to send it events; the workflow has none.
+    let events = format!("{path}/events/paid");
+    for (session, code) in [
+        ("shop-acme/b", "no_such_event"),
+        ("shop-globex/acme", "no_such_order"),
+        ("desk/ann", "forbidden"),
+        ("other/shop-acme", "forbidden"),
+    ] {
+        let (_, answer) = call("POST", &events, session).await;
+        assert_eq!(answer["code"], code, "{session}");
+    }
     for session in ["desk/ann", "other/shop-acme"] {
         assert_eq!(call("POST", "/orders", session).await.0, 403, "{session}");
     }

@@ -6,7 +6,7 @@ use crate::history::Kind;
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::names::names;
 use crate::outputs::MAX_IN_REQUEST;
-use crate::step::{Direction, State};
+use crate::step::Direction;
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{Timestamp, plus, until};
 use crate::workflow::Workflow;
@@ -177,8 +177,7 @@ pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
 /// The same for an order that has not begun. The instance that stored it may have died before this notice, or the queue
 /// refused it; once the order has begun or ended, nothing sends it.
 pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
-    let is_begun = task.steps.iter().any(|step| step.attempt > 0 || !matches!(step.state, State::Pending { .. }));
-    received(task, workflow).filter(|_| !is_begun)
+    received(task, workflow).filter(|_| !task.has_begun())
 }
 
 fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step: Option<usize>) -> Option<Box<Notice>> {
@@ -277,6 +276,8 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::Extended => "step_extended",
         Kind::PassedOver => "step_passed_over",
         Kind::Waiting => "step_waiting",
+        Kind::EventKept => "event_kept",
+        Kind::EventUnused => "event_unused",
         Kind::Caught => "failure_caught",
         Kind::UndoClaimed => "undo_started",
         Kind::Undone => "step_undone",

@@ -9,7 +9,7 @@ use super::aws::Aws;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
-use super::wait::Wait;
+use super::wait::{Awaited, Time, Wait};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
@@ -109,7 +109,7 @@ fn undo() -> Then {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawDefault {
-    timeout: Option<Spanned<SignedDuration>>,
+    timeout: Option<Spanned<Time>>,
     retry: Option<Spanned<RawRetry>>,
     late: Option<Spanned<Late>>,
     calls: Option<Spanned<RawCalls>>,
@@ -127,6 +127,9 @@ struct RawStep {
     fail: Option<Spanned<String>>,
     wait: Option<Spanned<toml::Value>>,
     until: Option<Spanned<toml::Value>>,
+    event: Option<Spanned<String>>,
+    take: Option<Spanned<String>>,
+    early: Option<Spanned<String>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -134,7 +137,7 @@ struct RawStep {
     form: bool,
     output: Option<Spanned<toml::Value>>,
     catch: Option<Spanned<String>>,
-    timeout: Option<Spanned<SignedDuration>>,
+    timeout: Option<Spanned<Time>>,
     retry: Option<Spanned<RawRetry>>,
     late: Option<Spanned<Late>>,
     calls: Option<Spanned<RawCalls>>,
@@ -154,7 +157,7 @@ struct RawUndo {
     with: Option<Spanned<toml::Value>>,
     #[serde(default)]
     form: bool,
-    timeout: Option<Spanned<SignedDuration>>,
+    timeout: Option<Spanned<Time>>,
     retry: Option<Spanned<RawRetry>>,
     calls: Option<Spanned<RawCalls>>,
 }
@@ -332,9 +335,10 @@ fn build_step(
     let fallback = &workflow.default;
     let is_work = !agent.is_empty();
     let timeout = match raw.timeout.as_ref().or(fallback.timeout.as_ref()) {
+        _ if raw.event.is_some() => event_timeout(raw)?,
         Some(timeout) if is_work => {
             check_timeout(timeout)?;
-            *timeout.get_ref()
+            timeout.get_ref().0
         }
         None if is_work => {
             let message = format!("step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
@@ -382,7 +386,19 @@ fn build_step(
                 http: doer.http,
                 aws: doer.aws,
                 with,
-                timeout: undo.timeout.as_ref().map_or(timeout, |t| *t.get_ref()),
+                timeout: match undo.timeout.as_ref().or(fallback.timeout.as_ref().filter(|_| raw.event.is_some())) {
+                    Some(own) => {
+                        check_timeout(own)?;
+                        own.get_ref().0
+                    }
+                    // The wait of its step may take months.
+                    None if raw.event.is_some() => {
+                        let message =
+                            format!("the undo of step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
+                        return Err((spanned.span(), message));
+                    }
+                    None => timeout,
+                },
                 retry,
                 calls: self::calls(undo.calls.as_ref(), calls)?,
             })
@@ -481,8 +497,18 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("fail", raw.fail.as_ref().map(Spanned::span)),
         ("wait", raw.wait.as_ref().map(Spanned::span)),
         ("until", raw.until.as_ref().map(Spanned::span)),
+        ("event", raw.event.as_ref().map(Spanned::span)),
     ];
     let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
+    let of_event = [("take", raw.take.as_ref()), ("early", raw.early.as_ref())];
+    if let (None, Some((key, span))) =
+        (&raw.event, of_event.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))))
+    {
+        return Err((
+            span,
+            format!("`{key}` is for a step that waits for an event; add `event = \"NAME\"`, or remove it"),
+        ));
+    }
     let kind = match given.as_slice() {
         [] => return Ok(Own::default()),
         [(kind, _)] => *kind,
@@ -505,7 +531,9 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("late", raw.late.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
-    if let Some((other, span)) = others.into_iter().find_map(|(name, span)| span.map(|span| (name, span))) {
+    let may_have = |name: &str| kind == "event" && matches!(name, "output" | "catch" | "undo" | "timeout");
+    let mut others = others.into_iter().filter(|(name, _)| !may_have(name));
+    if let Some((other, span)) = others.find_map(|(name, span)| span.map(|span| (name, span))) {
         let message = format!("a step with `{kind}` calls nothing, so it takes no `{other}`; remove `{other}`");
         return Err((span, message));
     }
@@ -514,8 +542,39 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     Ok(Own {
         value: raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?,
         fail: raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?,
-        wait: wait.or(until),
+        wait: wait.or(until).or(raw.event.as_ref().map(|name| event(name, raw)).transpose()?),
     })
+}
+
+/// The event that a step waits for.
+fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
+    check_name("event", name)?;
+    let refuse_early = match raw.early.as_ref().map(|early| (early.get_ref().as_str(), early.span())) {
+        None | Some(("keep", _)) => false,
+        Some(("refuse", _)) => true,
+        Some((other, span)) => {
+            return Err((
+                span,
+                format!("`early` cannot be `{other}`; write \"refuse\", or leave it out to keep early events"),
+            ));
+        }
+    };
+    let take = mapped::condition(raw.take.as_ref(), "take")?;
+    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early }))
+}
+
+/// How long a step waits for an event.
+fn event_timeout(raw: &RawStep) -> Result<SignedDuration, Problem> {
+    let name = raw.name.get_ref();
+    match raw.timeout.as_ref().map(|timeout| (timeout.get_ref().0, timeout.span())) {
+        None => {
+            Err((raw.name.span(), format!("step `{name}` would wait for ever; add, for example, `timeout = \"24h\"`")))
+        }
+        Some((timeout, _)) if (MIN_DEADLINE..=MAX_DEADLINE).contains(&timeout) => Ok(timeout),
+        Some((timeout, span)) => {
+            Err((span, format!("the timeout {timeout:#} is out of range; write one from 1s to 366d")))
+        }
+    }
 }
 
 /// The edges of a step, each step before it once.
@@ -674,11 +733,12 @@ fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem>
     Err((agent.span(), message))
 }
 
-fn check_timeout(timeout: &Spanned<SignedDuration>) -> Result<(), Problem> {
-    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(timeout.get_ref()) {
+fn check_timeout(timeout: &Spanned<Time>) -> Result<(), Problem> {
+    let Time(time) = timeout.get_ref();
+    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(time) {
         return Ok(());
     }
-    Err((timeout.span(), format!("the timeout {:#} is out of range; write one from 50ms to 12h", timeout.get_ref())))
+    Err((timeout.span(), format!("the timeout {:#} is out of range; write one from 50ms to 12h", time)))
 }
 
 fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {

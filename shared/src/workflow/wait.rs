@@ -1,9 +1,11 @@
-//! Steps that wait for a time.
+//! Steps that wait: for a time, or for an event from outside.
 
-use crate::expression::{Mapping, Mistake, Names, Reference, instant};
+use crate::expression::{Expression, Mapping, Mistake, Names, Reference, instant};
 use crate::time::{SignedDuration, Timestamp, plus};
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use std::fmt;
 
 /// Longest time that a step may wait.
 pub const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 366);
@@ -16,15 +18,30 @@ pub enum Wait {
     For(Mapping),
     /// Until this time: RFC 3339 with an offset, or a number of seconds since 1970.
     Until(Mapping),
+    /// Until somebody sends this event, for at most the step's timeout.
+    Event(Awaited),
+}
+
+/// The event that a step waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Awaited {
+    /// Its name.
+    pub name: String,
+    /// An event for which this is false is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take: Option<Expression>,
+    /// One that comes before the step waits is refused too, and not kept for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuse_early: bool,
 }
 
 impl Wait {
-    /// When the wait ends of a step whose turn came at `now`.
+    /// When the wait ends of a step whose turn came at `now`, and whose timeout this is.
     ///
     /// # Errors
     /// There is no such time, or it is more than [`MAX_WAIT`] away.
-    pub fn end(&self, names: &Names<'_>, now: Timestamp) -> Result<Timestamp, Mistake> {
-        let (Self::For(mapping) | Self::Until(mapping)) = self;
+    pub fn end(&self, names: &Names<'_>, now: Timestamp, timeout: SignedDuration) -> Result<Timestamp, Mistake> {
+        let (Self::For(mapping) | Self::Until(mapping)) = self else { return Ok(plus(now, timeout)) };
         self.end_of(&mapping.evaluate(names)?, now).map_err(|why| Mistake(format!("`{}`: {why}", self.key())))
     }
 
@@ -40,7 +57,7 @@ impl Wait {
                 let time = value.as_str().and_then(duration).or_else(|| ms().map(SignedDuration::from_millis));
                 (time.map(|time| plus(now, time)), "no duration; write for example \"90s\", \"2h\", \"3d\", or seconds")
             }
-            Self::Until(_) => {
+            Self::Until(_) | Self::Event(_) => {
                 let time = value.as_str().and_then(instant).or_else(|| Timestamp::from_millisecond(ms()?).ok());
                 let how = "no time; write it as in RFC 3339 with an offset, such as \"2026-01-31T08:00:00Z\", or as \
                            seconds since 1970";
@@ -52,7 +69,7 @@ impl Wait {
         match self {
             Self::For(_) if wait.is_negative() => Err(format!("{value} is negative; write a time from 0s to 366d")),
             _ if wait > MAX_WAIT => Err(format!("{value} is more than 366 days away; write a nearer time")),
-            Self::For(_) | Self::Until(_) => Ok(time),
+            Self::For(_) | Self::Until(_) | Self::Event(_) => Ok(time),
         }
     }
 
@@ -62,14 +79,26 @@ impl Wait {
         match self {
             Self::For(_) => "wait",
             Self::Until(_) => "until",
+            Self::Event(_) => "event",
         }
     }
 
     /// All that its expressions read.
     #[must_use]
     pub fn references(&self) -> Vec<&Reference> {
-        let (Self::For(mapping) | Self::Until(mapping)) = self;
-        mapping.references()
+        match self {
+            Self::For(mapping) | Self::Until(mapping) => mapping.references(),
+            Self::Event(event) => event.take.iter().flat_map(|take| take.references()).collect(),
+        }
+    }
+
+    /// The event, if it waits for one.
+    #[must_use]
+    pub fn event(&self) -> Option<&Awaited> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::For(_) | Self::Until(_) => None,
+        }
     }
 
     /// What it waits for, in words.
@@ -83,6 +112,7 @@ impl Wait {
             Self::For(time) => format!("waits {}", text(time)),
             Self::Until(Mapping::Constant(seconds)) => format!("waits until {seconds}"),
             Self::Until(time) => format!("waits until {}", text(time)),
+            Self::Event(event) => format!("waits for the event `{}`", event.name),
         }
     }
 }
@@ -102,8 +132,21 @@ pub struct Time(pub SignedDuration);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        duration(&text).map(Self).ok_or_else(|| serde::de::Error::custom("no duration"))
+        deserializer.deserialize_str(Text)
+    }
+}
+
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Time;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+        duration(text).map(Time).ok_or_else(|| E::custom("this is no duration"))
     }
 }
 

@@ -323,7 +323,7 @@ impl Bench {
             let state = match &step.state {
                 State::Pending { not_before } => format!("Pending{}", wait(not_before)),
                 State::Processing { .. } => "Processing".into(),
-                State::Waiting { until } => format!("Waiting{}", wait(&Some(*until))),
+                State::Waiting { until, .. } => format!("Waiting{}", wait(&Some(*until))),
                 State::Processed => "Processed".into(),
                 State::Failed => "Failed".into(),
                 State::Skipped => "Skipped".into(),

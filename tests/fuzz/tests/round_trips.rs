@@ -17,7 +17,7 @@ use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
 use shared::step::{Direction, Failure, FailureKind, State, Step};
 use shared::strain::Strain;
-use shared::task::{Alert, Phase, Priority, ProcessState, Task};
+use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
 use shared::workflow::aws::Aws;
 use shared::workflow::file::{Known, parse};
@@ -102,7 +102,7 @@ impl Draw {
         let state = self.of(&[
             State::Pending { not_before },
             State::Processing { locked_by: locked_by.clone(), complete_by },
-            State::Waiting { until: complete_by },
+            State::Waiting { until: complete_by, event: true },
             State::Processed,
             State::Failed,
             State::Skipped,
@@ -127,7 +127,7 @@ impl Draw {
             error: self.maybe(Self::text),
             input: self.maybe(Self::content),
             failure: self.maybe(|dice| Failure {
-                kind: dice.of(&[FailureKind::Refused, FailureKind::Spent, FailureKind::Mistake]),
+                kind: dice.of(&[FailureKind::Refused, FailureKind::Spent, FailureKind::Timeout, FailureKind::Mistake]),
                 status: 100 + dice.small() as u16 % 500,
                 answer: dice.content(),
             }),
@@ -147,6 +147,8 @@ impl Draw {
             Kind::Extended,
             Kind::PassedOver,
             Kind::Waiting,
+            Kind::EventKept,
+            Kind::EventUnused,
             Kind::Caught,
             Kind::UndoClaimed,
             Kind::Undone,
@@ -211,6 +213,13 @@ impl Draw {
             notice_owed: self.0.bool(),
             expires: self.0.bool(),
             books: self.maybe(|draw| (draw.number(), draw.number())),
+            events: self.many(|draw| Arrival {
+                name: draw.text(),
+                key: draw.text(),
+                hash: draw.text(),
+                step: draw.maybe(|draw| draw.small() as u16),
+                data: draw.maybe(Self::content),
+            }),
             log: self.many(Self::entry),
         }
     }

@@ -122,6 +122,8 @@ classes! {
     Skip = "skip", 0.3;
     /// Somebody does a failed step, or a failed undo, of an order in Error by hand and marks it done.
     MarkDone = "mark-done", 0.3;
+    /// An event is sent too early, too late, or never, and not when its step waits for it.
+    EventAtAnyTime = "event-at-any-time", 0.4;
     /// Somebody pauses an agent and resumes it later.
     PauseAgent = "pause-agent", 0.05;
     /// Somebody acts on all orders at once, each at the version they saw.
@@ -137,12 +139,13 @@ impl Class {
     #[must_use]
     pub fn is_act(self) -> bool {
         use Class::{
-            Bulk, Cancel, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit, ResubmitEdited, RetryNow,
-            Skip, UndoAsked,
+            Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit,
+            ResubmitEdited, RetryNow, Skip, UndoAsked,
         };
         matches!(
             self,
             Bulk | Cancel
+                | EventAtAnyTime
                 | MarkDone
                 | MoreOrders
                 | PauseAgent

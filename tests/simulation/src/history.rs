@@ -9,8 +9,8 @@ use shared::history::{Entry, Kind};
 use shared::message::{AlertEvent, Notice, NoticeKind};
 use shared::order::Id;
 use shared::retry::Ladder;
-use shared::step::{Direction, State};
-use shared::task::{Phase, ProcessState, Task};
+use shared::step::{Direction, State, Step};
+use shared::task::{Arrival, Phase, ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -497,7 +497,21 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         if old.state == State::Processed && new.state != State::Processed && !undoes {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Processed"));
         }
-        if let State::Waiting { until } = old.state
+        if let State::Waiting { event: true, .. } = old.state
+            && new.state == State::Processed
+            && after.events.iter().all(|event| event.step.map(usize::from) != Some(n))
+            && after.acted_at <= before.version
+        {
+            wrong(Rule::OnlyRises, format!("version {v}: the wait of step {n} ends without an event"));
+        }
+        if let State::Waiting { until, event: true } = old.state
+            && matches!(new.state, State::Failed | State::Caught)
+            && after.updated_at < until
+            && after.acted_at <= before.version
+        {
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} waits no longer for its event before its time"));
+        }
+        if let State::Waiting { until, event: false } = old.state
             && new.state == State::Processed
             && after.updated_at < until
             && after.acted_at <= before.version
@@ -511,6 +525,24 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         if old.state == State::Undone && new.state != State::Undone {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Undone"));
         }
+    }
+    let stays = |(was, is): (&Arrival, &Arrival)| {
+        (&was.name, &was.key, &was.hash) == (&is.name, &is.key, &is.hash) && was.step.is_none_or(|n| is.step == Some(n))
+    };
+    if after.events.len() < before.events.len() || !before.events.iter().zip(&after.events).all(stays) {
+        wrong(Rule::OnlyRises, format!("version {v}: an event that was accepted is forgotten"));
+    }
+    let drops = |(was, is): (&Arrival, &Arrival)| was.data.is_some() && is.data.is_none() && is.step.is_none();
+    let could_take = |(step, old): (&Step, &Step)| {
+        matches!(step.state, State::Pending { .. }) && matches!(old.state, State::Pending { .. })
+    };
+    let is_open = after.phase == Phase::Forward && after.steps.iter().zip(&before.steps).all(could_take);
+    if is_open && before.events.iter().zip(&after.events).any(drops) {
+        wrong(Rule::OnlyRises, format!("version {v}: an event is dropped although its step is still to come"));
+    }
+    let taken: Vec<u16> = after.events.iter().filter_map(|event| event.step).collect();
+    if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
+        wrong(Rule::OnlyRises, format!("version {v}: a step takes two events"));
     }
     let is_late = before.deadline.is_some_and(|deadline| after.updated_at >= deadline);
     let of_deadline = after.reason.as_ref().is_some_and(|reason| reason.starts_with("the order's deadline"));

@@ -20,6 +20,7 @@ use shared::task::{Priority, ProcessState, Task};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use submit::problem::Problem;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -225,6 +226,111 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
             _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
         }
     }
+}
+
+/// Whoever sends the events of one order: as the script says, or else each when its step waits for it, or at any time.
+pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
+    let (id, label) = (id_of(&order), format!("o{}", order.number));
+    // A wait of months needs no look every second.
+    let look = Duration::from_millis(100).max(world.plan.sweep_every / 20);
+    if let Some(script) = &world.plan.script {
+        for (number, event) in script.events.iter().enumerate() {
+            match event.at {
+                Some(at) => {
+                    let begun = order.at + at;
+                    wait_ms(u64::try_from(begun.as_millis()).unwrap_or(u64::MAX / 2).saturating_sub(world.now_ms()))
+                        .await;
+                }
+                None if !is_waited_for(&world, &id, &event.name, look).await => return,
+                None => {}
+            }
+            let answer = send_event(&world, &id, &event.name, &event.key, &event.data).await;
+            world.answered(number, answer.as_ref().map_or_else(|problem| problem.code, |()| "accepted"));
+        }
+        return;
+    }
+    let steps = world.plan.workflow.steps.iter();
+    let names: Vec<_> = steps.filter_map(|step| Some(step.wait.as_ref()?.event()?.name.clone())).collect();
+    let sends = names.into_iter().enumerate().map(|(number, name)| {
+        let (world, id, label) = (&world, &id, &label);
+        async move {
+            let (key, data) = (format!("event-{number}"), json!({ "number": number }));
+            match world.fires(Class::EventAtAnyTime, &format!("{label} {key}")) {
+                None if is_waited_for(world, id, &name, look).await => {}
+                None => return,
+                Some(mut draw) => match draw.chance(0.8) {
+                    true => wait_ms(draw.between(0, last_ms(world))).await,
+                    false => return,
+                },
+            }
+            // It is sent again later if its step does not take it yet.
+            for _ in 0..20 {
+                match send_event(world, id, &name, &key, &data).await {
+                    Err(problem) if problem.code == "event_early" => sleep(Duration::from_secs(5)).await,
+                    Err(_) => return,
+                    Ok(()) if world.fires(Class::Duplicate, &format!("{label} {key}")).is_some() => {}
+                    Ok(()) => return,
+                }
+            }
+        }
+    });
+    futures::future::join_all(sends).await;
+}
+
+/// Waits until a step waits for this event; false if the order ends before.
+async fn is_waited_for(world: &World, id: &Id, name: &str, look: Duration) -> bool {
+    loop {
+        let task = world.history().last(id).cloned();
+        if let Some(task) = task {
+            let steps = task.steps.iter().zip(&world.plan.workflow.steps);
+            let mut waits = steps.filter(|(step, _)| matches!(step.state, State::Waiting { event: true, .. }));
+            if waits.any(|(_, spec)| spec.wait.as_ref().and_then(|w| w.event()).is_some_and(|e| e.name == name)) {
+                return true;
+            }
+            if task.process_state().is_final() && task.process_state() != ProcessState::Error {
+                return false;
+            }
+        }
+        sleep(look).await;
+    }
+}
+
+/// Sends an event until it is answered, always under the same key.
+async fn send_event(world: &World, id: &Id, name: &str, key: &str, data: &Value) -> Result<(), Problem> {
+    let _busy = Busy::new(world);
+    let label = format!("event {name} {key} of {}", world.label(id));
+    for attempt in 0.. {
+        let (answer, answered) = oneshot::channel();
+        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
+        let (out, back) = world.ways("client", &label);
+        wait_ms(out).await;
+        world.knock(&submits, Knock::Event(id.clone(), name.to_owned(), key.to_owned(), data.clone(), answer));
+        let answer = timeout(CLIENT_PATIENCE, answered).await;
+        wait_ms(back).await;
+        match answer {
+            Ok(Ok(Ok(()))) => {
+                world.trace(format_args!("{label}: accepted"));
+                let is_kept = |task: &Arc<Task>| task.events.iter().any(|event| event.key == key);
+                if !world.history().last(id).is_some_and(is_kept) {
+                    world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} was accepted but is not stored"));
+                }
+                return Ok(());
+            }
+            Ok(Ok(Err(problem))) if problem.status < 500 && problem.code != "no_such_order" => {
+                world.trace(format_args!("{label}: {}", problem.code));
+                let is_known = |task: &Arc<Task>| task.events.iter().any(|event| event.key == key);
+                if attempt > 0 && world.history().last(id).is_some_and(is_known) {
+                    world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} is stored, and {}", problem.code));
+                }
+                return Err(problem);
+            }
+            Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+                world.trace(format_args!("{label}: no answer"));
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+    unreachable!("it is sent until it is answered")
 }
 
 /// Whether a step of the task waits for its next attempt.

@@ -31,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 9] = [
+const TEXTS: [(&str, &str); 10] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -40,6 +40,7 @@ const TEXTS: [(&str, &str); 9] = [
     ("irreversible.toml", include_str!("workflows/irreversible.toml")),
     ("chain.toml", include_str!("workflows/chain.toml")),
     ("branch.toml", include_str!("workflows/branch.toml")),
+    ("events.toml", include_str!("workflows/events.toml")),
     ("waits.toml", include_str!("workflows/waits.toml")),
 ];
 
@@ -125,7 +126,8 @@ impl Plan {
             [of(Direction::Do), of(Direction::Undo)].into_iter().flatten()
         };
         let longest_timeout = std_of(workflow.steps.iter().flat_map(both).max().unwrap_or_default());
-        let whole: Duration = workflow.steps.iter().map(|s| std_of(s.timeout)).sum();
+        let works = workflow.steps.iter().filter(|step| step.wait.is_none());
+        let whole: Duration = works.map(|step| std_of(step.timeout)).sum();
         let busy = whole.max(Duration::from_secs(2));
         let most = if is_real_store { 2 } else { MOST_ORDERS };
         let orders = (1..=most).map(|number| OrderPlan {
@@ -258,7 +260,7 @@ fn wait_of(step: &Step, workflow: &Workflow, script: Option<&Script>) -> Option<
     if let Some(script) = script {
         names = names.with("input", Cow::Borrowed(&script.input));
     }
-    wait.end(&names, now).ok().map(|end| std_of(now.duration_until(end)))
+    wait.end(&names, now, step.timeout).ok().map(|end| std_of(now.duration_until(end)))
 }
 
 /// The longest wait of a step; a month stands for one that is not known.

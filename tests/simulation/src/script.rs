@@ -37,7 +37,22 @@ pub struct Script {
     /// By step, or by step and [`UNDO`]: what the calls get, one after another; the last answer repeats. A call without
     /// any gets an empty answer with status 200.
     pub answers: BTreeMap<String, Vec<Scripted>>,
+    /// The events that are sent to every order, one after another.
+    pub events: Vec<Sending>,
     http: Http,
+}
+
+/// An event that is sent to an order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sending {
+    /// How long after the order; `None`: once a step waits for it.
+    pub at: Option<Duration>,
+    /// Its name.
+    pub name: String,
+    /// Its idempotency key.
+    pub key: String,
+    /// Its data, an object.
+    pub data: Value,
 }
 
 /// One answer of a remote service.
@@ -91,6 +106,8 @@ pub struct Played {
     pub outputs: Vec<Option<Value>>,
     /// Every call, in order.
     pub sent: Vec<Sent>,
+    /// The answer to each event that was sent, by position: `accepted`, or the code of a problem.
+    pub answered: BTreeMap<usize, String>,
     /// Rules of the product that were broken, with the order that did not end among them.
     pub violations: Vec<Violation>,
 }
@@ -105,7 +122,13 @@ impl Script {
     /// The script with this input and these answers.
     #[must_use]
     pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
-        Self { input, answers, http: Http::new(&Means::default()) }
+        Self { input, answers, events: Vec::new(), http: Http::new(&Means::default()) }
+    }
+
+    /// The same with these events.
+    #[must_use]
+    pub fn sending(self, events: Vec<Sending>) -> Self {
+        Self { events, ..self }
     }
 
     /// What is sent for `request`.
@@ -203,7 +226,7 @@ pub fn play(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Played {
         None => step.output.clone(),
     });
     let outputs = outputs.collect();
-    Played { refused, saved, outputs, sent: world.calls(), violations }
+    Played { refused, saved, outputs, sent: world.calls(), answered: world.answers(), violations }
 }
 
 /// Submits the order and waits for its end.
@@ -221,12 +244,15 @@ async fn follow(world: &Arc<World>) -> Option<Problem> {
     if let Ok(Err(problem)) = answered.await {
         return Some(problem);
     }
+    let events = tokio::spawn(people::send_events(Arc::clone(world), order.clone()));
     let deadline = Instant::now() + world.plan.rest_within();
     let every =
         std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every).max(world.plan.sweep_every / 10);
     loop {
         sleep(every).await;
         let Some(why) = world.open(&id_of(order), |_| false) else {
+            // An event after the end is part of the script.
+            let _ = tokio::time::timeout(world.plan.rest_within(), events).await;
             // An alert may still be on its way.
             sleep(Duration::from_secs(1)).await;
             return None;

@@ -129,6 +129,8 @@ pub struct World {
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
     sent: Mutex<Vec<Sent>>,
+    /// The answers to the events of a script, by position.
+    answered: Mutex<BTreeMap<usize, String>>,
     /// The requests of a run without faults.
     requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
@@ -139,6 +141,8 @@ pub struct World {
 pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
+    /// An event of an order: name, key, data.
+    Event(Id, String, String, Value, oneshot::Sender<Result<(), Problem>>),
     SetAgent(String, Option<Pause>, oneshot::Sender<Result<(), Error>>),
 }
 
@@ -183,6 +187,7 @@ impl World {
             doors: Mutex::default(),
             acts: Mutex::default(),
             sent: Mutex::default(),
+            answered: Mutex::default(),
             requests: Mutex::default(),
             met: Mutex::default(),
             busy: AtomicUsize::new(0),
@@ -354,6 +359,16 @@ impl World {
             drop(history);
             self.wrong(Rule::Input, Some(request.task_id.clone()), words);
         }
+    }
+
+    /// Records the answer to an event of a script: `accepted`, or the code of a problem.
+    pub(crate) fn answered(&self, number: usize, answer: &str) {
+        lock(&self.answered).insert(number, answer.to_owned());
+    }
+
+    /// The answers to the events of a script.
+    pub(crate) fn answers(&self) -> BTreeMap<usize, String> {
+        lock(&self.answered).clone()
     }
 
     pub fn by_hand(&self, id: &Id, step: &str, direction: Direction) -> Option<Value> {
@@ -558,22 +573,27 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
     };
     let mut door = world.door(node);
     let over_http = async {
-        let mut under_way = FuturesUnordered::new();
+        let mut under_way = FuturesUnordered::<BoxFuture<'_, ()>>::new();
         loop {
             let knock = tokio::select! {
                 biased;
                 Some(()) = under_way.next(), if !under_way.is_empty() => continue,
                 Some(knock) = door.recv() => knock,
             };
-            if let Knock::Submit(key, body, answer) = knock {
+            if let Knock::Event(id, name, key, data, answer) = knock {
                 let submit = &submit;
-                under_way.push(async move {
+                under_way.push(Box::pin(async move {
+                    let _ = answer.send(submit.deliver(&id, &name, &key, data).await);
+                }));
+            } else if let Knock::Submit(key, body, answer) = knock {
+                let submit = &submit;
+                under_way.push(Box::pin(async move {
                     let accepted = match submit::submission::parse(body.to_string().as_bytes()) {
                         Ok(submission) => submit.accept(TENANT, &key, submission).await,
                         Err(problem) => Err(problem),
                     };
                     let _ = answer.send(accepted);
-                });
+                }));
             }
         }
     };
@@ -665,7 +685,7 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
                 engine.forget_agents();
                 let _ = answer.send(done);
             }
-            Knock::Submit(..) => {}
+            Knock::Submit(..) | Knock::Event(..) => {}
         }
     }
 }
@@ -766,6 +786,7 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
         let left = Arc::new(AtomicUsize::new(people::MENDED));
         tokio::spawn(people::submit_order(Arc::clone(world), order.clone()));
         tokio::spawn(people::meddle(Arc::clone(world), order.clone()));
+        tokio::spawn(people::send_events(Arc::clone(world), order.clone()));
         tokio::spawn(people::mend(Arc::clone(world), order.clone(), Arc::clone(&left)));
         orders.push((order.clone(), left));
     }

@@ -1,6 +1,6 @@
 //! The verbs that call a system's API.
 
-use super::args::{Act, AgentAct, At, Command, Dlq, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
+use super::args::{Act, AgentAct, At, Command, Dlq, Event, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
 use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
 use crate::client::{Error, segment};
@@ -23,6 +23,7 @@ use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use stepwarden_aws::redrive::Moved;
+use submit::events::EventAccepted;
 use submit::http::{Accepted, History};
 
 /// Longest error in a table, in characters; `get` shows all of it.
@@ -32,6 +33,7 @@ const SHORT: usize = 60;
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Submit(submit) => return self::submit(submit).await,
+        Command::Event(event) => self::event(event).await?,
         Command::Watch(Watch { id, until, at }) => {
             return watch::run(&at.api().await?, &id, until.timeout, at.json).await;
         }
@@ -98,9 +100,9 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
         json!({"workflow": workflow, "reference": reference, "reply_queue": reply_queue, "priority": priority});
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
     body["input"] = input;
-    let own = format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id());
     let api = at.api().await?;
-    let request = api.request(Method::POST, "/orders").header("idempotency-key", key.unwrap_or(own)).json(&body);
+    let key = key.unwrap_or_else(new_key);
+    let request = api.request(Method::POST, "/orders").header("idempotency-key", key).json(&body);
     let answer = api.ask(request).await?.body;
     if !wait || !at.json {
         print(&at, &answer, |Accepted { order_id, .. }| format!("{order_id}\n"))?;
@@ -110,6 +112,18 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     }
     let Accepted { order_id, .. } = show::read(&answer).context("the answer contains no order id to follow")?;
     watch::run(&api, &order_id.0, until.timeout, at.json).await
+}
+
+fn new_key() -> String {
+    format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id())
+}
+
+async fn event(Event { id, name, data, key, at }: Event) -> Result<()> {
+    let (api, path) = (at.api().await?, format!("/orders/{}/events/{}", segment(&id)?, segment(&name)?));
+    let key = key.unwrap_or_else(new_key);
+    let request = api.request(Method::POST, &path).header("idempotency-key", key);
+    let answer = api.ask(request.json(&data.unwrap_or_else(|| json!({})))).await?.body;
+    print(&at, &answer, |EventAccepted { order_id, .. }| format!("{order_id}\n"))
 }
 
 /// The JSON in a file with `what`.

@@ -142,6 +142,14 @@ pub fn order(order: &Status, now: Timestamp) -> String {
     for step in &order.steps {
         let _ = writeln!(out, "  {:<width$}  {}", step.name, self::step(step, now));
     }
+    for event in &order.events {
+        let what = match (&event.step, event.kept) {
+            (Some(step), _) => format!("taken by `{step}`"),
+            (None, true) => "kept for a step that does not wait yet".into(),
+            (None, false) => "unused".into(),
+        };
+        let _ = writeln!(out, "  event `{}`, key `{}`: {what}", event.name, event.key);
+    }
     out
 }
 
@@ -165,7 +173,8 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         calls.then(|| format!("attempts {}", step.attempts)),
         time("complete by", step.complete_by),
         time("next attempt", step.next_attempt_at),
-        time("waits since", step.waiting_since),
+        step.wait.clone().filter(|_| step.waiting_until.is_some()),
+        time("since", step.waiting_since),
         time("until", step.waiting_until),
         error,
         step.passed_over.clone(),

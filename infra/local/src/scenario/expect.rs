@@ -16,7 +16,7 @@ const MAX_SHOWN: usize = 1000;
 pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
     let mut found: Vec<String> =
         played.violations.iter().map(|broken| format!("a rule of the system was broken: {broken}")).collect();
-    let Expect { state, steps, outputs, sent, calls, error } = &scenario.expect;
+    let Expect { state, steps, outputs, sent, calls, events, error } = &scenario.expect;
     let (last, workflow) = (played.saved.last(), &scenario.workflow);
     let reason = match (&played.refused, last) {
         (Some(problem), _) => Some(problem.detail.clone()),
@@ -66,6 +66,15 @@ pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
                 }
                 mapping => compare(&path, mapping, call.what.get(part), &order, &mut found),
             }
+        }
+    }
+    for (number, (name, wanted)) in events.iter().enumerate() {
+        match played.answered.get(&number) {
+            None => found.push(format!("events: `{name}` was not sent, because no step waited for it; add `at`")),
+            Some(answer) if answer != wanted => {
+                found.push(format!("events: `{name}`: expected {wanted}, but the answer is {answer}"));
+            }
+            Some(_) => {}
         }
     }
     for (name, wanted) in calls {

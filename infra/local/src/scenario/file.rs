@@ -5,15 +5,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use shared::expression::Mapping;
 use shared::step::Direction;
-use shared::task::ProcessState;
+use shared::task::{MAX_EVENT, ProcessState};
 use shared::workflow::file::{Error, Known, parse};
+use shared::workflow::wait::Time;
 use shared::workflow::{Step, TooShort, USUAL_SKEW, Workflow};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stepwarden_simulation::{Said, Script, Scripted, UNDO};
+use stepwarden_simulation::{Said, Script, Scripted, Sending, UNDO};
 use toml::Spanned;
 
 /// Longest time that a scripted answer may take.
@@ -44,9 +45,17 @@ pub struct Expect {
     pub sent: BTreeMap<String, BTreeMap<String, Mapping>>,
     /// How many calls of each name were made.
     pub calls: BTreeMap<String, usize>,
+    /// Name of each event that is sent, and its answer.
+    pub events: Vec<(String, String)>,
     /// Part of the reason of an order that failed, or of its refusal.
     pub error: Option<String>,
 }
+
+/// The answer to an event that is taken or kept.
+const ACCEPTED: &str = "accepted";
+/// The answers to an event that is not.
+const DECLINED: [&str; 6] =
+    ["no_such_event", "event_early", "event_late", "event_refused", "event_key_reused", "too_many_events"];
 
 /// The lists of steps in `expect`.
 pub const LISTS: [&str; 5] = ["ran", "passed_over", "caught", "failed", "undone"];
@@ -72,7 +81,19 @@ struct RawScenario {
     input: Option<Spanned<toml::Value>>,
     #[serde(default)]
     answers: Entries,
+    #[serde(default)]
+    events: Vec<Spanned<RawEvent>>,
     expect: Option<RawExpect>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEvent {
+    name: Spanned<String>,
+    at: Option<Time>,
+    data: Option<Spanned<toml::Value>>,
+    key: Option<String>,
+    answer: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -239,10 +260,58 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
     }
     Ok(Scenario {
         name: raw.name.get_ref().clone(),
-        expect: expectation(expect, &workflow)?,
-        script: Arc::new(Script::new(input, answers)),
+        expect: Expect {
+            events: raw.events.iter().map(|event| answered(event.get_ref())).collect::<Result<_, _>>()?,
+            ..expectation(expect, &workflow)?
+        },
+        script: Arc::new(Script::new(input, answers).sending(events(&raw.events, &workflow)?)),
         workflow,
     })
+}
+
+/// The events that are sent to the order.
+fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>, Problem> {
+    let mut all = Vec::new();
+    for (number, spanned) in raw.iter().enumerate() {
+        let event = spanned.get_ref();
+        let name = event.name.get_ref();
+        let known = workflow.events();
+        let is_refused = event.answer.as_ref().is_some_and(|answer| answer.get_ref() == "no_such_event");
+        if !known.contains(name.as_str()) && !is_refused {
+            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
+            let message = format!("no step of workflow `{}` waits for `{name}`; its steps take {known}", workflow.name);
+            return Err((event.name.span(), message));
+        }
+        let data = event.data.as_ref().map_or_else(|| Value::Object(Map::new()), |data| json(data.get_ref()));
+        if !data.is_object() || data.to_string().len() > MAX_EVENT {
+            let at = event.data.as_ref().map_or_else(|| spanned.span(), Spanned::span);
+            return Err((at, format!("the data of an event is a table of at most {MAX_EVENT} bytes of JSON")));
+        }
+        let at = event.at.as_ref().map(|Time(at)| std::time::Duration::try_from(*at).unwrap_or_default());
+        let key = event.key.clone().unwrap_or_else(|| format!("event-{}", number + 1));
+        all.push(Sending { at, name: name.clone(), key, data });
+    }
+    Ok(all)
+}
+
+/// The name of an event, and the answer that is expected.
+fn answered(event: &RawEvent) -> Result<(String, String), Problem> {
+    let answer = match &event.answer {
+        None => ACCEPTED,
+        Some(answer) if DECLINED.contains(&answer.get_ref().as_str()) || answer.get_ref() == ACCEPTED => {
+            answer.get_ref()
+        }
+        Some(answer) => {
+            let message = format!(
+                "an event is not answered with `{}`; write `{ACCEPTED}`, `{}`",
+                answer.get_ref(),
+                DECLINED.join("`, `")
+            );
+            return Err((answer.span(), message));
+        }
+    };
+    Ok((event.name.get_ref().clone(), answer.to_owned()))
 }
 
 /// An input: a table, or the path of a JSON file.
@@ -436,5 +505,5 @@ fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> 
         called(workflow, name.get_ref(), name.span())?;
         calls.insert(name.get_ref().clone(), *count);
     }
-    Ok(Expect { state, steps, outputs, sent, calls, error: raw.error.clone() })
+    Ok(Expect { state, steps, outputs, sent, calls, events: Vec::new(), error: raw.error.clone() })
 }

@@ -44,6 +44,12 @@ fn the_scenarios_of_waits_end_as_they_expect() {
     assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/waits"), 1), 4);
 }
 
+// The mini-cases Pickup and Webhook.
+#[test]
+fn the_scenarios_of_events_end_as_they_expect() {
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/events"), 2), 8);
+}
+
 /// Plays all scenarios of an example, each also with this number of seeds, and says how many there are.
 fn all_of(example: &str, seeds: u64) -> usize {
     let mut count = 0;

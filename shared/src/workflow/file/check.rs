@@ -99,6 +99,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.fail.is_some()
         || raw.wait.is_some()
         || raw.until.is_some()
+        || raw.event.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
         || raw.output.is_some()
@@ -301,8 +302,9 @@ impl Graph<'_> {
             check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
         }
         if let Some(wait) = &step.wait {
-            let at = spans(raw.wait.as_ref().or(raw.until.as_ref()));
-            check(wait.key(), at, wait.references(), &[], &known.sure)?;
+            let at = spans(raw.wait.as_ref().or(raw.until.as_ref())).or_else(|| span(raw.take.as_ref()));
+            let (what, more): (_, &[&str]) = if raw.event.is_some() { ("take", &["event"]) } else { (wait.key(), &[]) };
+            check(what, at, wait.references(), more, &known.sure)?;
         }
         for (what, mapping, at) in
             [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
@@ -320,7 +322,8 @@ impl Graph<'_> {
             check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
         }
         if let Some(output) = &step.output {
-            check("output", spans(raw.output.as_ref()), output.references(), &["answer"], &known.sure)?;
+            let root = if raw.event.is_some() { "event" } else { "answer" };
+            check("output", spans(raw.output.as_ref()), output.references(), &[root], &known.sure)?;
         }
         let undo = step.undo.iter();
         let at = raw.undo.as_ref().map(Spanned::span);
@@ -387,7 +390,7 @@ impl Graph<'_> {
                     "outputs" if of.fail.is_some() => {
                         Err(format!("a `fail` step has no output, so `{path}` is not there"))
                     }
-                    "outputs" if of.wait.is_some() => {
+                    "outputs" if of.wait.as_ref().is_some_and(|wait| wait.event().is_none()) => {
                         Err(format!("a step that waits has no output, so `{path}` is not there"))
                     }
                     "outputs" if self.is_undeclared(step, reference.path.get(2)) => Err(format!(

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 24] = [
     "agent",
     "http",
     "lambda",
@@ -19,6 +19,9 @@ const KEYS: [&str; 21] = [
     "fail",
     "wait",
     "until",
+    "event",
+    "take",
+    "early",
     "after",
     "when",
     "with",

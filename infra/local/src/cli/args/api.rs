@@ -99,6 +99,23 @@ pub struct Submit {
     pub at: At,
 }
 
+/// An event for an order.
+#[derive(clap::Args)]
+pub struct Event {
+    /// The order's id
+    pub id: String,
+    /// The event's name
+    pub name: String,
+    /// The event's data, a JSON object of at most 4,096 bytes [default: {}]
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    pub data: Option<Value>,
+    /// Idempotency key: sending the same event again under the same key changes nothing [default: a new key]
+    #[arg(long)]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
 /// The operator's name and reason.
 #[derive(clap::Args, Clone)]
 pub struct By {

@@ -9,8 +9,8 @@ mod local;
 pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Filter, Get, Letters, List, Mend, One, Redrive, Submit,
-    Wait, Watch,
+    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Event, Filter, Get, Letters, List, Mend, One, Redrive,
+    Submit, Wait, Watch,
 };
 pub use local::{
     Bench, BenchAgent, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up,
@@ -128,6 +128,13 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object per line: the order's current state"
     )]
     Watch(Watch),
+    /// Send an event to an order that waits for it, or that will
+    ///
+    /// Prints the order's id once the event is stored.
+    #[command(
+        after_help = "Examples:\n  stepwarden event ORDER_ID approved --data '{\"by\": \"ann\"}'\n  stepwarden event ORDER_ID paid --data '{\"amount\": 5}' --key payment-4711    repeat it: still one event"
+    )]
+    Event(Event),
     /// Show an order's current state
     #[command(
         visible_alias = "show",

@@ -1,0 +1,125 @@
+//! Events from outside, for the steps of an order that wait for them.
+
+use crate::Submit;
+use crate::http::find;
+use crate::problem::{self, Problem};
+use crate::submission::{check_key, unavailable};
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::auth;
+use edge::http::{body, check_media_type, json_answer, read};
+use edge::{query, whole_number};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use shared::decision::{Declined, Event, Kept};
+use shared::engine::Handled;
+use shared::json::{self, Fault};
+use shared::order::Id;
+use shared::ports::{Messenger, StateStore};
+use shared::task::MAX_EVENT;
+use shared::workflow::Workflow;
+use shared::workflow::file::MAX_NAME;
+use stepwarden_aws::metrics;
+
+/// The answer to an accepted event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventAccepted {
+    /// The order.
+    pub order_id: Id,
+    /// The event's name.
+    pub event: String,
+    /// Path of the order's status.
+    pub status_url: String,
+}
+
+/// Gives the order `id` the event called `name`. A caller that lost the answer repeats the request.
+pub(crate) async fn post<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    id: &str,
+    name: &str,
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    auth::check(event, &submit.scopes.orders)?;
+    query::read(event, &[])?;
+    check_media_type(event)?;
+    let data = data(&body(event)?)?;
+    let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let key = check_key(key.as_deref(), "event")?;
+    let (task, _) = find(submit, event, id).await?;
+    // Who may only look up orders does not act on them.
+    if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
+        return Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")));
+    }
+    submit.deliver(&task.id, name, key, data).await?;
+    let status_url = format!("/orders/{}", task.id);
+    let accepted = EventAccepted { order_id: task.id, event: name.to_owned(), status_url };
+    Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
+}
+
+impl<S: StateStore, M: Messenger> Submit<S, M> {
+    /// Gives an order an event, or recognises one that it was given before.
+    ///
+    /// # Errors
+    /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
+    pub async fn deliver(&self, id: &Id, name: &str, key: &str, data: Value) -> Result<(), Problem> {
+        let arrived = Event::Arrived { name: name.to_owned(), key: key.to_owned(), data };
+        let handled = self.engine.handle(vec![(id.clone(), arrived)]).await.pop().expect("one answer for one event");
+        match handled.map_err(|e| unavailable(&e))? {
+            Handled::Applied(_) | Handled::Kept(Kept::Repeated, _) => Ok(()),
+            Handled::Kept(Kept::Declined(why), task) => {
+                let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+                metrics::EVENTS_REFUSED.add(&workflow.name);
+                Err(refusal(why, &workflow, name))
+            }
+            Handled::Kept(..) | Handled::NoSuchTask => {
+                Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")))
+            }
+        }
+    }
+}
+
+/// The data of an event: the body, an object. No body means no data.
+fn data(body: &[u8]) -> Result<Value, Problem> {
+    if body.len() > MAX_EVENT {
+        return Err(too_large(body.len()));
+    }
+    if body.is_empty() {
+        return Ok(Value::Object(Map::new()));
+    }
+    let mut data = Value::Object(read::<Map<String, Value>>(body)?);
+    if json::is_deep(&data) {
+        return Err(problem::invalid_field("body", Fault::Deep.to_string()));
+    }
+    whole_number::write(&mut data);
+    // A number such as 1e15 is longer once it is written out.
+    let bytes = data.to_string().len();
+    if bytes > MAX_EVENT {
+        return Err(too_large(bytes));
+    }
+    Ok(data)
+}
+
+fn too_large(bytes: usize) -> Problem {
+    let detail = format!(
+        "the event has {bytes} bytes; the limit is {MAX_EVENT}: store large data elsewhere and send a reference to it"
+    );
+    problem::too_large(None, detail)
+}
+
+fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
+    match why {
+        Declined::Unknown => {
+            let known: Vec<String> = workflow.events().into_iter().map(|name| format!("`{name}`")).collect();
+            let name = shared::history::shorten(name, MAX_NAME);
+            let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
+            let detail =
+                format!("no step of the workflow `{}` waits for `{name}`; its steps take {known}", workflow.name);
+            problem::no_such_event("event", detail)
+        }
+        Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
+        Declined::Early => problem::event_early(None, why.to_string()),
+        Declined::Late => problem::event_late(None, why.to_string()),
+        Declined::Full => problem::too_many_events(None, why.to_string()),
+        Declined::NotTaken | Declined::Unfit => problem::event_refused("body", why.to_string()),
+    }
+}
