@@ -180,8 +180,8 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("chain, undone or failing", Bounds { acts: 1, failed: 1, ..CHAIN }, 260_038),
         ("more time and a crash", Bounds { crashes: 1, ..LATE }, 65_936),
         ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 530_541),
-        ("two events, cancel and pause", Bounds { pauses: 1, ..TWO_EVENTS }, 904_806),
-        ("an event, error, resubmit and an act", Bounds { acts: 1, ..EVENT_IN_ERROR }, 1_313_349),
+        ("two events, cancel and pause", Bounds { pauses: 1, ..TWO_EVENTS }, 911_167),
+        ("an event, error, resubmit and an act", Bounds { acts: 1, ..EVENT_IN_ERROR }, 3_395_268),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }

@@ -576,13 +576,6 @@ impl World {
         if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
             return Some("a step takes one event");
         }
-        let is_done = |step: &&step::Step| step.state == step::State::Processed && new.acted_at == 0;
-        let waits =
-            self.workflow.steps.iter().map(|spec| spec.wait.as_ref().is_some_and(|wait| wait.event().is_some()));
-        let done = new.steps.iter().zip(waits).filter(|(step, waits)| *waits && is_done(step)).count();
-        if new.phase == Phase::Forward && done > taken.len() {
-            return Some("an event is taken by one step");
-        }
         let may_keep = matches!(new.phase, Phase::Forward | Phase::Error);
         if may_keep && new.kept().count() > new.to_come("e", &self.workflow).count() {
             return Some("an event is kept only for a step that is still to come");
