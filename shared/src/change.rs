@@ -347,9 +347,6 @@ impl<'a> Change<'a> {
         let workflow = self.turn.workflow;
         let is_for =
             |spec: &crate::workflow::Step| spec.wait.as_ref().and_then(Wait::event).is_some_and(|e| e.name == name);
-        if !workflow.steps.iter().any(is_for) {
-            return Err(Declined::Unknown);
-        }
         let arrival = Arrival { name: name.into(), key: key.into(), hash: hash.into(), step: None, data: None };
         let waits = |index: &usize| {
             matches!(self.task.steps[*index].state, State::Waiting { event: true, .. })

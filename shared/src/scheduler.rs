@@ -99,6 +99,9 @@ fn on_event(task: &Task, name: &str, key: &str, data: &Value, turn: &Turn<'_>) -
             false => keep(Kept::Declined(Declined::KeyReused)),
         };
     }
+    if !turn.workflow.events().contains(name) {
+        return keep(Kept::Declined(Declined::Unknown));
+    }
     let mut change = Change::begin(task, turn);
     let runs_on = task.has_begun();
     if runs_on {

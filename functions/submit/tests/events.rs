@@ -89,6 +89,7 @@ async fn an_event_counts_once_and_a_refused_one_changes_nothing() {
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
     assert_eq!(send(&world, &sent, "k5", "{}").await, (202, "sent".into()), "its key is known after the end");
     assert_eq!(send(&world, &sent, "k6", "{}").await, refused(409, "event_late"));
+    assert_eq!(send(&world, &format!("/orders/{id}/events/payed"), "k6", "{}").await, refused(404, "no_such_event"));
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ impl<I> Call<I> {
     /// The output of the step called `step`.
     ///
     /// # Errors
-    /// [`AgentError::Permanent`] if there is none, or it is not a `T`.
+    /// [`AgentError::Permanent`] if it is missing, or is not a `T`.
     pub fn output_of<T: DeserializeOwned>(&self, step: &str) -> Result<T, AgentError> {
         let value = self.outputs.get(step);
         let value =

@@ -228,7 +228,7 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     }
 }
 
-/// Whoever sends the events of one order: as the script says, or else each when its step waits for it, or at any time.
+/// Sends the events of one order: those of the script, or else each when its step waits for it, or at any time.
 pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
     let (id, label) = (id_of(&order), format!("o{}", order.number));
     // A wait of months needs no look every second.
