@@ -503,6 +503,7 @@ fn with_everything() -> Task {
             hash: "h".into(),
             step: Some(0),
             data: Some(json!({})),
+            by: Some("p".into()),
         }],
         log: claimed.log,
     }

@@ -4,6 +4,7 @@
 //! the transition; the code here defines what each one does to the record and what must be sent after it.
 
 mod effects;
+mod people;
 
 use effects::{Mapped, call, is_withheld, request_of};
 pub(crate) use effects::{
@@ -11,7 +12,7 @@ pub(crate) use effects::{
     wake,
 };
 
-use crate::decision::{Decision, Declined, Turn};
+use crate::decision::{Decision, Turn};
 use crate::expression::Mistake;
 use crate::history::{self, Entry, Kind};
 use crate::message::{Effect, MAX_DELAY, NoticeKind, Wake};
@@ -20,7 +21,7 @@ use crate::outputs::{MAX_ALL_BESIDE, Place};
 use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
-use crate::task::{Alert, Arrival, MAX_KEPT, Phase, Task, Way, grace, moved};
+use crate::task::{Alert, Phase, Task, Way, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::Wait;
 use serde_json::Value;
@@ -166,20 +167,8 @@ impl<'a> Change<'a> {
     /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays. A step that
     /// was refused did nothing: an undo that needs something of that step is left out.
     fn decide_undo(&mut self) {
-        // An event that came early counts as done for the step that would have taken it.
-        let kept = if self.task.is_undo_begun() { 0 } else { self.task.events.len() };
-        for n in 0..kept {
-            let event = &self.task.events[n];
-            let Some(data) = event.data.clone() else { continue };
-            let Some(index) = self.task.to_come(&event.name, self.turn.workflow).next() else { continue };
-            let names = names(&self.task, index, Direction::Do, self.turn).with("event", Cow::Owned(data.clone()));
-            let output = self.turn.workflow.steps[index].output.as_ref().map(|output| output.evaluate(&names));
-            drop(names);
-            let output = output.and_then(Result::ok).unwrap_or_else(|| data.clone());
-            if self.keep(index, output, "the output").is_err() {
-                self.task.steps[index].output = Some(data);
-            }
-            self.taken(index, n);
+        if !self.task.is_undo_begun() {
+            self.settle_by_events();
         }
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
             if matches!(step.state, State::Waiting { .. }) {
@@ -298,124 +287,6 @@ impl<'a> Change<'a> {
         false
     }
 
-    /// Gives step `index`, which begins to wait, the first of the events kept for it that it takes.
-    fn take_kept(&mut self, index: usize, name: &str) {
-        let kept = |event: &(usize, &Arrival)| event.1.name == name && event.1.data.is_some();
-        let all: Vec<usize> = self.task.events.iter().enumerate().filter(kept).map(|(n, _)| n).collect();
-        for n in all {
-            let data = self.task.events[n].data.clone().unwrap_or_default();
-            if self.take(index, data).is_ok() {
-                self.taken(index, n);
-                return;
-            }
-        }
-    }
-
-    /// Keeps what step `index` keeps of an event with this data.
-    fn take(&mut self, index: usize, data: Value) -> Result<(), Declined> {
-        let spec = &self.turn.workflow.steps[index];
-        let take = spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.take.as_ref());
-        let names = names(&self.task, index, Direction::Do, self.turn).with("event", Cow::Owned(data.clone()));
-        let holds = take.map_or(Ok(true), |take| take.test(&names).map(|test| test.holds));
-        let output = spec.output.as_ref().map_or(Ok(data), |output| output.evaluate(&names));
-        drop(names);
-        if self.turn.outputs.loss().is_err() {
-            return Err(Declined::Unfit);
-        }
-        match (holds, output) {
-            (Ok(false), _) => Err(Declined::NotTaken),
-            (Ok(true), Ok(output)) => self.keep(index, output, "the output").map_err(|_| Declined::Unfit),
-            (Err(_), _) | (_, Err(_)) => Err(Declined::Unfit),
-        }
-    }
-
-    /// Step `index` has taken event number `n`.
-    fn taken(&mut self, index: usize, n: usize) {
-        let event = &mut self.task.events[n];
-        event.data = None;
-        event.step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
-        let text = format!("event `{}`, key `{}`", event.name, event.key);
-        let step = &mut self.task.steps[index];
-        step.state = State::Processed;
-        step.error = None;
-        step.failure = None;
-        self.log(Kind::Completed, Some(index), Some(text));
-    }
-
-    /// Records an event: for a step that waits for it, or for one to come.
-    pub(crate) fn arrive(&mut self, name: &str, key: &str, hash: &str, data: &Value) -> Result<(), Declined> {
-        let workflow = self.turn.workflow;
-        let is_for =
-            |spec: &crate::workflow::Step| spec.wait.as_ref().and_then(Wait::event).is_some_and(|e| e.name == name);
-        let arrival = Arrival { name: name.into(), key: key.into(), hash: hash.into(), step: None, data: None };
-        let waits = |index: &usize| {
-            matches!(self.task.steps[*index].state, State::Waiting { event: true, .. })
-                && is_for(&workflow.steps[*index])
-        };
-        let waiting: Vec<usize> = (0..workflow.steps.len()).filter(waits).collect();
-        let mut declined = None;
-        for index in waiting {
-            match self.take(index, data.clone()) {
-                Ok(()) => {
-                    self.task.events.push(arrival);
-                    self.taken(index, self.task.events.len() - 1);
-                    return Ok(());
-                }
-                Err(why) => declined = declined.or(Some(why)),
-            }
-        }
-        if let Some(declined) = declined {
-            return Err(declined);
-        }
-        // Never more than there are steps for: each was answered with success.
-        let to_come = self.task.to_come(name, workflow).count();
-        if to_come <= self.task.kept().filter(|event| event.name == name).count() {
-            let is_open = |index: usize| {
-                is_for(&workflow.steps[index]) && matches!(self.task.steps[index].state, State::Pending { .. })
-            };
-            let is_early = (0..workflow.steps.len()).any(is_open);
-            return Err(if is_early { Declined::Early } else { Declined::Late });
-        }
-        if self.task.kept().count() >= MAX_KEPT {
-            return Err(Declined::Full);
-        }
-        // What no step to come will ever take would hold the place of one that is.
-        if self.task.to_come(name, workflow).all(|index| self.never_takes(index, data)) {
-            return Err(Declined::NotTaken);
-        }
-        self.task.events.push(Arrival { data: Some(data.clone()), ..arrival });
-        self.log(Kind::EventKept, None, Some(format!("event `{name}`, key `{key}`")));
-        Ok(())
-    }
-
-    /// Whether the condition of step `index` is false for this event whatever the steps before it do.
-    fn never_takes(&self, index: usize, data: &Value) -> bool {
-        let wait = self.turn.workflow.steps[index].wait.as_ref();
-        let Some(take) = wait.and_then(Wait::event).and_then(|event| event.take.as_ref()) else { return false };
-        let is_known = |root: &str| matches!(root, "event" | "input" | "config" | "order");
-        if !take.references().iter().all(|reference| reference.path.first().is_some_and(|root| is_known(root))) {
-            return false;
-        }
-        let names = names(&self.task, index, Direction::Do, self.turn).with("event", Cow::Owned(data.clone()));
-        !take.test(&names).is_ok_and(|test| test.holds)
-    }
-
-    /// Ends the keeping of events that no step will take, and says so in the history.
-    fn release_unused(&mut self) {
-        let is_over = matches!(self.task.phase, Phase::Undone | Phase::UndoError) || self.task.is_undo_begun();
-        for n in 0..self.task.events.len() {
-            let event = &self.task.events[n];
-            let is_needed = !is_over && self.task.to_come(&event.name, self.turn.workflow).next().is_some();
-            // Before an undo is decided, the event may still be undone with its step.
-            if event.data.is_none() || is_needed || self.task.phase == Phase::Undoing && !is_over {
-                continue;
-            }
-            let text = format!("event `{}`, key `{}`", event.name, event.key);
-            self.task.events[n].data = None;
-            self.log(Kind::EventUnused, None, Some(text));
-        }
-    }
-
     /// A wait for an event whose time passed while it did not count gets the whole time again.
     fn renew_waits(&mut self) {
         let now = self.turn.now;
@@ -429,18 +300,11 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// No event came for step `index` in time.
-    pub(crate) fn time_out(&mut self, index: usize) {
-        let spec = &self.turn.workflow.steps[index];
-        let name = spec.wait.as_ref().and_then(Wait::event).map_or("", |event| &event.name);
-        let error = format!("no event `{name}` within {:#}", spec.timeout);
-        self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Timeout));
-    }
-
     /// Whether nothing was done or received that an undo takes back.
     pub(crate) fn has_nothing_to_undo(&self) -> bool {
         let mut steps = self.task.steps.iter().zip(&self.turn.workflow.steps);
-        self.task.kept().next().is_none() && !steps.any(|(step, spec)| spec.undo.is_some() && step.may_have_run())
+        self.task.events.iter().all(|event| event.data.is_none())
+            && !steps.any(|(step, spec)| spec.undo.is_some() && step.may_have_run())
     }
 
     fn pass_over(&mut self, index: usize, why: String) {

@@ -61,6 +61,8 @@ pub enum Event {
         key: String,
         /// Its data, an object of at most [`crate::task::MAX_EVENT`] bytes.
         data: Value,
+        /// The authenticated person who sent it, if that is known; never a text of the sender's choice.
+        by: Option<String>,
     },
     /// The alert that arose at this version is sent.
     AlertSent {
@@ -123,6 +125,14 @@ pub enum Declined {
     /// The key belongs to an event with other data or another name.
     #[error("another event of this order was sent under this key; use a new key for each event")]
     KeyReused,
+    /// Its step counts people, and nobody knows who sent it.
+    #[error(
+        "the step counts people, and the request does not say whose event it is; sign it, or send a token with a `sub`"
+    )]
+    NoPerson,
+    /// The person's event counts already, and had other data.
+    #[error("the order has an event of this name by the same person with other data; each person counts once")]
+    SamePerson,
     /// Its step does not wait yet, and does not take events that come before, or one is kept for it already.
     #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
     Early,

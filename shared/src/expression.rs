@@ -43,9 +43,9 @@ pub const MAX_RESULT: usize = 256 * 1024;
 pub const MAX_WORK: usize = 4 * MAX_RESULT;
 
 /// The names that an expression may begin with. `now` is a number: seconds since 1970, as `time(...)` gives.
-pub const ROOTS: [&str; 15] = [
+pub const ROOTS: [&str; 17] = [
     "input", "config", "order", "now", "outputs", "ran", "errors", "item", "index", "answer", "status", "header",
-    "event", "error", "output",
+    "event", "by", "events", "error", "output",
 ];
 
 /// Where a text is wrong, and what to write instead. `Display` is the message.

@@ -46,6 +46,9 @@ pub enum Kind {
     /// An event came before its step waited, and is kept.
     #[serde(rename = "ek")]
     EventKept,
+    /// A step that waits for several people has the event of one more.
+    #[serde(rename = "ec")]
+    EventCounted,
     /// An event that was kept is taken by no step.
     #[serde(rename = "eu")]
     EventUnused,
@@ -125,6 +128,7 @@ impl Kind {
             | Self::PassedOver
             | Self::Waiting
             | Self::EventKept
+            | Self::EventCounted
             | Self::EventUnused
             | Self::Caught
             | Self::UndoClaimed

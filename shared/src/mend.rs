@@ -125,6 +125,10 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         ("bk", task.books.map_or(0, |(first, last)| first.max(last))),
     ];
     let takes = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()).is_some();
+    let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()?.people);
+    let counts = |step: u16| people(usize::from(step)).is_some();
+    let most = |index: usize| people(index).map_or(usize::MAX, usize::from);
+    let data = || task.events.iter().filter_map(|event| event.data.as_ref());
     let is_unfit = |data: &Value| !data.is_object() || json::is_deep(data) || length(data) > MAX_EVENT;
     let later = versions.into_iter().map(|(at, version)| (version > task.version, at, LATER));
     let whole = [
@@ -161,11 +165,22 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "ev.s",
             "is not the position of a step that waits for an event",
         ),
-        (task.kept().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps to come"),
+        (data().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps that wait or will"),
+        (data().any(is_unfit), "ev.d", "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep"),
         (
-            task.kept().filter_map(|event| event.data.as_ref()).any(is_unfit),
+            task.events.iter().any(|event| event.data.is_some() && event.step.is_some_and(|step| !counts(step))),
             "ev.d",
-            "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep",
+            "is left with an event that a step took, and only a step that counts people has it: remove it",
+        ),
+        (
+            task.events.iter().any(|event| event.by.is_some() != workflow.counts_people(&event.name)),
+            "ev.b",
+            "must name the person if a step that waits for the event counts people, and only then",
+        ),
+        (
+            (0..task.steps.len()).any(|index| task.counted(index).count() > most(index)),
+            "ev.s",
+            "gives a step more events than people that it counts",
         ),
     ];
     for (is_wrong, at, why) in whole.into_iter().chain(later) {

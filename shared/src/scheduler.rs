@@ -13,7 +13,7 @@ use crate::operator;
 use crate::order::canonical_hash;
 use crate::retry::asked_wait;
 use crate::step::{Direction, Failure, FailureKind, State};
-use crate::task::{Phase, Task};
+use crate::task::{Arrival, Phase, Task};
 use crate::time::SignedDuration;
 use serde_json::Value;
 
@@ -37,7 +37,11 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
         Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),
-        Event::Arrived { name, key, data } => on_event(task, name, key, data, turn),
+        Event::Arrived { name, key, data, by } => {
+            let by = by.clone().filter(|_| turn.workflow.counts_people(name));
+            let (name, key, hash) = (name.clone(), key.clone(), canonical_hash(data));
+            on_event(task, Arrival { name, key, hash, step: None, data: Some(data.clone()), by }, turn)
+        }
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
@@ -90,17 +94,19 @@ fn keep(why: Kept) -> Decision {
 ///
 /// Of an order that has not begun it is only kept. Else its Wake could begin the order before the notice that it was
 /// received is out, and nothing would send that notice (simulation, seed 115).
-fn on_event(task: &Task, name: &str, key: &str, data: &Value, turn: &Turn<'_>) -> Decision {
-    let hash = canonical_hash(data);
-    if let Some(known) = task.events.iter().find(|event| event.key == key) {
-        return match known.name == name && known.hash == hash {
-            true if !task.has_begun() => keep(Kept::Repeated),
-            true => operator::repeated(task, turn),
+fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
+    // Two people may choose the same key.
+    if let Some(known) = task.events.iter().find(|known| known.key == event.key && known.by == event.by) {
+        return match known.name == event.name && known.hash == event.hash {
+            true => repeated(task, turn),
             false => keep(Kept::Declined(Declined::KeyReused)),
         };
     }
-    if !turn.workflow.events().contains(name) {
+    if !turn.workflow.events().contains(event.name.as_str()) {
         return keep(Kept::Declined(Declined::Unknown));
+    }
+    if event.by.is_none() && turn.workflow.counts_people(&event.name) {
+        return keep(Kept::Declined(Declined::NoPerson));
     }
     let mut change = Change::begin(task, turn);
     let runs_on = task.has_begun();
@@ -108,11 +114,13 @@ fn on_event(task: &Task, name: &str, key: &str, data: &Value, turn: &Turn<'_>) -
         change.run_on();
     }
     let arrived = match change.task.phase {
-        Phase::Forward | Phase::Error => change.arrive(name, key, &hash, data),
+        Phase::Forward | Phase::Error => change.arrive(event),
         Phase::Undoing | Phase::Processed | Phase::Undone | Phase::UndoError => Err(Declined::Late),
     };
-    if let Err(why) = arrived {
-        return keep(Kept::Declined(why));
+    match arrived {
+        Ok(true) => {}
+        Ok(false) => return repeated(task, turn),
+        Err(why) => return keep(Kept::Declined(why)),
     }
     if runs_on && change.task.phase == Phase::Forward {
         change.run_on();
@@ -121,6 +129,11 @@ fn on_event(task: &Task, name: &str, key: &str, data: &Value, turn: &Turn<'_>) -
         change.use_up_due();
     }
     change.save()
+}
+
+/// The event is recorded already; what followed it may not have been sent. An order that has not begun has its own Wake.
+fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
+    if task.has_begun() { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
 }
 
 fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {

@@ -124,9 +124,13 @@ pub struct Arrival {
     /// The step that took it, by position.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u16>,
-    /// Its data, an object, while it is kept for a step to come. With neither it is unused.
+    /// Its data, an object, while it is kept for a step to come, or counts for a step that waits for more people. With
+    /// neither data nor step it is unused.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
+    /// The authenticated person who sent it, if a step that waits for its name counts people.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// What the steps before a step mean for it.
@@ -529,13 +533,28 @@ impl Task {
 
     /// The steps that have still to wait for an event called `name` and take one that came before, by position.
     pub fn to_come<'a>(&'a self, name: &'a str, workflow: &'a Workflow) -> impl Iterator<Item = usize> + 'a {
-        let is_free = |index: usize| self.events.iter().all(|event| event.step.map(usize::from) != Some(index));
         let steps = self.steps.iter().zip(&workflow.steps).enumerate();
         let open = steps.filter(move |(_, (step, spec))| {
             let event = spec.wait.as_ref().and_then(Wait::event);
             matches!(step.state, State::Pending { .. }) && event.is_some_and(|e| e.name == name && !e.refuse_early)
         });
-        open.map(|(index, _)| index).filter(move |index| is_free(*index))
+        open.map(|(index, _)| index).filter(move |index| self.places(*index, workflow) > 0)
+    }
+
+    /// How many more events step `index` takes: one, or one of each person that it still needs.
+    #[must_use]
+    pub fn places(&self, index: usize, workflow: &Workflow) -> usize {
+        let Some(event) = workflow.steps[index].wait.as_ref().and_then(Wait::event) else { return 0 };
+        match event.people {
+            Some(people) => usize::from(people).saturating_sub(self.counted(index).count()),
+            None => usize::from(self.events.iter().all(|event| event.step.map(usize::from) != Some(index))),
+        }
+    }
+
+    /// The events of different people that step `index` has while it waits for more of them, oldest first.
+    pub fn counted(&self, index: usize) -> impl Iterator<Item = &Arrival> {
+        let is_for = move |event: &&Arrival| event.step.map(usize::from) == Some(index) && event.data.is_some();
+        self.events.iter().filter(is_for)
     }
 
     /// Whether the turn of a step has come.
@@ -546,7 +565,7 @@ impl Task {
 
     /// The events that are kept for steps to come.
     pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
-        self.events.iter().filter(|event| event.data.is_some())
+        self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())
     }
 
     /// Whether a wait for a time ends at `time` or earlier.

@@ -81,6 +81,9 @@ pub struct EventStatus {
     /// Whether it is kept for a step that does not wait yet. An event that no step took and that is not kept is unused: its step was
     /// skipped, passed over or undone.
     pub kept: bool,
+    /// The person who sent it, if a step that waits for it counts people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// The status of one step.
@@ -126,6 +129,9 @@ pub struct StepStatus {
     /// Until when (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_until: Option<Timestamp>,
+    /// How many people have still to send the event that it waits for, if it counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<usize>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// Of a step that was passed over: why, with the values that its condition read.
@@ -177,7 +183,8 @@ fn event_status(event: &Arrival, workflow: &Workflow) -> EventStatus {
         name: event.name.clone(),
         key: event.key.clone(),
         step: event.step.and_then(|step| Some(workflow.steps.get(usize::from(step))?.name.clone())),
-        kept: event.data.is_some(),
+        kept: event.data.is_some() && event.step.is_none(),
+        by: event.by.clone(),
     }
 }
 
@@ -221,6 +228,9 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         wait: spec.wait.as_ref().map(Wait::words),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
+        missing: waits_until
+            .and(spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.people))
+            .map(|_| task.places(index, workflow)),
         last_error: step.error.clone().filter(|_| !is_passed_over),
         passed_over: step.error.clone().filter(|_| is_passed_over),
         held_back: task.is_held_back(index),

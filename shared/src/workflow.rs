@@ -240,6 +240,13 @@ impl Workflow {
         self.steps.iter().filter_map(|step| Some(step.wait.as_ref()?.event()?.name.as_str())).collect()
     }
 
+    /// Whether a step that waits for the event called `name` counts people.
+    #[must_use]
+    pub fn counts_people(&self, name: &str) -> bool {
+        let mut events = self.steps.iter().filter_map(|step| step.wait.as_ref()?.event());
+        events.any(|event| event.name == name && event.people.is_some())
+    }
+
     /// The shortest timeout of any step, forward or undo: no deadline lies nearer than this after a claim.
     #[must_use]
     pub fn shortest_timeout(&self) -> SignedDuration {

@@ -10,6 +10,7 @@ mod mend;
 mod mistakes;
 mod operator;
 mod outputs;
+mod people;
 mod pools;
 mod records;
 mod schema;

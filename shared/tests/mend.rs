@@ -135,6 +135,7 @@ fn a_text_with_events_that_no_step_could_take_is_refused() {
         hash: "h".into(),
         step,
         data,
+        by: None,
     };
     let text = "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n[[step]]\nname = \"b\"\nafter = []\n\
                 event = \"paid\"\ntimeout = \"300d\"\n";
@@ -145,6 +146,18 @@ fn a_text_with_events_that_no_step_could_take_is_refused() {
         ("ev", vec![arrival(None, Some(json!({}))); 17]),
     ];
     for (place, events) in cases {
+        let refused = mended(&mut Bench::claimed(text), |task| task.events = events).unwrap_err();
+        assert_eq!(refused.at, place, "{refused}");
+    }
+    let by = |by: &str, step: Option<u16>| Arrival { by: Some(by.into()), ..arrival(step, Some(json!({}))) };
+    let people = text.replace("event =", "people = 1\nevent =");
+    let cases = [
+        ("ev.d", text, vec![arrival(Some(1), Some(json!({})))]),
+        ("ev.b", text, vec![by("ann", None)]),
+        ("ev.b", people.as_str(), vec![arrival(None, Some(json!({})))]),
+        ("ev.s", people.as_str(), vec![by("ann", Some(1)), by("bob", Some(1))]),
+    ];
+    for (place, text, events) in cases {
         let refused = mended(&mut Bench::claimed(text), |task| task.events = events).unwrap_err();
         assert_eq!(refused.at, place, "{refused}");
     }

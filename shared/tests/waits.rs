@@ -235,7 +235,7 @@ fn a_mended_record_waits_as_the_system_would() {
 }
 
 fn event(name: &str, key: &str, data: Value) -> Event {
-    Event::Arrived { name: name.into(), key: key.into(), data }
+    Event::Arrived { name: name.into(), key: key.into(), data, by: None }
 }
 
 const PAID: &str = r#"

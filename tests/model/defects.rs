@@ -133,10 +133,22 @@ pub enum Defect {
     ResubmitKeepsTheWait,
     /// An event settles every step that waits for its name.
     TakenTwice,
+    /// "One place per key": a person counts twice under two keys.
+    PersonIsAKey,
+    /// A known key gets the same answer, whoever chose it: the second of two people with one key is lost.
+    KeyIsEverybodys,
+    /// A step that needs two people is done by one.
+    OnePersonIsEnough,
+    /// What one of two people sent is not undone.
+    FirstIsNotUndone,
+    /// A step that ran out is resubmitted, and who said yes has to say it again but gets the old answer.
+    ResubmitForgetsTheFirst,
+    /// A no counts like a yes.
+    NoCountsAsYes,
 }
 
 impl Defect {
-    pub const ALL: [Self; 68] = [
+    pub const ALL: [Self; 74] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -205,6 +217,12 @@ impl Defect {
         Self::KeyIsForgotten,
         Self::ResubmitKeepsTheWait,
         Self::TakenTwice,
+        Self::PersonIsAKey,
+        Self::KeyIsEverybodys,
+        Self::OnePersonIsEnough,
+        Self::FirstIsNotUndone,
+        Self::ResubmitForgetsTheFirst,
+        Self::NoCountsAsYes,
     ];
 }
 
@@ -287,6 +305,11 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             let taken = task.steps.iter_mut().zip(spec).filter(|(_, spec)| spec.wait.is_some());
             taken.filter(|(step, _)| step.state == State::Processed).for_each(|(step, _)| step.state = State::Undone);
         }
+        (Defect::PersonIsAKey, Event::Arrived { key, by: Some(by), .. }) => *by = key.clone(),
+        (Defect::FirstIsNotUndone, Event::Wake { .. }) if waits_to_undo(&task) => {
+            task.events.iter_mut().for_each(|event| event.data = None);
+        }
+        (Defect::NoCountsAsYes, Event::Arrived { data, .. }) => *data = serde_json::json!({}),
         (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::StartsPastTheDeadline, _) if deadline.is_some_and(|by| by + turn.skew <= turn.now) => {
@@ -308,6 +331,11 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         }
         _ => {}
     }
+    if let (Defect::KeyIsEverybodys, Event::Arrived { key, .. }) = (defect, &event)
+        && task.events.iter().any(|known| known.key == *key)
+    {
+        return Decision::Keep { why: Kept::Repeated, effects: Vec::new() };
+    }
     let before = task.clone();
     let mut decision = shared::scheduler::schedule(&task, &event, &turn);
     if defect == Defect::KeptBeyondItsSteps
@@ -316,7 +344,8 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
     {
         task.version += 1;
         let (name, key) = (name.clone(), key.clone());
-        task.events.push(Arrival { name, key, hash: String::new(), step: None, data: Some(Value::Null) });
+        let (hash, step, data, by) = (String::new(), None, Some(Value::Null), None);
+        task.events.push(Arrival { name, key, hash, step, data, by });
         decision = Decision::Save { task: Box::new(task.clone()), effects: Vec::new() };
     }
     if defect == Defect::OlderWakeBeginsTheUndo
@@ -368,6 +397,15 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::TakenTwice, Event::Arrived { .. }) => {
             let other = task.steps.iter_mut().find(|step| matches!(step.state, State::Waiting { event: true, .. }));
             other.into_iter().for_each(|step| step.state = State::Processed);
+        }
+        (Decision::Save { task, .. }, Defect::OnePersonIsEnough, Event::Arrived { .. })
+            if task.phase == Phase::Forward =>
+        {
+            let waiting = task.steps.iter_mut().filter(|step| matches!(step.state, State::Waiting { .. }));
+            waiting.for_each(|step| step.state = State::Processed);
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitForgetsTheFirst, Event::Act(act)) if is_resubmit(act) => {
+            task.events.iter_mut().filter(|event| event.step.is_some()).for_each(|event| event.data = None);
         }
         (Decision::Save { task, .. }, Defect::ResubmitKeepsTheWait, Event::Act(act)) if is_resubmit(act) => {
             for (was, is) in before.steps.iter().zip(&mut task.steps) {

@@ -130,14 +130,24 @@ pub enum Flow {
     Timer,
     /// b waits for an event for two seconds, in a chain after a or else beside it, and c after b for another of its name.
     Event,
+    /// The same without c, and b needs the event of two people. See [`KEYS`].
+    People,
 }
+
+/// The keys of a flow of people, and who chooses them: one person two keys, and two people the same. The last says no.
+const KEYS: [(&str, &str); 4] = [("k", "ann"), ("l", "ann"), ("k", "bob"), ("n", "bob")];
+const NO: u8 = 3;
 
 impl Flow {
     fn catches(self) -> bool {
         match self {
             Self::Branch | Self::Gate => true,
-            Self::Plain | Self::Timer | Self::Event => false,
+            Self::Plain | Self::Timer | Self::Event | Self::People => false,
         }
+    }
+
+    fn has_event(self) -> bool {
+        matches!(self, Self::Event | Self::People)
     }
 }
 
@@ -252,7 +262,11 @@ impl World {
             } else {
                 ""
             };
-            format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{undo}")
+            let people = match bounds.flow {
+                Flow::People => "people = 2\nfailed = \"has(event.no)\"\n",
+                _ => "",
+            };
+            format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{people}{undo}")
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
         if bounds.tombstones {
@@ -265,26 +279,27 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let is_new = bounds.deadline.is_some() || bounds.mapped || matches!(bounds.flow, Flow::Timer | Flow::Event);
+        let waits = bounds.flow == Flow::Timer || bounds.flow.has_event();
+        let is_new = bounds.deadline.is_some() || bounds.mapped || waits;
         let at_once = if is_new { "after = []\n" } else { "" };
         text += &step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Timer {
             text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
-        } else if bounds.flow == Flow::Event {
+        } else if bounds.flow.has_event() {
             text += &event("b", if bounds.chain { "\"a\"" } else { "" }, true);
         } else if bounds.flow == Flow::Branch && !bounds.alone {
             text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
         } else if !bounds.alone {
             text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { at_once }, bounds.b_has_undo);
         }
-        if bounds.with_c && bounds.flow == Flow::Event {
+        if bounds.with_c && bounds.flow.has_event() {
             text += &event("c", "\"b\"", false);
         } else if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate | Flow::Timer | Flow::Event => "after = [\"b\"]\n",
+                Flow::Gate | Flow::Timer | Flow::Event | Flow::People => "after = [\"b\"]\n",
                 Flow::Plain if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain => "after = [\"a\", \"b\"]\n",
             };
@@ -510,8 +525,20 @@ impl World {
             }
             if let step::State::Waiting { until, event: true } = was.state {
                 let by_hand = new.acted_at == new.version;
-                let is_taken = new.events.iter().any(|event| event.step.map(usize::from) == Some(i));
+                let of_step = |task: &Task| task.events.iter().filter(|event| event.step == Some(i as u16)).count();
+                let people: BTreeSet<&str> = new
+                    .events
+                    .iter()
+                    .filter(|event| event.step == Some(i as u16) && event.key != KEYS[usize::from(NO)].0)
+                    .map(|event| self.sender(event))
+                    .collect();
+                let is_taken = people.len()
+                    >= self.workflow.steps[i]
+                        .wait
+                        .as_ref()
+                        .map_or(1, |wait| usize::from(wait.event().and_then(|event| event.people).unwrap_or(1)));
                 match is.state {
+                    step::State::Failed | step::State::Caught if of_step(new) > of_step(old) => {}
                     step::State::Waiting { until: later, .. }
                         if later != until
                             && (old.phase != Phase::Error && old.paused_at.is_none() || until > now()) =>
@@ -572,28 +599,55 @@ impl World {
         if new.events.len() < old.events.len() || !old.events.iter().zip(&new.events).all(stays) {
             return Some("an event that was accepted is never forgotten");
         }
-        let taken: Vec<u16> = new.events.iter().filter_map(|event| event.step).collect();
+        let taken = new.events.iter().filter(|event| event.data.is_some() || event.by.is_none());
+        let taken: Vec<_> = taken.filter_map(|event| Some((event.step?, self.sender(event)))).collect();
         if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
-            return Some("a step takes one event");
+            return Some("a step takes one event, or one of each person");
         }
         let may_keep = matches!(new.phase, Phase::Forward | Phase::Error);
-        if may_keep && new.kept().count() > new.to_come("e", &self.workflow).count() {
+        let places = |index| new.places(index, &self.workflow);
+        if may_keep && new.kept().count() > new.to_come("e", &self.workflow).map(places).sum() {
             return Some("an event is kept only for a step that is still to come");
         }
+        let is_open = |step: &u16| {
+            let state = &new.steps[usize::from(*step)].state;
+            matches!(state, step::State::Waiting { .. } | step::State::Pending { .. } | step::State::Failed)
+        };
+        let forgets = |(was, is): (&Arrival, &Arrival)| {
+            was.step.is_some_and(|step| is_open(&step)) && was.data.is_some() && is.data.is_none()
+        };
+        if old.events.iter().zip(&new.events).any(forgets) {
+            return Some("a person's event counts until its step is settled");
+        }
         None
+    }
+
+    /// Who sent an event, whatever the record says: of two people with one key, the record's word is taken.
+    fn sender<'a>(&self, event: &'a Arrival) -> &'a str {
+        let mut of_key = KEYS.iter().filter(|(key, _)| *key == event.key);
+        match (self.bounds.flow, of_key.next(), of_key.next(), &event.by) {
+            (Flow::People, Some((_, person)), None, _) => person,
+            (Flow::People, _, _, Some(by)) => by,
+            _ => "",
+        }
     }
 
     /// Somebody sends an event.
     fn receive(&self, state: &State, key: u8, lost: u8) -> Option<State> {
         let mut next = state.clone();
         next.crashes -= u8::from(lost != 0);
-        match self.schedule(&state.task, &arrival(key), now()) {
+        match self.schedule(&state.task, &self.arrival(key), now()) {
             Decision::Save { task, effects } => {
                 if next.sent & (1 << key) != 0 {
                     next.broken = Some("a known key changes nothing");
                 }
                 if effects.iter().any(|effect| matches!(effect, Effect::Request(_))) {
                     next.broken = Some("an event starts nothing");
+                }
+                let (_, person) = KEYS[usize::from(key)];
+                let is_of_person = |other: usize| next.sent & (1 << other) != 0 && KEYS[other].1 == person;
+                if self.bounds.flow == Flow::People && key != NO && (0..usize::from(NO)).any(is_of_person) {
+                    next.broken = Some("one person counts once, under any key");
                 }
                 next.sent |= 1 << key;
                 self.save(&mut next, task);
@@ -602,8 +656,16 @@ impl World {
                     next.broken = Some("an event leaves nothing to the Wake that no Wake would do");
                 }
                 let last = task.events.last();
-                let kept = task.to_come("e", &self.workflow).nth(task.kept().count().saturating_sub(1));
+                let places = |index| std::iter::repeat_n(index, task.places(index, &self.workflow));
+                let to_come: Vec<usize> = task.to_come("e", &self.workflow).flat_map(places).collect();
+                let kept = to_come.get(task.kept().count().saturating_sub(1)).copied();
                 match last.and_then(|event| event.step.map(usize::from)).or(kept) {
+                    Some(step) if self.bounds.flow == Flow::People && key == NO => {
+                        let waits = |task: &Task| matches!(task.steps[step].state, step::State::Waiting { .. });
+                        if waits(&state.task) && next.task.steps[step].state != step::State::Failed {
+                            next.broken = Some("one person who says no ends the wait");
+                        }
+                    }
                     Some(step) => next.applied[step] = true,
                     None => next.broken = Some("an event that is accepted has a step"),
                 }
@@ -619,10 +681,26 @@ impl World {
                     next.broken = Some("an event counts while its step waits, whatever the clock says");
                 }
             }
-            Decision::Keep { effects, .. } => self.send(&mut next, None, &effects, lost),
+            Decision::Keep { effects, .. } => {
+                let (_, person) = KEYS[usize::from(key)];
+                let is_stored = |event: &Arrival| event.by.is_none() || self.sender(event) == person;
+                if self.bounds.flow == Flow::People && !state.task.events.iter().any(is_stored) {
+                    next.broken = Some("an event that is answered with success is stored");
+                }
+                self.send(&mut next, None, &effects, lost);
+            }
         }
         self.prune(&mut next);
         Some(next)
+    }
+
+    fn arrival(&self, key: u8) -> Event {
+        if self.bounds.flow != Flow::People {
+            return Event::Arrived { name: "e".into(), key: key.to_string(), data: json!({}), by: None };
+        }
+        let (text, person) = KEYS[usize::from(key)];
+        let data = if key == NO { json!({"no": 1}) } else { json!({}) };
+        Event::Arrived { name: "e".into(), key: text.into(), data, by: Some(person.into()) }
     }
 
     /// Once the undo begins, nothing sends the notice of the turn to it.
@@ -1091,10 +1169,6 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
     }
 }
 
-fn arrival(key: u8) -> Event {
-    Event::Arrived { name: "e".into(), key: key.to_string(), data: json!({}) }
-}
-
 fn resubmit() -> Event {
     let what = What::Resubmit { step: None, input: None };
     Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None })
@@ -1245,7 +1319,7 @@ impl Model for World {
             actions.extend((0..masks(count(&decision))).map(|lost| Action::Resubmit { lost }));
         }
         for key in 0..self.bounds.events {
-            let decision = self.schedule(&state.task, &arrival(key), now());
+            let decision = self.schedule(&state.task, &self.arrival(key), now());
             let masks = if matches!(decision, Decision::Save { .. }) { masks(count(&decision)) } else { 1 };
             actions.extend((0..masks).map(|lost| Action::Arrive { key, lost }));
         }

@@ -87,6 +87,34 @@ pub fn caller(event: &ApiGatewayV2httpRequest) -> Option<&str> {
     claim(event, "sub").or_else(arn)
 }
 
+/// Longest name of a person, in bytes.
+const MAX_PERSON: usize = 300;
+
+/// The person who calls, as far as an authority vouches for it: the subject of the token, or the identity that signed. A
+/// session of a role is the role, because who assumes it chooses the session's name; only IAM Identity Center writes its
+/// user's name there. `None`: nobody vouches for anyone.
+///
+/// # Errors
+/// `forbidden` for a name that is too long to be kept whole.
+pub fn person(event: &ApiGatewayV2httpRequest) -> Result<Option<String>, Problem> {
+    let person = caller(event).filter(|caller| !caller.trim().is_empty()).and_then(|caller| {
+        let Some((before, session)) = caller.split_once(":assumed-role/") else {
+            return (!caller.contains(":federated-user/")).then(|| caller.to_owned());
+        };
+        let (role, _) = session.split_once('/')?;
+        let is_user = role.starts_with("AWSReservedSSO_");
+        Some(if is_user { caller.to_owned() } else { format!("{before}:assumed-role/{role}") })
+    });
+    match person {
+        Some(person) if person.len() > MAX_PERSON => {
+            let detail =
+                format!("the caller's name has more than {MAX_PERSON} bytes; use an identity with a shorter one");
+            Err(problem::forbidden(None, detail))
+        }
+        person => Ok(person),
+    }
+}
+
 /// A header's text.
 #[must_use]
 pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a str> {

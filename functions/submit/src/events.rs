@@ -6,7 +6,7 @@ use crate::problem::{self, Problem};
 use crate::submission::{check_key, unavailable};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{body, check_media_type, json_answer, read};
+use edge::http::{body, check_media_type, json_answer, person, read};
 use edge::{query, whole_number};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,9 @@ pub struct EventAccepted {
     pub order_id: Id,
     /// The event's name.
     pub event: String,
+    /// The person for whom it counts, if a step that waits for it counts people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// Path of the order's status.
     pub status_url: String,
 }
@@ -50,22 +53,33 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
         return Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")));
     }
-    submit.deliver(&task.id, name, key, data).await?;
+    let by = submit.deliver(&task.id, name, key, data, person(event)?).await?;
     let status_url = format!("/orders/{}", task.id);
-    let accepted = EventAccepted { order_id: task.id, event: name.to_owned(), status_url };
+    let accepted = EventAccepted { order_id: task.id, event: name.to_owned(), by, status_url };
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
 impl<S: StateStore, M: Messenger> Submit<S, M> {
-    /// Gives an order an event, or recognises one that it was given before.
+    /// Gives an order an event, or recognises one that it was given before. `by` is the person, if somebody vouches for
+    /// that; the answer is the same person if a step counts people.
     ///
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
-    pub async fn deliver(&self, id: &Id, name: &str, key: &str, data: Value) -> Result<(), Problem> {
-        let arrived = Event::Arrived { name: name.to_owned(), key: key.to_owned(), data };
+    pub async fn deliver(
+        &self,
+        id: &Id,
+        name: &str,
+        key: &str,
+        data: Value,
+        by: Option<String>,
+    ) -> Result<Option<String>, Problem> {
+        let arrived = Event::Arrived { name: name.to_owned(), key: key.to_owned(), data, by: by.clone() };
         let handled = self.engine.handle(vec![(id.clone(), arrived)]).await.pop().expect("one answer for one event");
         match handled.map_err(|e| unavailable(&e))? {
-            Handled::Applied(_) | Handled::Kept(Kept::Repeated, _) => Ok(()),
+            Handled::Applied(task) | Handled::Kept(Kept::Repeated, task) => {
+                let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+                Ok(by.filter(|_| workflow.counts_people(name)))
+            }
             Handled::Kept(Kept::Declined(why), task) => {
                 let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
                 metrics::EVENTS_REFUSED.add(&workflow.name);
@@ -116,7 +130,8 @@ fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
                 format!("no step of the workflow `{}` waits for `{name}`; its steps take {known}", workflow.name);
             problem::no_such_event("event", detail)
         }
-        Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
+        Declined::NoPerson => problem::forbidden(None, why.to_string()),
+        Declined::KeyReused | Declined::SamePerson => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Early => problem::event_early(None, why.to_string()),
         Declined::Late => problem::event_late(None, why.to_string()),
         Declined::Full => problem::too_many_events(None, why.to_string()),

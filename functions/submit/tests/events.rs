@@ -1,7 +1,7 @@
 //! Goal: an event that is answered with 2xx is stored, counts once, and each refusal says what to do. Method: requests as API
 //! Gateway passes them on, over the real store. // L2
 
-use crate::world::{World, call};
+use crate::world::{World, call, call_by};
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::message::{Outcome, Reply};
@@ -125,4 +125,88 @@ async fn an_order_keeps_sixteen_events() {
     assert_eq!(send(&world, &last, "k16", "{}").await, (202, "e16".into()));
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
     assert!(world.submit.engine.store.load(&id).await.unwrap().unwrap().kept().next().is_none());
+}
+
+const APPROVED: &str = r#"
+name = "one"
+[[step]]
+name = "approved"
+event = "approved"
+people = 2
+timeout = "24h"
+take = "by != input.by"
+failed = "event.answer == 'no'"
+"#;
+
+/// Sends the event of a caller, and returns the answer and the person for whom it counts.
+async fn say(world: &World, id: &shared::order::Id, key: &str, body: &str, caller: Value) -> (i64, String) {
+    let path = format!("/orders/{id}/events/approved");
+    let (status, answer) = call_by(&world.submit, ("POST", &path), key, body, caller).await;
+    (status, answer["code"].as_str().or(answer["by"].as_str()).unwrap_or_default().to_owned())
+}
+
+fn token(sub: &str) -> Value {
+    json!({"jwt": {"claims": {"sub": sub, "scope": "stepwarden/orders", "tenant": "default"}}})
+}
+
+fn signed(what: &str) -> Value {
+    json!({"iam": {"userArn": format!("arn:aws:sts::123456789012:{what}")}})
+}
+
+// L3: who sent it is who the token or the signature says, under any key and in any session.
+#[tokio::test]
+async fn a_step_that_counts_people_counts_who_is_authenticated() {
+    let world = World::new(APPROVED).await;
+    let id = world.accept(json!({"by": "eve"})).await;
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let yes = r#"{"answer": "yes", "by": "bob"}"#;
+    let counts = |by: &str| (202, by.to_owned());
+    let refused = |status: i64, code: &str| (status, code.to_owned());
+
+    // Nobody vouches for these: the route is open, the token names nobody, the user chose the name of the federation.
+    for nobody in [json!(null), token(" "), signed("federated-user/ann")] {
+        assert_eq!(say(&world, &id, "k1", yes, nobody.clone()).await, refused(403, "forbidden"), "{nobody}");
+    }
+    assert_eq!(say(&world, &id, "k1", yes, token(&"x".repeat(301))).await, refused(403, "forbidden"));
+    assert_eq!(say(&world, &id, "k1", yes, token("eve")).await, refused(422, "event_refused"));
+    let version = world.task(&id).await.version;
+
+    let desk = "arn:aws:sts::123456789012:assumed-role/desk";
+    assert_eq!(say(&world, &id, "k1", yes, signed("assumed-role/desk/ann")).await, counts(desk));
+    assert_eq!(say(&world, &id, "k1", yes, signed("assumed-role/desk/ann")).await, counts(desk), "again");
+    assert_eq!(say(&world, &id, "k2", yes, signed("assumed-role/desk/bob")).await, counts(desk), "another session");
+    let other = r#"{"answer": "yes, gladly"}"#;
+    let again = say(&world, &id, "k3", other, signed("assumed-role/desk/carl")).await;
+    assert_eq!(again, refused(422, "event_key_reused"));
+    assert_eq!(world.task(&id).await.version, version + 1, "one write");
+    let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    assert_eq!(shown["steps"][0]["missing"], 1);
+    assert_eq!(shown["steps"][0]["wait"], "waits for the event `approved` of 2 people");
+    let event = json!([{"name": "approved", "key": "k1", "step": "approved", "kept": false, "by": desk}]);
+    assert_eq!(shown["events"], event);
+
+    // IAM Identity Center writes its user's name into the session. Two people may choose one key.
+    let ann = "assumed-role/AWSReservedSSO_Approver_0123456789abcdef/ann@example.com";
+    assert_eq!(say(&world, &id, "k1", yes, signed(ann)).await, counts(&format!("arn:aws:sts::123456789012:{ann}")));
+    let task = world.task(&id).await;
+    assert_eq!(task.process_state(), ProcessState::Processed);
+    let by = task.steps[0].output.as_ref().unwrap().as_array().unwrap().iter().map(|one| one["by"].clone());
+    assert_eq!(by.collect::<Vec<_>>(), [json!(desk), json!(format!("arn:aws:sts::123456789012:{ann}"))]);
+    assert_eq!(say(&world, &id, "k9", yes, token("carl")).await, refused(409, "event_late"));
+    assert_eq!(say(&world, &id, "k1", yes, signed(ann)).await.0, 202, "its key is known after the end");
+}
+
+#[tokio::test]
+async fn one_person_who_says_no_ends_the_wait() {
+    let world = World::new(APPROVED).await;
+    let id = world.accept(json!({"by": "eve"})).await;
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let (yes, no) = (r#"{"answer": "yes"}"#, r#"{"answer": "no", "reason": "too much"}"#);
+    assert_eq!(say(&world, &id, "k1", yes, token("ann")).await, (202, "ann".into()));
+    assert_eq!(say(&world, &id, "k2", no, token("bob")).await, (202, "bob".into()));
+    assert_eq!(say(&world, &id, "k2", no, token("bob")).await, (202, "bob".into()), "again");
+    let task = world.task(&id).await;
+    assert_eq!(task.process_state(), ProcessState::Undoing);
+    assert_eq!(task.reason.as_deref(), Some("`approved` failed: the event `approved` by `bob` says that it failed"));
+    assert_eq!(say(&world, &id, "k3", yes, token("carl")).await, (409, "event_late".into()));
 }

@@ -68,12 +68,23 @@ pub async fn call(
     key: &str,
     body: &str,
 ) -> (i64, Value) {
+    call_by(submit, (method, path), key, body, Value::Null).await
+}
+
+/// A call with what the authoriser says of the caller.
+pub async fn call_by(
+    submit: &Submit<DynamoStore, SqsMessenger>,
+    (method, path): (&str, &str),
+    key: &str,
+    body: &str,
+    authorizer: Value,
+) -> (i64, Value) {
     let mut headers = json!({"content-type": "application/json"});
     if !key.is_empty() {
         headers["idempotency-key"] = json!(key);
     }
     let event = json!({"rawPath": path, "headers": headers, "body": body, "isBase64Encoded": false,
-        "requestContext": {"http": {"method": method, "path": path}}});
+        "requestContext": {"http": {"method": method, "path": path}, "authorizer": authorizer}});
     let answer = http::handler(submit, serde_json::from_value(event).unwrap()).await;
     let text = match &answer.body {
         Some(body) => serde_json::to_value(body).unwrap().as_str().unwrap_or_default().to_owned(),

@@ -277,6 +277,7 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::PassedOver => "step_passed_over",
         Kind::Waiting => "step_waiting",
         Kind::EventKept => "event_kept",
+        Kind::EventCounted => "event_counted",
         Kind::EventUnused => "event_unused",
         Kind::Caught => "failure_caught",
         Kind::UndoClaimed => "undo_started",

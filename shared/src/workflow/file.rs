@@ -9,7 +9,7 @@ use super::aws::Aws;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
-use super::wait::{Awaited, Time, Wait};
+use super::wait::{Awaited, MAX_PEOPLE, Time, Wait};
 use super::{MAX_STEPS, Step, Undo, Workflow};
 use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
@@ -130,6 +130,8 @@ struct RawStep {
     event: Option<Spanned<String>>,
     take: Option<Spanned<String>>,
     early: Option<Spanned<String>>,
+    people: Option<Spanned<u32>>,
+    failed: Option<Spanned<String>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -500,10 +502,10 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("event", raw.event.as_ref().map(Spanned::span)),
     ];
     let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
-    let of_event = [("take", raw.take.as_ref()), ("early", raw.early.as_ref())];
-    if let (None, Some((key, span))) =
-        (&raw.event, of_event.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))))
-    {
+    let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
+    let people = raw.people.as_ref().map(|people| ("people", people.span()));
+    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people);
+    if let (None, Some((key, span))) = (&raw.event, of_event) {
         return Err((
             span,
             format!("`{key}` is for a step that waits for an event; add `event = \"NAME\"`, or remove it"),
@@ -560,7 +562,18 @@ fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
         }
     };
     let take = mapped::condition(raw.take.as_ref(), "take")?;
-    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early }))
+    let failed = mapped::condition(raw.failed.as_ref(), "failed")?;
+    let people = raw.people.as_ref().map(people).transpose()?;
+    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, failed }))
+}
+
+/// Of how many people a step needs an event.
+fn people(raw: &Spanned<u32>) -> Result<u8, Problem> {
+    let number = *raw.get_ref();
+    u8::try_from(number)
+        .ok()
+        .filter(|people| (1..=MAX_PEOPLE).contains(people))
+        .ok_or_else(|| (raw.span(), format!("`people` cannot be {number}; write a number from 1 to {MAX_PEOPLE}")))
 }
 
 /// How long a step waits for an event.

@@ -33,7 +33,16 @@ pub struct Awaited {
     /// One that comes before the step waits is refused too, and not kept for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuse_early: bool,
+    /// Of how many people it needs an event, if it counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub people: Option<u8>,
+    /// An event for which this is true is taken, and the step fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Expression>,
 }
+
+/// Most people of whom one step needs an event.
+pub const MAX_PEOPLE: u8 = 10;
 
 impl Wait {
     /// When the wait ends of a step whose turn came at `now`, and whose timeout this is.
@@ -88,7 +97,9 @@ impl Wait {
     pub fn references(&self) -> Vec<&Reference> {
         match self {
             Self::For(mapping) | Self::Until(mapping) => mapping.references(),
-            Self::Event(event) => event.take.iter().flat_map(|take| take.references()).collect(),
+            Self::Event(event) => {
+                [&event.take, &event.failed].into_iter().flatten().flat_map(|e| e.references()).collect()
+            }
         }
     }
 
@@ -112,7 +123,11 @@ impl Wait {
             Self::For(time) => format!("waits {}", text(time)),
             Self::Until(Mapping::Constant(seconds)) => format!("waits until {seconds}"),
             Self::Until(time) => format!("waits until {}", text(time)),
-            Self::Event(event) => format!("waits for the event `{}`", event.name),
+            Self::Event(event) => match event.people {
+                Some(people @ 2..) => format!("waits for the event `{}` of {people} people", event.name),
+                Some(_) => format!("waits for the event `{}` of a person", event.name),
+                None => format!("waits for the event `{}`", event.name),
+            },
         }
     }
 }

@@ -219,6 +219,7 @@ impl Draw {
                 hash: draw.text(),
                 step: draw.maybe(|draw| draw.small() as u16),
                 data: draw.maybe(Self::content),
+                by: draw.maybe(Self::text),
             }),
             log: self.many(Self::entry),
         }

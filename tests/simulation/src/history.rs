@@ -466,6 +466,11 @@ fn left_out(saves: &[Save]) -> BTreeSet<usize> {
     left
 }
 
+/// The events that step `n` has, or had.
+fn of_step(task: &Task, n: usize) -> impl Iterator<Item = &Arrival> {
+    task.events.iter().filter(move |event| event.step.map(usize::from) == Some(n))
+}
+
 /// The values that may never decrease between two versions, and the states that are never left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
@@ -508,6 +513,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             && matches!(new.state, State::Failed | State::Caught)
             && after.updated_at < until
             && after.acted_at <= before.version
+            && of_step(after, n).count() == of_step(before, n).count()
         {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} waits no longer for its event before its time"));
         }
@@ -540,9 +546,9 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     if is_open && before.events.iter().zip(&after.events).any(drops) {
         wrong(Rule::OnlyRises, format!("version {v}: an event is dropped although its step is still to come"));
     }
-    let taken: Vec<u16> = after.events.iter().filter_map(|event| event.step).collect();
+    let taken: Vec<_> = after.events.iter().filter_map(|event| Some((event.step?, &event.by))).collect();
     if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
-        wrong(Rule::OnlyRises, format!("version {v}: a step takes two events"));
+        wrong(Rule::OnlyRises, format!("version {v}: a step takes two events, or two of one person"));
     }
     let is_late = before.deadline.is_some_and(|deadline| after.updated_at >= deadline);
     let of_deadline = after.reason.as_ref().is_some_and(|reason| reason.starts_with("the order's deadline"));

@@ -7,6 +7,7 @@ use crate::node::Role;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
+use crate::script::Sending;
 use crate::world::{Busy, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
 use shared::control::Pause;
@@ -244,19 +245,25 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
                 None if !is_waited_for(&world, &id, &event.name, look).await => return,
                 None => {}
             }
-            let answer = send_event(&world, &id, &event.name, &event.key, &event.data).await;
+            let answer = send_event(&world, &id, event).await;
             world.answered(number, answer.as_ref().map_or_else(|problem| problem.code, |()| "accepted"));
         }
         return;
     }
     let steps = world.plan.workflow.steps.iter();
-    let names: Vec<_> = steps.filter_map(|step| Some(step.wait.as_ref()?.event()?.name.clone())).collect();
-    let sends = names.into_iter().enumerate().map(|(number, name)| {
+    let awaited = steps.filter_map(|step| step.wait.as_ref()?.event());
+    // One person more than a step needs: one of them comes too late.
+    let names = awaited.flat_map(|event| std::iter::repeat_n(event, event.people.map_or(1, |n| usize::from(n) + 1)));
+    let names: Vec<_> = names.map(|event| (event.name.clone(), event.people.is_some())).collect();
+    let sends = names.into_iter().enumerate().map(|(number, (name, of_a_person))| {
         let (world, id, label) = (&world, &id, &label);
+        let (key, data) = (format!("event-{number}"), json!({ "number": number }));
+        let by = of_a_person.then(|| format!("p{number}"));
+        let event = Sending { at: None, name, key, data, by };
         async move {
-            let (key, data) = (format!("event-{number}"), json!({ "number": number }));
-            match world.fires(Class::EventAtAnyTime, &format!("{label} {key}")) {
-                None if is_waited_for(world, id, &name, look).await => {}
+            let place = format!("{label} {}", event.key);
+            match world.fires(Class::EventAtAnyTime, &place) {
+                None if is_waited_for(world, id, &event.name, look).await => {}
                 None => return,
                 Some(mut draw) => match draw.chance(0.8) {
                     true => wait_ms(draw.between(0, last_ms(world))).await,
@@ -265,10 +272,16 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
             }
             // It is sent again later if its step does not take it yet.
             for _ in 0..20 {
-                match send_event(world, id, &name, &key, &data).await {
+                match send_event(world, id, &event).await {
                     Err(problem) if problem.code == "event_early" => sleep(Duration::from_secs(5)).await,
                     Err(_) => return,
-                    Ok(()) if world.fires(Class::Duplicate, &format!("{label} {key}")).is_some() => {}
+                    Ok(()) if world.fires(Class::Duplicate, &place).is_some() => {
+                        // A person does not count twice under another key either.
+                        if event.by.is_some() {
+                            let again = Sending { key: format!("{}-again", event.key), ..event.clone() };
+                            let _ = send_event(world, id, &again).await;
+                        }
+                    }
                     Ok(()) => return,
                 }
             }
@@ -296,29 +309,32 @@ async fn is_waited_for(world: &World, id: &Id, name: &str, look: Duration) -> bo
 }
 
 /// Sends an event until it is answered, always under the same key.
-async fn send_event(world: &World, id: &Id, name: &str, key: &str, data: &Value) -> Result<(), Problem> {
+async fn send_event(world: &World, id: &Id, event: &Sending) -> Result<(), Problem> {
     let _busy = Busy::new(world);
-    let label = format!("event {name} {key} of {}", world.label(id));
+    let label = format!("event {} {} of {}", event.name, event.key, world.label(id));
+    // A person's event is known by the person.
+    let by = event.by.as_ref().filter(|_| world.plan.workflow.counts_people(&event.name));
+    let is_known = |task: &Arc<Task>| task.events.iter().any(|one| one.key == event.key && one.by.as_ref() == by);
+    let is_stored =
+        |task: &Arc<Task>| is_known(task) || by.is_some() && task.events.iter().any(|one| one.by.as_ref() == by);
     for attempt in 0.. {
         let (answer, answered) = oneshot::channel();
         let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
         let (out, back) = world.ways("client", &label);
         wait_ms(out).await;
-        world.knock(&submits, Knock::Event(id.clone(), name.to_owned(), key.to_owned(), data.clone(), answer));
+        world.knock(&submits, Knock::Event(id.clone(), event.clone(), answer));
         let answer = timeout(CLIENT_PATIENCE, answered).await;
         wait_ms(back).await;
         match answer {
             Ok(Ok(Ok(()))) => {
                 world.trace(format_args!("{label}: accepted"));
-                let is_kept = |task: &Arc<Task>| task.events.iter().any(|event| event.key == key);
-                if !world.history().last(id).is_some_and(is_kept) {
+                if !world.history().last(id).is_some_and(is_stored) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} was accepted but is not stored"));
                 }
                 return Ok(());
             }
             Ok(Ok(Err(problem))) if problem.status < 500 && problem.code != "no_such_order" => {
                 world.trace(format_args!("{label}: {}", problem.code));
-                let is_known = |task: &Arc<Task>| task.events.iter().any(|event| event.key == key);
                 if attempt > 0 && world.history().last(id).is_some_and(is_known) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} is stored, and {}", problem.code));
                 }

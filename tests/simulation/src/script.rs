@@ -53,6 +53,8 @@ pub struct Sending {
     pub key: String,
     /// Its data, an object.
     pub data: Value,
+    /// The authenticated person who sends it.
+    pub by: Option<String>,
 }
 
 /// One answer of a remote service.

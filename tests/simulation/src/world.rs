@@ -11,7 +11,7 @@ use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::{Queues, wait_ms};
 use crate::real::{self, RealStore};
-use crate::script::{self, Script, Sent};
+use crate::script::{self, Script, Sending, Sent};
 use crate::services::{Answer, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
@@ -141,8 +141,8 @@ pub struct World {
 pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
-    /// An event of an order: name, key, data.
-    Event(Id, String, String, Value, oneshot::Sender<Result<(), Problem>>),
+    /// An event of an order, and its answer.
+    Event(Id, Sending, oneshot::Sender<Result<(), Problem>>),
     SetAgent(String, Option<Pause>, oneshot::Sender<Result<(), Error>>),
 }
 
@@ -580,10 +580,10 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
                 Some(()) = under_way.next(), if !under_way.is_empty() => continue,
                 Some(knock) = door.recv() => knock,
             };
-            if let Knock::Event(id, name, key, data, answer) = knock {
+            if let Knock::Event(id, Sending { name, key, data, by, .. }, answer) = knock {
                 let submit = &submit;
                 under_way.push(Box::pin(async move {
-                    let _ = answer.send(submit.deliver(&id, &name, &key, data).await);
+                    let _ = answer.send(submit.deliver(&id, &name, &key, data, by).await.map(drop));
                 }));
             } else if let Knock::Submit(key, body, answer) = knock {
                 let submit = &submit;

@@ -118,10 +118,11 @@ fn new_key() -> String {
     format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id())
 }
 
-async fn event(Event { id, name, data, key, at }: Event) -> Result<()> {
+async fn event(Event { id, name, data, key, by, at }: Event) -> Result<()> {
     let (api, path) = (at.api().await?, format!("/orders/{}/events/{}", segment(&id)?, segment(&name)?));
     let key = key.unwrap_or_else(new_key);
     let request = api.request(Method::POST, &path).header("idempotency-key", key);
+    let request = by.into_iter().fold(request, |request, by| request.header(crate::access::BY, by));
     let answer = api.ask(request.json(&data.unwrap_or_else(|| json!({})))).await?.body;
     print(&at, &answer, |EventAccepted { order_id, .. }| format!("{order_id}\n"))
 }

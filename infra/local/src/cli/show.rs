@@ -148,7 +148,8 @@ pub fn order(order: &Status, now: Timestamp) -> String {
             (None, true) => "kept for a step that does not wait yet".into(),
             (None, false) => "unused".into(),
         };
-        let _ = writeln!(out, "  event `{}`, key `{}`: {what}", event.name, event.key);
+        let by = event.by.as_ref().map_or(String::new(), |by| format!(" by `{by}`"));
+        let _ = writeln!(out, "  event `{}`{by}, key `{}`: {what}", event.name, event.key);
     }
     out
 }
@@ -174,6 +175,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("complete by", step.complete_by),
         time("next attempt", step.next_attempt_at),
         step.wait.clone().filter(|_| step.waiting_until.is_some()),
+        step.missing.map(|missing| format!("{missing} missing")),
         time("since", step.waiting_since),
         time("until", step.waiting_until),
         error,

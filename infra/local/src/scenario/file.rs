@@ -54,8 +54,8 @@ pub struct Expect {
 /// The answer to an event that is taken or kept.
 const ACCEPTED: &str = "accepted";
 /// The answers to an event that is not.
-const DECLINED: [&str; 6] =
-    ["no_such_event", "event_early", "event_late", "event_refused", "event_key_reused", "too_many_events"];
+const DECLINED: [&str; 7] =
+    ["forbidden", "no_such_event", "event_early", "event_late", "event_refused", "event_key_reused", "too_many_events"];
 
 /// The lists of steps in `expect`.
 pub const LISTS: [&str; 5] = ["ran", "passed_over", "caught", "failed", "undone"];
@@ -93,6 +93,7 @@ struct RawEvent {
     at: Option<Time>,
     data: Option<Spanned<toml::Value>>,
     key: Option<String>,
+    by: Option<String>,
     answer: Option<Spanned<String>>,
 }
 
@@ -290,7 +291,7 @@ fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>
         }
         let at = event.at.as_ref().map(|Time(at)| std::time::Duration::try_from(*at).unwrap_or_default());
         let key = event.key.clone().unwrap_or_else(|| format!("event-{}", number + 1));
-        all.push(Sending { at, name: name.clone(), key, data });
+        all.push(Sending { at, name: name.clone(), key, data, by: event.by.clone() });
     }
     Ok(all)
 }

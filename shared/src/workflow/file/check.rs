@@ -7,6 +7,7 @@ use crate::schema::Schema;
 use crate::step::FailureKind;
 use crate::workflow::edge::Edge;
 use crate::workflow::http::IDEMPOTENCY_KEY;
+use crate::workflow::wait::Wait;
 use crate::workflow::{Step, before};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -302,9 +303,17 @@ impl Graph<'_> {
             check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
         }
         if let Some(wait) = &step.wait {
-            let at = spans(raw.wait.as_ref().or(raw.until.as_ref())).or_else(|| span(raw.take.as_ref()));
-            let (what, more): (_, &[&str]) = if raw.event.is_some() { ("take", &["event"]) } else { (wait.key(), &[]) };
-            check(what, at, wait.references(), more, &known.sure)?;
+            if let Wait::Event(event) = wait {
+                let more: &[&str] = if event.people.is_some() { &["event", "by", "events"] } else { &["event"] };
+                for (what, condition, at) in [("take", &event.take, &raw.take), ("failed", &event.failed, &raw.failed)]
+                {
+                    let all = condition.iter().flat_map(|condition| condition.references()).collect();
+                    check(what, span(at.as_ref()), all, more, &known.sure)?;
+                }
+            } else {
+                let at = spans(raw.wait.as_ref().or(raw.until.as_ref()));
+                check(wait.key(), at, wait.references(), &[], &known.sure)?;
+            }
         }
         for (what, mapping, at) in
             [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
@@ -322,7 +331,11 @@ impl Graph<'_> {
             check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
         }
         if let Some(output) = &step.output {
-            let root = if raw.event.is_some() { "event" } else { "answer" };
+            let root = match (&raw.event, &raw.people) {
+                (Some(_), Some(_)) => "events",
+                (Some(_), None) => "event",
+                (None, _) => "answer",
+            };
             check("output", spans(raw.output.as_ref()), output.references(), &[root], &known.sure)?;
         }
         let undo = step.undo.iter();

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 26] = [
     "agent",
     "http",
     "lambda",
@@ -22,6 +22,8 @@ const KEYS: [&str; 24] = [
     "event",
     "take",
     "early",
+    "people",
+    "failed",
     "after",
     "when",
     "with",

@@ -112,6 +112,9 @@ pub struct Event {
     /// Idempotency key: sending the same event again under the same key changes nothing [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
+    /// Who sends it, on a laptop; on AWS the identity of the caller counts
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
     #[command(flatten)]
     pub at: At,
 }
