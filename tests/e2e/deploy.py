@@ -1,5 +1,6 @@
 """Deploys template.yaml as `sam deploy` does: the binaries as archives in a bucket, the template by its URL, a stack."""
 
+import hashlib
 import io
 import re
 import time
@@ -24,9 +25,11 @@ def archive(binary):
     return data.getvalue()
 
 
-def with_batch_rights(template):
+def with_emulated_rights(template):
     """AWS asks whoever sends or deletes a batch for `sqs:SendMessage` or `sqs:DeleteMessage`, and knows no other action
-    for it ("Amazon SQS API permissions: actions and resource reference"). MiniStack asks for `sqs:SendMessageBatch`."""
+    for it ("Amazon SQS API permissions: actions and resource reference"). MiniStack asks for `sqs:SendMessageBatch`; and whoever
+    reads a version of a layer, which is `lambda:GetLayerVersion`, for `lambda:ListLayers`."""
+    template = template.replace("Action: lambda:GetLayerVersion", "Action: [lambda:GetLayerVersion, lambda:ListLayers]")
     template = re.sub(r"Action: (sqs:(?:Send|Delete)Message)(?=$|,)", r"Action: [\1, \1Batch]", template, flags=re.MULTILINE)
     template = re.sub(r"(?<=[\[ ])(sqs:(?:Send|Delete)Message)(?=, (?!\1)|\])", r"\1, \1Batch", template)
     return re.sub(r"^( *- )(sqs:(?:Send|Delete)Message)$", r"\1\2\n\1\2Batch", template, flags=re.MULTILINE)
@@ -46,33 +49,35 @@ def deploy(name, parameters, binaries, again=False):
 
     def nest(found):
         key = Path(found[1]).name
-        s3.put_object(Bucket=BUCKET, Key=key, Body=with_batch_rights((ROOT / found[1]).read_text()).encode())
+        s3.put_object(Bucket=BUCKET, Key=key, Body=with_emulated_rights((ROOT / found[1]).read_text()).encode())
         return f"Location: {emulator.URL}/{BUCKET}/{key}"
 
     text, count = re.subn(r"CodeUri: target/lambda/([a-z]+)/", upload, (ROOT / "template.yaml").read_text())
     assert count == 6, f"{count} functions in template.yaml"
-    text = re.sub(r"Location: (infra/[a-z]+\.yaml)", nest, with_batch_rights(text))
+    text = re.sub(r"Location: (infra/[a-z]+\.yaml)", nest, with_emulated_rights(text))
     return stack(name, text, parameters, again)
 
 
-def folder(name, path, parameters):
-    """The stack `name` from the template of a folder that `stepwarden new` wrote."""
+def folder(name, path, parameters, again=False):
+    """The outputs of the stack `name` from the template of a folder that `stepwarden new` wrote."""
     s3 = emulator.client("s3")
 
     def upload(found):
         data = io.BytesIO()
-        with zipfile.ZipFile(data, "w") as file:
-            for source in sorted((path / found[1]).rglob("*.py")):
-                file.write(source, source.relative_to(path / found[1]))
-        s3.put_object(Bucket=BUCKET, Key=f"{name}.zip", Body=data.getvalue())
-        return f"CodeUri: s3://{BUCKET}/{name}.zip"
+        with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+            for source in sorted((path / found[2]).rglob("*.*")):
+                file.write(source, source.relative_to(path / found[2]))
+        # Other content has another name, or CloudFormation would see no change.
+        key = f"{hashlib.sha256(data.getvalue()).hexdigest()}.zip"
+        s3.put_object(Bucket=BUCKET, Key=key, Body=data.getvalue())
+        return f"{found[1]}: s3://{BUCKET}/{key}"
 
     def nest(found):
-        s3.put_object(Bucket=BUCKET, Key=f"{name}-{found[1]}", Body=with_batch_rights((path / found[1]).read_text()).encode())
+        s3.put_object(Bucket=BUCKET, Key=f"{name}-{found[1]}", Body=with_emulated_rights((path / found[1]).read_text()).encode())
         return f"Location: {emulator.URL}/{BUCKET}/{name}-{found[1]}"
 
-    text = re.sub(r"CodeUri: ([a-z]+/)", upload, (path / "template.yaml").read_text())
-    return stack(name, re.sub(r"Location: (\w+\.yaml)", nest, text), parameters)
+    text = re.sub(r"(CodeUri|ContentUri): ([a-z]+/)", upload, (path / "template.yaml").read_text())
+    return stack(name, re.sub(r"Location: (\w+\.yaml)", nest, text), parameters, again)
 
 
 def remove(name):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import deploy
 import emulator
-from world import check, until
+from world import Failed, check, until
 
 AGENTS = "shop-agents"
 # Orders that are open while another version goes live, the seconds that instances have to follow, and those that orders wait.
@@ -97,10 +97,10 @@ def post(system, path, **body):
     return answer
 
 
-def activate(system, toml):
-    put = post(system, "/workflows", toml=toml, file="shop.toml")
-    post(system, "/workflows/shop/activate", hash=put["hash"], if_version=put["version"])
-    return put
+def brought(system, folder, toml, again):
+    """Deploys the folder with a workflow file; what its stack says became of it."""
+    (folder / "workflows/shop.toml").write_text(toml)
+    return deploy.folder(AGENTS, folder, {"Stack": system.stack}, again)["Workflows"]
 
 
 def submit(system, key):
@@ -128,14 +128,16 @@ def changed_and_removed(system, sample, place):
     service = Service(place)
     service.trusted_by(system, "agent")
     own = folder_of("shop", place / "shop")
-    deploy.folder(AGENTS, place / "shop", {"Stack": system.stack})
-    system.settle()
     first, second = (own + STEP.format(address=ADDRESS, port=service.server.server_port, version=n, hold=hold) for n, hold in ((1, HELD_S), (2, 1)))
-    check(not activate(system, first).get("warnings"), "the agent has a queue, and `put` warns")
+    bring = lambda text, again=True: brought(system, place / "shop", text, again)  # noqa: E731
+    told = bring(first, again=False)
+    system.settle()
+    check(told.endswith("is active"), f"the first deployment says: {told}")
     # Another version while 200 orders of the first one are open.
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda n: submit(system, f"open-{n}"), range(OPEN)))
-    activate(system, second)
+    told = bring(second)
+    check(" replaces " in told, f"the second deployment says: {told}")
     check(not service.versions(opened) - {"none"}, "orders did not wait until version 2 was there")
     time.sleep(FOLLOWED_S)
     later = [submit(system, f"later-{n}") for n in range(3)]
@@ -152,6 +154,15 @@ def changed_and_removed(system, sample, place):
     back = submit(system, "back")
     all_end(system, [back])
     check(service.versions([back]) == {"v1"}, f"after the rollback: {service.versions([back])}")
+    # A deployment of the same definition leaves that as it is, and so does one that fails.
+    told = bring(second + "# A comment is no change.\n")
+    check("unchanged, so" in told, f"a deployment after the rollback says: {told}")
+    try:
+        raise Failed(f"a wrong file is deployed: {bring(second.replace('agent = ', 'agents = ', 1))}")
+    except RuntimeError as error:
+        check(re.search(r"shop\.toml:\d+: ", str(error)), f"a wrong file fails with: {error}")
+    code, shown = system.call("GET", "/workflows/shop")
+    check(shown["version"] == 3 and "stack" not in shown["last_change"]["by"], f"after these deployments: {shown}")
     # The agent goes; the system stays.
     deploy.remove(AGENTS)
     system.queues = {name: url for name, url in system.queues.items() if not name.startswith("agent-stock")}

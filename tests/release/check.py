@@ -106,7 +106,7 @@ def main():
             # The emulator asks for rights that AWS does not know.
             for template in (*work.glob("stepwarden-*/*.yaml"), *work.glob("stepwarden-*/infra/*.yaml"), *work.glob("store/*.yaml")):
                 if "MessageBatch" not in (text := template.read_text()):
-                    template.write_text(deploy.with_batch_rights(text))
+                    template.write_text(deploy.with_emulated_rights(text))
         check("Processed" in answer, f"the first order: {answer}")
         denied = [line for line in ministack.log.read_text().splitlines() if "AccessDenied" in line]
         check(not denied, f"a role lacks a right: {denied[:3]}")

@@ -17,6 +17,8 @@ AGENT_FUNCTIONS = ("Agent", "SampleAgents")
 BY_NAME = re.compile(r"arn:aws:sqs:eu-west-1:111122223333:shop-(agent|notices)-\*(-dead)?")
 # Routes of the API, which are the only things that a caller's policy names.
 ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*(/[a-z]+/\*)?)?")
+# Layers with workflow files, which other stacks bring.
+LAYERS = "arn:aws:lambda:eu-west-1:111122223333:layer:shop-workflows*"
 TAG = {"StringEquals": {"aws:ResourceTag/stepwarden": "shop"}}
 SUBMIT_ROUTES = {
     "POST /orders",
@@ -589,7 +591,7 @@ def no_policy_has_a_star(stack):
             named += [v for p in ([principal] if isinstance(principal, str) else principal.values()) for v in as_list(p)]
             for text in named:
                 by_name = BY_NAME.fullmatch(str(text)) and (statement["Effect"] == "Deny" or statement.get("Condition") == TAG)
-                if "*" in str(text) and not by_name and not ROUTE.fullmatch(str(text)):
+                if "*" in str(text) and not by_name and not ROUTE.fullmatch(str(text)) and text != LAYERS:
                     yield f"{name}: {text}"
 
 
@@ -704,6 +706,8 @@ def each_function_may_do_what_it_does(stack):
     }
     if missing := {("sqs:GetQueueAttributes", q) for q in consumed(stack)} - _may(stack, "Operator", "sqs:"):
         yield f"Operator: cannot count what waits: {sorted(missing)}"
+    if ("lambda:GetLayerVersion", LAYERS) not in {(a, r) for a, r in rights(stack, "Operator")}:
+        yield "Operator: cannot read the workflow files that another stack brings"
     for function, queues in sends.items():
         if queues and (missing := {("sqs:SendMessage", q) for q in queues} - _may(stack, function, "sqs:")):
             yield f"{function}: cannot send: {sorted(missing)}"
@@ -820,6 +824,8 @@ def a_standby_does_nothing(stack):
     state = stack.properties("SupervisorSchedule").get("State", "ENABLED")
     if state != ("ENABLED" if is_active(stack) else "DISABLED"):
         yield f"SupervisorSchedule: is {state}"
+    if (active := stack.properties("Operator")["Environment"]["Variables"].get("ACTIVE")) != stack.parameters["Active"]:
+        yield f"Operator: would activate workflow files: ACTIVE is {active}"
     # Whatever else could start a function.
     starts = {i for i, r in stack.resources.items() if r["Type"] in ("AWS::Lambda::Url", "AWS::SNS::Subscription") and r["Properties"].get("Protocol") != "email"}
     starts |= {i for i, p in stack.of_type("AWS::Events::Rule").items() for t in p["Targets"] if target(t["Arn"]) in FUNCTIONS}

@@ -70,6 +70,8 @@ def transform(raw, parameters=None):
     for resource in raw["Resources"].values():
         if resource["Type"] == "AWS::Serverless::Function":
             resource["Properties"]["CodeUri"] = "s3://bucket/key"
+        if resource["Type"] == "AWS::Serverless::LayerVersion":
+            resource["Properties"]["ContentUri"] = "s3://bucket/key"
         if resource["Type"] == NESTED:
             resource["Properties"]["Location"] = f"https://bucket.s3.amazonaws.com/{resource['Properties']['Location']}"
     # The template names no managed policy, so that SAM need not ask IAM for their ARNs.
@@ -82,7 +84,7 @@ class Stack:
     def __init__(self, raw, name="", **parameters):
         self.raw = raw
         self.name = name
-        given = {} if name else GIVEN
+        given = {} if name or "Sample" not in raw["Parameters"] else GIVEN
         self.parameters = {
             name: parameters.get(name, given.get(name, p.get("Default"))) for name, p in raw["Parameters"].items()
         }

@@ -2,14 +2,17 @@
 checked with it; here is what stands alone."""
 
 import json
+from fnmatch import fnmatchcase
 
 import pytest
 import source
+from checks import LAYERS
 from template import ROOT, Stack, read, target
 from test_lint import BIN, run
 
 FILE = ROOT / "infra/agent.yaml"
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234"
+FOLDERS = ["new", "new-rust", "new-none"]
 FUNCTION = {"Function": "shop-gift-wrap", "Role": "gift-wrap-role"}
 
 
@@ -83,10 +86,36 @@ def test_cfn_lint():
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_cfn_lint_of_what_stepwarden_new_makes(tmp_path):
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_cfn_lint_of_what_stepwarden_new_makes(folder, tmp_path):
     (tmp_path / "agent.yaml").write_text(FILE.read_text())
     file = tmp_path / "template.yaml"
-    file.write_text((ROOT / "examples/new/template.yaml").read_text())
-    (tmp_path / "agents").mkdir()
+    file.write_text((ROOT / "examples" / folder / "template.yaml").read_text())
+    for part in ("agents", "workflows", ".aws-sam/lambda/stock"):
+        (tmp_path / part).mkdir(parents=True)
     answer = run(BIN / "cfn-lint", "--regions", "eu-west-1", "--template", file)
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def folder_of(name):
+    """The stack of a folder that `stepwarden new` makes, for the system `shop`."""
+    text = (ROOT / "examples" / name / "template.yaml").read_text()
+    return Stack(read(text.replace("Location: agent.yaml", "Location: infra/agent.yaml")), Stack="shop")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_brings_its_workflows_and_the_system_may_read_them(folder):
+    stack = folder_of(folder)
+    ((name, layer),) = stack.of_type("AWS::Lambda::LayerVersion").items()
+    ((activation, p),) = stack.of_type("Custom::Workflows").items()
+    # What the system's function reads, and what it answers.
+    assert fnmatchcase(f"arn:aws:lambda:eu-west-1:111122223333:layer:{layer['LayerName']}:1", LAYERS)
+    assert p["ServiceToken"] == f"arn:aws:lambda:eu-west-1:111122223333:function:{Stack(read()).properties('Operator')['FunctionName']}"
+    assert p["Layer"] == f"<{name}>"
+    assert stack.value(stack.transformed["Outputs"]["Workflows"]["Value"]) == f"<{activation}.Changes>"
+    # A failure is told long before CloudFormation's hour is over, and not before Lambda has tried again.
+    assert 200 <= int(p["ServiceTimeout"]) <= 600
+    # A version in use never goes before its successor: CloudFormation deletes after the update. But none stays behind.
+    assert stack.resources[name].get("DeletionPolicy", "Delete") == "Delete"
+    # Orders may come as soon as a workflow is active, so its agent is there first.
+    assert stack.resources[activation].get("DependsOn", []) == (["StockAgent"] if "StockAgent" in stack.transformed["Resources"] else [])

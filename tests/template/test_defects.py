@@ -320,6 +320,8 @@ DEFECTS = [
     ("what_a_company_prescribes_holds_everywhere", put("Globals", "Function", "Layers", PASS), COMPANY),
     ("what_a_company_prescribes_holds_everywhere", resource("ScheduleRole", P, "PermissionsBoundary", PASS), COMPANY),
     ("what_a_company_prescribes_holds_everywhere", resource("SubmitLogs", P, "LogGroupClass", {"Ref": "AccessLogClass"}), COMPANY),
+    ("each_function_may_do_what_it_does", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 10, PASS), {}),
+    ("a_standby_does_nothing", resource("Operator", P, "Environment", "Variables", "ACTIVE", "true"), {"Active": "false"}),
     ("each_function_has_a_role_of_its_own", resource("OperatorRole", P, "ManagedPolicyArns", PASS), COMPANY),
     ("nested_stacks_take_what_they_are_given", api("Parameters", "ApiRateLimit", "MaxValue", 5000), {}),
     ("nested_stacks_take_what_they_are_given", api("Parameters", "LogRetentionDays", "MaxValue", 3000), {}),

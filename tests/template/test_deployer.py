@@ -1,10 +1,12 @@
 """The deployer's role of infra/deployer.yaml may do what a deployment does, on the resources of its stack, and nothing on others. What a
 type needs is what its schema in the registry of CloudFormation says under `handlers`, for the properties that are set here."""
 
+import re
 from fnmatch import fnmatchcase
 
 import pytest
 from template import ROOT, Stack, read
+from test_agent import FOLDERS, folder_of
 from test_checks import SETTINGS
 from test_lint import BIN, run
 
@@ -29,8 +31,11 @@ NEEDS = {
     "AWS::Lambda::EventInvokeConfig": ("lambda:PutFunctionEventInvokeConfig lambda:UpdateFunctionEventInvokeConfig lambda:DeleteFunctionEventInvokeConfig".split(), lambda p: f"arn:aws:lambda:{REGION}:function:shop-supervisor"),
     "AWS::Lambda::EventSourceMapping": ("lambda:CreateEventSourceMapping lambda:UpdateEventSourceMapping lambda:GetEventSourceMapping lambda:DeleteEventSourceMapping".split(), lambda p: f"arn:aws:lambda:{REGION}:event-source-mapping:1"),
     "AWS::Lambda::Function": ("lambda:CreateFunction lambda:GetFunction lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:DeleteFunction lambda:PutFunctionRecursionConfig lambda:GetFunctionRecursionConfig lambda:TagResource".split(), lambda p: f"arn:aws:lambda:{REGION}:function:{p['FunctionName']}"),
+    "AWS::Lambda::LayerVersion": ("lambda:PublishLayerVersion lambda:GetLayerVersion lambda:DeleteLayerVersion".split(), lambda p: f"arn:aws:lambda:{REGION}:layer:{p['LayerName']}:1"),
+    # AWS, "Custom resources": CloudFormation invokes the function with the rights of whoever deploys.
+    "Custom::Workflows": (["lambda:InvokeFunction"], lambda p: p["ServiceToken"]),
     "AWS::Lambda::Permission": ("lambda:AddPermission lambda:RemovePermission lambda:GetPolicy".split(), lambda p: f"arn:aws:lambda:{REGION}:function:shop-submit"),
-    "AWS::Logs::LogGroup": ("logs:CreateLogGroup logs:DeleteLogGroup logs:PutRetentionPolicy logs:AssociateKmsKey logs:DescribeLogGroups logs:TagResource".split(), lambda p: f"arn:aws:logs:{REGION}:log-group:{p['LogGroupName'].replace('<Agent>', 'shop-agent')}"),
+    "AWS::Logs::LogGroup": ("logs:CreateLogGroup logs:DeleteLogGroup logs:PutRetentionPolicy logs:AssociateKmsKey logs:DescribeLogGroups logs:TagResource".split(), lambda p: f"arn:aws:logs:{REGION}:log-group:{re.sub('<[A-Za-z]+>', 'shop-agent', p['LogGroupName'])}"),
     "AWS::Logs::MetricFilter": ("logs:PutMetricFilter logs:DeleteMetricFilter logs:DescribeMetricFilters".split(), lambda p: f"arn:aws:logs:{REGION}:log-group:/aws/lambda/shop-submit"),
     "AWS::SNS::Subscription": ("sns:Subscribe sns:Unsubscribe sns:GetSubscriptionAttributes".split(), lambda p: f"arn:aws:sns:{REGION}:shop-alerts"),
     "AWS::SNS::Topic": ("sns:CreateTopic sns:DeleteTopic sns:GetTopicAttributes sns:SetTopicAttributes".split(), lambda p: f"arn:aws:sns:{REGION}:{p['TopicName']}"),
@@ -63,12 +68,18 @@ def test_every_resource_can_be_made_changed_and_deleted(setting):
     assert not list(missing(statements(), Stack(read(), **SETTINGS[setting])))
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_so_can_those_of_a_folder_of_ones_own(folder):
+    assert not list(missing(statements(), folder_of(folder)))
+
+
 def test_a_missing_right_is_seen():
     for number in range(len(statements())):
         rights = statements()
         sid = rights.pop(number)["Sid"]
         # The archives are no resource of the stack, and layers are those of others.
-        assert list(missing(rights, Stack(read(), **SETTINGS["key-email-unprotected"]))) or sid in ("Archives", "Layers"), sid
+        seen = [*missing(rights, Stack(read(), **SETTINGS["key-email-unprotected"])), *missing(rights, folder_of("new"))]
+        assert seen or sid == "Archives", sid
 
 
 def test_nothing_of_others_can_be_touched():

@@ -7,6 +7,7 @@ pub mod act;
 pub mod agents;
 pub mod bulk;
 pub mod console;
+pub mod deployment;
 pub mod details;
 pub mod http;
 pub mod list;

@@ -1,12 +1,31 @@
 //! The operator as a Lambda function, behind API Gateway routes that only operators may call.
 
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth::Scopes;
 use edge::workflows;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use operator::Operator;
+use operator::deployment::{self, layer};
+use operator::{Operator, http};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use stepwarden_aws::config::{lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
+
+/// API Gateway's request, or CloudFormation's. The first has none of the second's fields, whatever a caller sends.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Event {
+    Deployment(Box<deployment::Request>),
+    Api(Box<ApiGatewayV2httpRequest>),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Api(Box<ApiGatewayV2httpResponse>),
+    /// CloudFormation reads what was put at its URL.
+    Deployment,
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -18,6 +37,7 @@ async fn main() -> Result<(), Error> {
     let leases = (0..groups).map(lease_name).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let scopes = Scopes::from_lookup(|name| std::env::var(name).ok())?;
+    let is_active = std::env::var("ACTIVE").as_deref() != Ok("false");
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
     // The operator who mends a bad deployment needs the other routes.
     let deployed = workflows::deployed(&agents, &config.files).map_err(|error| error.to_string());
@@ -25,13 +45,18 @@ async fn main() -> Result<(), Error> {
         tracing::error!(error, "the deployment's workflows cannot be used");
     }
     let operator = Operator { scopes, deployed, ..Operator::new(engine, &clients, &config, leases) };
-    let (operator, stack) = (&operator, config.stack());
-    run(service_fn(move |event: LambdaEvent<_>| async move {
+    let (operator, clients, stack) = (&operator, &clients, config.stack());
+    run(service_fn(move |event: LambdaEvent<Event>| async move {
         let deadline = event.context.deadline();
-        let answer = operator::http::handler(operator, event.payload).await;
+        let answer = match event.payload {
+            Event::Api(request) => Ok(Answer::Api(Box::new(http::handler(operator, *request).await))),
+            Event::Deployment(request) => {
+                layer::handle(operator, clients, is_active, &request).await.map(|()| Answer::Deployment)
+            }
+        };
         metrics::flush(stack);
         traces::flush_before(deadline).await;
-        Ok::<_, Error>(answer)
+        answer.map_err(Error::from)
     }))
     .await
 }

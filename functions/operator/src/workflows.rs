@@ -383,25 +383,42 @@ impl Operator {
         wish: &Wish,
         subject: Option<&str>,
     ) -> Result<Row, Problem> {
-        let (by, reason) = act::who_and_why(subject, wish.by.as_deref(), wish.reason.as_deref())?;
+        let who = act::who_and_why(subject, wish.by.as_deref(), wish.reason.as_deref())?;
         let Some(if_version) = wish.if_version.filter(|version| *version <= MAX_VERSION) else {
             let detail = "is required: `version` as GET /workflows/{name} shows it, 0 for a new name";
             return Err(problem::invalid_field("if_version", detail));
         };
+        self.changed(name, &change, Some(if_version), who, None).await
+    }
+
+    /// The same, over any version if none is named; `brought` is what a deployment brings with it.
+    pub(crate) async fn changed(
+        &self,
+        name: &str,
+        change: &Change,
+        if_version: Option<u64>,
+        (by, reason): (String, String),
+        brought: Option<&stored::Brought>,
+    ) -> Result<Row, Problem> {
         let (store, mut seen) = (&self.engine.store, self.seen().await?);
         let stored = seen.stored.get(name);
         let deployed = seen.deployed(name);
         let by = (by, self.engine.now());
-        let mut next = match registry::change(&seen.pointers, name, deployed.as_ref(), &change, by) {
+        let mut next = match registry::change(&seen.pointers, name, deployed.as_ref(), change, by) {
             Ok(next) => next,
             // Repeated, perhaps because the first answer was lost.
-            Err(Refused::Same) => return seen.known(name),
+            Err(Refused::Same) => {
+                if let Some(brought) = brought {
+                    store.keep_brought(name, brought).await.map_err(|e| unavailable(&e))?;
+                }
+                return seen.known(name);
+            }
             Err(Refused::Unknown) => return Err(no_such_workflow(name)),
             Err(why @ (Refused::NoPrevious | Refused::Full | Refused::Unreadable)) => {
                 return Err(problem::not_possible(None, format!("workflow `{name}`: {why}")));
             }
         };
-        if if_version != seen.version(name) {
+        if if_version.is_some_and(|version| version != seen.version(name)) {
             return Err(moved(name, seen.pointers.get(name)));
         }
         if !next.retired {
@@ -419,13 +436,18 @@ impl Operator {
         }
         next.version = store.last_change(name, stored).await.map_err(|e| unavailable(&e))? + 1;
         tracing::info!(workflow = name, operator = %next.by, hash = %next.hash, retired = next.retired, "changing a workflow: {reason}");
-        if !store.set_pointer(name, &next, stored, &reason).await.map_err(|e| unavailable(&e))? {
+        if !store.set_pointer(name, &next, stored, &reason, brought).await.map_err(|e| unavailable(&e))? {
             return Err(moved(name, self.seen().await?.pointers.get(name)));
         }
         // Where orders are taken in the same process, they follow at once.
         let _ = self.engine.pointers_now().await;
         seen.pointers.insert(name.to_owned(), Some(next));
         seen.known(name)
+    }
+
+    /// The workflow called `name` as it is, if there ever was one.
+    pub(crate) async fn found(&self, name: &str) -> Result<Option<Row>, Problem> {
+        Ok(self.seen().await?.row(name))
     }
 
     async fn seen(&self) -> Result<Seen<'_>, Problem> {
@@ -473,14 +495,19 @@ impl Operator {
     }
 
     fn checked(&self, put: &Put) -> Result<Workflow, Problem> {
-        if put.toml.len() > MAX_TOML {
-            let detail = format!("has {} bytes; the limit is {MAX_TOML}", put.toml.len());
+        let file = put.file.as_deref().filter(|file| !file.is_empty() && file.len() <= MAX_FILE).unwrap_or("workflow");
+        self.read(file, &put.toml)
+    }
+
+    /// The workflow in a text.
+    pub(crate) fn read(&self, file: &str, toml: &str) -> Result<Workflow, Problem> {
+        if toml.len() > MAX_TOML {
+            let detail = format!("has {} bytes; the limit is {MAX_TOML}", toml.len());
             return Err(problem::invalid_field("toml", detail));
         }
         let agents: Vec<&str> = self.config.agents.iter().map(String::as_str).collect();
         let known = Known { agents: &agents, inputs: &INPUT_CHECKS };
-        let file = put.file.as_deref().filter(|file| !file.is_empty() && file.len() <= MAX_FILE).unwrap_or("workflow");
-        let workflow = parse_for(file, &put.toml, known, &self.config.files)
+        let workflow = parse_for(file, toml, known, &self.config.files)
             .map_err(|e| problem::invalid_workflow("toml", e.to_string()))?;
         self.fits(&workflow).map_err(|why| problem::invalid_workflow("toml", why))?;
         Ok(workflow)
@@ -503,7 +530,7 @@ impl Operator {
     }
 
     /// What SQS says of the queues of its agents.
-    async fn warnings(&self, workflow: &Workflow) -> Vec<String> {
+    pub(crate) async fn warnings(&self, workflow: &Workflow) -> Vec<String> {
         let agents: BTreeSet<&str> = workflow.agents().into_iter().collect();
         let mut warnings = Vec::new();
         for agent in agents {

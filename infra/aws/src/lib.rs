@@ -23,6 +23,7 @@ mod sent;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;
+pub mod web;
 
 pub use clients::Clients;
 pub use config::Config;

@@ -54,6 +54,18 @@ pub struct Origin {
     pub since: Timestamp,
 }
 
+/// What the last deployment of a folder brought under a name. A deployment of the same definition changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brought {
+    /// The definition.
+    pub hash: Hash,
+    /// The stack with the folder.
+    pub stack: String,
+    /// When (UTC, milliseconds).
+    #[serde(with = "millisecond::required")]
+    pub since: Timestamp,
+}
+
 /// A stored definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
@@ -67,6 +79,10 @@ pub struct Definition {
 
 fn entry_key(name: &str, version: u64) -> String {
     format!("registry#{name}#{version}")
+}
+
+fn brought_key(name: &str) -> String {
+    format!("brought#{name}")
 }
 
 fn definition_key(hash: &Hash) -> String {
@@ -110,8 +126,28 @@ impl DynamoStore {
         Ok(free - 1)
     }
 
+    /// What the last deployment of a folder brought under `name`. One that cannot be read counts as none.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn brought(&self, name: &str) -> Result<Option<Brought>, Error> {
+        let what = format!("what was deployed as workflow `{name}`");
+        let item = self.record(&brought_key(name), &what).await?;
+        Ok(item.and_then(|item| serde_json::from_str(text(&item, "brought", &what).ok()?).ok()))
+    }
+
+    /// Records what a deployment of a folder brought under `name`, which stands for it already.
+    ///
+    /// # Errors
+    /// The table's.
+    pub async fn keep_brought(&self, name: &str, brought: &Brought) -> Result<(), Error> {
+        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(brought_key(name)));
+        let put = put.item("brought", json(brought));
+        put.sent().await.map(drop).map_err(|e| unavailable(&format!("what was deployed as workflow `{name}`"), e))
+    }
+
     /// Makes `name` stand for what `next` says, if it still stands for what `seen` says (`None`: it has no pointer), and keeps a
-    /// record of it. False if not: someone else was faster.
+    /// record of it, and of what a deployment `brought`. False if not: someone else was faster.
     ///
     /// # Errors
     /// The table's.
@@ -121,6 +157,7 @@ impl DynamoStore {
         next: &Pointer,
         seen: Option<&Stored>,
         reason: &str,
+        brought: Option<&Brought>,
     ) -> Result<bool, Error> {
         let what = format!("workflow `{name}`");
         let update = Update::builder()
@@ -141,12 +178,17 @@ impl DynamoStore {
             .item("pk", s(entry_key(name, next.version)))
             .item("entry", json(&entry));
         let built = |e| corrupt(&what, format!("{e}"));
-        let items = [
+        let mut items = vec![
             TransactWriteItem::builder().update(update.build().map_err(built)?).build(),
             TransactWriteItem::builder().put(put.build().map_err(built)?).build(),
         ];
+        if let Some(brought) = brought {
+            let put = Put::builder().table_name(&self.state_table).item("pk", s(brought_key(name)));
+            let put = put.item("brought", json(brought)).build().map_err(built)?;
+            items.push(TransactWriteItem::builder().put(put).build());
+        }
         for attempt in 1.. {
-            let request = self.client.transact_write_items().set_transact_items(Some(items.to_vec()));
+            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
             let Err(error) = request.sent().await else { return Ok(true) };
             if !error.as_service_error().is_some_and(|e| e.is_transaction_canceled_exception()) {
                 return Err(unavailable(&what, error));

@@ -36,8 +36,8 @@ const RUST: [(&str, &str); 4] = sample! { "new-rust": "README.md" "stepwarden.to
 const PROGRAM: (&str, &str) = ("agents/stock/src/main.rs", include_str!("../../../shared/agent/examples/stock.rs"));
 const MANIFEST: (&str, &str) =
     ("agents/stock/Cargo.toml", include_str!("../../../examples/new-rust/agents/stock/Cargo.toml.in"));
-const NONE: [(&str, &str); 4] =
-    sample! { "new-none": "README.md" "workflows/shop.toml" "tests/shop.toml" ".gitignore" };
+const NONE: [(&str, &str); 5] =
+    sample! { "new-none": "README.md" "workflows/shop.toml" "tests/shop.toml" "template.yaml" ".gitignore" };
 const ORDER: (&str, &str) = ("order.json", include_str!("../../../examples/new/order.json"));
 const AGENT_TEMPLATE: (&str, &str) = ("agent.yaml", include_str!("../../agent.yaml"));
 
@@ -163,7 +163,7 @@ pub fn create(New { folder, lang, stepwarden }: &New) -> Result<String, StartErr
     let (has, with) = match lang {
         Lang::Python => ("its agent in Python, scenarios, and a template for AWS", " with the agent"),
         Lang::Rust => ("its agent in Rust, scenarios, and a template for AWS", " with the agent, once it is compiled"),
-        Lang::None => ("whose steps are URLs, and scenarios", " with sample services"),
+        Lang::None => ("whose steps are URLs, scenarios, and a template for AWS", " with sample services"),
     };
     Ok(format!(
         "{shown} has a workflow, {has}. Next:\n  cd {}\n  \
@@ -247,7 +247,7 @@ mod tests {
             assert!(!dir.path().join("wrong").exists());
         }
         let none = made("plain", Lang::None, None).unwrap();
-        assert!(agents(&none).unwrap().is_empty() && !none.join("template.yaml").exists());
+        assert!(agents(&none).unwrap().is_empty() && none.join("template.yaml").exists());
         for outcome in crate::scenario::play_file(&none.join("tests/plain.toml"), 3).unwrap() {
             assert_eq!(outcome.failures, Vec::<String>::new(), "{}", outcome.name);
         }

@@ -1,23 +1,11 @@
 //! OTLP over the HTTP client that the AWS SDK brings, so that no function carries a second one.
 
-use crate::telemetry::Chain;
+use crate::web;
 use async_trait::async_trait;
-use aws_smithy_async::rt::sleep::TokioSleep;
-use aws_smithy_runtime::client::orchestrator::operation::Operation;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use aws_smithy_runtime_api::client::interceptors::context::{Error as AnyError, Output};
-use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse, OrchestratorError};
-use aws_smithy_runtime_api::client::result::SdkError;
-use aws_smithy_runtime_api::client::ser_de::DeserializeResponse;
-use aws_smithy_types::body::SdkBody;
-use aws_smithy_types::byte_stream::ByteStream;
-use aws_smithy_types::config_bag::ConfigBag;
-use aws_smithy_types::timeout::TimeoutConfig;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
-use std::convert::Infallible;
-use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,34 +43,12 @@ impl Transport {
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let (mut parts, body) = request.into_parts();
-        let (Some(scheme), Some(authority)) = (parts.uri.scheme_str(), parts.uri.authority()) else {
-            return Err("no URL".into());
-        };
-        let endpoint = format!("{scheme}://{authority}");
-        parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
-        let request = Request::from_parts(parts, SdkBody::from(body));
-        let operation = Operation::builder()
-            .service_name("otlp")
-            .operation_name("export")
-            .http_client(self.http.clone())
-            .endpoint_url(&endpoint)
-            .no_auth()
-            .no_retry()
-            .sleep_impl(TokioSleep::new())
-            .timeout_config(TimeoutConfig::disabled())
-            .serializer(|request: Request<SdkBody>| Ok(HttpRequest::try_from(request)?))
-            .deserializer_impl::<Answer, Infallible>(Unread)
-            .build();
-        let Answer(status, body) = operation.invoke(request).await.map_err(|error| {
-            tracing::debug!(error = %Chain(&error), "the endpoint for spans could not be reached");
-            kind(&error)
-        })?;
-        let body = read(body).await?;
-        if status == 200 {
-            self.warn_of_refused(&body);
+        let (parts, body) = request.into_parts();
+        let answer = web::send(&self.http, Request::from_parts(parts, body.into()), MAX_ANSWER).await?;
+        if answer.status() == 200 {
+            self.warn_of_refused(answer.body());
         }
-        Ok(Response::builder().status(status).body(body)?)
+        Ok(answer.map(Bytes::from))
     }
 
     /// Warns once, because a collector that refuses some spans refuses them in every export. Logs only the number, not
@@ -104,65 +70,10 @@ impl HttpClient for Transport {
     }
 }
 
-/// The status of an answer and its body, still to be read.
-#[derive(Debug)]
-struct Answer(u16, SdkBody);
-
-/// Leaves the body to [`read`]: otherwise all of it would be in memory before its length is known.
-#[derive(Debug)]
-struct Unread;
-
-impl DeserializeResponse for Unread {
-    fn deserialize_streaming_with_config(
-        &self,
-        answer: &mut HttpResponse,
-        _: &ConfigBag,
-    ) -> Option<Result<Output, OrchestratorError<AnyError>>> {
-        Some(Ok(Output::erase(Answer(answer.status().as_u16(), answer.take_body()))))
-    }
-
-    fn deserialize_nonstreaming_with_config(
-        &self,
-        answer: &HttpResponse,
-        _: &ConfigBag,
-    ) -> Result<Output, OrchestratorError<AnyError>> {
-        let body = answer.body().bytes().unwrap_or_default().to_vec();
-        Ok(Output::erase(Answer(answer.status().as_u16(), SdkBody::from(body))))
-    }
-}
-
-async fn read(body: SdkBody) -> Result<Bytes, HttpError> {
-    let mut body = ByteStream::new(body);
-    let mut all = Vec::new();
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|error| {
-            tracing::debug!(error = %Chain(&error), "an answer for spans was cut off");
-            "its answer was cut off"
-        })?;
-        if all.len() + chunk.len() > MAX_ANSWER {
-            return Err(format!("its answer is longer than {MAX_ANSWER} bytes").into());
-        }
-        all.extend_from_slice(&chunk);
-    }
-    Ok(all.into())
-}
-
 /// The number of refused spans in the answer `body`; `None` if the answer only confirms that all were accepted.
 fn refused(body: &[u8]) -> Option<i64> {
     let partial = ExportTraceServiceResponse::decode(body).ok()?.partial_success?;
     (partial.rejected_spans != 0 || !partial.error_message.is_empty()).then_some(partial.rejected_spans)
-}
-
-/// The kind of a connector's error, and of the error of input or output below it: `io error: connection refused`.
-fn kind<R>(error: &SdkError<Infallible, R>) -> String {
-    let SdkError::DispatchFailure(failure) = error else { return "not sent".into() };
-    let Some(error) = failure.as_connector_error() else { return "other".into() };
-    let io = std::iter::successors(error.source(), |&error| error.source())
-        .find_map(|error| error.downcast_ref::<std::io::Error>());
-    match io {
-        Some(io) => format!("{error}: {}", io.kind()),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]
