@@ -146,6 +146,14 @@ def changed_and_removed(system, sample, place):
     check(service.versions(later) == {"v2"}, f"after {FOLLOWED_S} s new orders got {service.versions(later)}")
     twice = {order: keys for order, keys in service.calls.items() if len(keys) != 1}
     check(not twice, f"called under two keys: {twice}")
+    # What the supervisor alone continues: orders of a paused agent, once it is resumed. Their steps read the orders' inputs.
+    post(system, "/agents/stock/pause")
+    time.sleep(FOLLOWED_S)
+    paused = [submit(system, f"paused-{n}") for n in range(3)]
+    time.sleep(FOLLOWED_S)
+    check({system.status(order)["state"] for order in paused} <= {"Pending", "Processing"}, "a paused agent works")
+    post(system, "/agents/stock/resume")
+    all_end(system, paused)
     # Back in one call.
     code, shown = system.call("GET", "/workflows/shop")
     check(code == 200, f"show: {code} {shown}")

@@ -672,6 +672,7 @@ def the_supervisor_only_requests_recovery(stack):
     if _may(stack, "Supervisor", "sqs:") != queues:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
     wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")}
+    wanted |= {("dynamodb:GetItem", "Orders"), ("dynamodb:BatchGetItem", "Orders")}
     wanted |= {("dynamodb:Query", "<State.Arn>/index/due")}
     if _may(stack, "Supervisor", "dynamodb:") != wanted:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'dynamodb:') ^ wanted)}"
@@ -717,6 +718,10 @@ def each_function_may_do_what_it_does(stack):
         logs = {a for a, _ in _may(stack, function, "logs:")}
         if logs != {"logs:CreateLogStream", "logs:PutLogEvents"}:
             yield f"{function}: cannot log, or more than that: {sorted(logs)}"
+    # The input of an order decides conditions, times and what is sent. Of several orders it is read with one request.
+    for function in ("Submit", "Scheduler", "Supervisor", "Operator"):
+        if missing := {(f"dynamodb:{a}", "Orders") for a in ("GetItem", "BatchGetItem")} - _may(stack, function, "dynamodb:"):
+            yield f"{function}: cannot read inputs: {sorted(missing)}"
     needs = {f"dynamodb:{a}" for a in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")}
     for function in ("Scheduler", "Supervisor", "Operator"):
         if missing := {(a, "State") for a in needs} - _may(stack, function, "dynamodb:"):
