@@ -107,7 +107,14 @@ def queue_names(stack):
 def sources(stack):
     """Event source mappings as (id, properties, function, queue)."""
     for name, p in stack.of_type("AWS::Lambda::EventSourceMapping").items():
-        yield name, p, target(p["FunctionName"]), target(p["EventSourceArn"])
+        yield name, p, behind(stack, p["FunctionName"]), target(p["EventSourceArn"])
+
+
+def behind(stack, reference):
+    """The function that a reference names, or that the alias has that it names."""
+    name = target(reference)
+    alias = stack.of_type("AWS::Lambda::Alias").get(name)
+    return target(alias["FunctionName"]) if alias else name
 
 
 def classes(stack):
@@ -461,6 +468,27 @@ def parameters_have_defaults(stack):
 
 
 @check
+def a_version_is_reached_by_its_alias_alone(stack):
+    """A canary that a part of the callers goes around would say nothing, and a rollback would leave that part behind."""
+    named = {"Submit": ("SubmitVersion", "SubmitCanaryVersion"), "Operator": ("OperatorVersion", "OperatorCanaryVersion")}
+    aliases = {target(p["FunctionName"]): (name, p) for name, p in stack.of_type("AWS::Lambda::Alias").items()}
+    for function, (version, canary) in named.items():
+        version, canary = stack.parameters[version], stack.parameters[canary]
+        name, alias = aliases.pop(function, (None, {}))
+        share = [{"FunctionVersion": canary, "FunctionWeight": stack.parameters["CanaryWeight"]}] if version and canary else None
+        weights = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
+        if (alias.get("FunctionVersion", ""), weights) != (version, share):
+            yield f"{function}: its alias has version {alias.get('FunctionVersion')} and {weights}"
+        # Whatever calls the function, and the permission to do so.
+        uses = [(i, p[key]) for kind, key in (("AWS::Lambda::EventSourceMapping", "FunctionName"), ("AWS::ApiGatewayV2::Integration", "IntegrationUri"), ("AWS::Lambda::Permission", "FunctionName")) for i, p in stack.of_type(kind).items()]
+        for i, reference in uses:
+            if behind(stack, reference) == function and target(reference) != (name or function):
+                yield f"{i}: calls {reference}, not the alias"
+    if aliases:
+        yield f"aliases of {sorted(aliases)}"
+
+
+@check
 def an_agent_may_run_as_long_as_a_step(stack):
     longest = max(source.seconds(s["timeout"]) for s in source.workflow_steps() if "timeout" in s)
     for function in set(AGENT_FUNCTIONS) & set(functions(stack)):
@@ -751,7 +779,7 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
         if (target(p.get("AuthorizerId")) == "ApiAuthorizer") != (wanted == "JWT"):
             yield f"{key}: its authorizer is {p.get('AuthorizerId')}"
         integration = p["Target"].removeprefix("integrations/")
-        function = target(stack.properties(target(integration))["IntegrationUri"])
+        function = behind(stack, stack.properties(target(integration))["IntegrationUri"])
         if function != ("Submit" if is_order else "Operator"):
             yield f"{key}: goes to {function}"
     for name, p in stack.of_type("AWS::Lambda::Permission").items():

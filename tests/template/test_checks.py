@@ -22,6 +22,8 @@ SETTINGS = {
     "traces": {"OtlpEndpoint": "https://collector.example:4318", "OtlpHeadersSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-otlp-AbCdEf"},
     "batches": {"BatchSeconds": "2", "PriorityClasses": "true"},
     **{f"status-{n}": {"StatusRateLimit": n} for n in read()["Parameters"]["StatusRateLimit"]["AllowedValues"]},
+    "versions": {"SubmitVersion": "7", "OperatorVersion": "3"},
+    "canary": {"SubmitVersion": "7", "SubmitCanaryVersion": "8", "OperatorVersion": "3", "OperatorCanaryVersion": "4", "CanaryWeight": "0.25"},
     "standby": {"Active": "false", "PriorityClasses": "true"},
     "arm64": {"Architecture": "arm64"},
     "retention": {"RetentionDays": "30"},

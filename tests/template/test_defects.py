@@ -64,6 +64,7 @@ def statement(function, number, value):
 
 KEY = {"KmsKeyArn": "arn:aws:kms:eu-west-1:111122223333:key/1234"}
 JWT = {"JwtIssuer": "https://issuer.example", "JwtAudience": "shop"}
+CANARY = {"SubmitVersion": "7", "SubmitCanaryVersion": "8", "OperatorVersion": "3", "OperatorCanaryVersion": "4"}
 CLASSES = {"PriorityClasses": "true"}
 STANDBY = {"Active": "false"}
 SECRETS = {"HttpSecretArn": "arn:aws:secretsmanager:eu-west-1:111122223333:secret:shop-http-AbCdEf"}
@@ -324,6 +325,11 @@ DEFECTS = [
     ("each_function_may_do_what_it_does", put("Resources", "SupervisorRole", P, "Policies", 0, "PolicyDocument", "Statement", 8, PASS), {}),
     ("each_function_may_do_what_it_does", put("Resources", "OperatorRole", P, "Policies", 0, "PolicyDocument", "Statement", 1, "Action", 1, PASS), {}),
     ("a_standby_does_nothing", resource("Operator", P, "Environment", "Variables", "ACTIVE", "true"), {"Active": "false"}),
+    ("a_version_is_reached_by_its_alias_alone", resource("SubmissionsSource", P, "FunctionName", {"Ref": "Submit"}), CANARY),
+    ("a_version_is_reached_by_its_alias_alone", resource("Api", P, "Parameters", "OperatorArn", {"Fn::GetAtt": ["Operator", "Arn"]}), CANARY),
+    ("a_version_is_reached_by_its_alias_alone", resource("OperatorAlias", P, "RoutingConfig", PASS), CANARY),
+    ("a_version_is_reached_by_its_alias_alone", resource("SubmitAlias", P, "FunctionVersion", {"Ref": "OperatorVersion"}), CANARY),
+    ("a_version_is_reached_by_its_alias_alone", resource("SubmitAlias", "Condition", PASS), {}),
     ("each_function_has_a_role_of_its_own", resource("OperatorRole", P, "ManagedPolicyArns", PASS), COMPANY),
     ("nested_stacks_take_what_they_are_given", api("Parameters", "ApiRateLimit", "MaxValue", 5000), {}),
     ("nested_stacks_take_what_they_are_given", api("Parameters", "LogRetentionDays", "MaxValue", 3000), {}),

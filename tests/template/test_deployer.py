@@ -28,6 +28,7 @@ NEEDS = {
     "AWS::IAM::ManagedPolicy": ("iam:CreatePolicy iam:GetPolicy iam:DeletePolicy iam:CreatePolicyVersion iam:DeletePolicyVersion iam:ListPolicyVersions".split(), lambda p: "arn:aws:iam::111122223333:policy/shop-Api-1ABC-Policy-2DEF"),
     "AWS::IAM::Policy": ("iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy".split(), lambda p: "arn:aws:iam::111122223333:role/shop-SubmitRole-1ABC"),
     "AWS::IAM::Role": ("iam:CreateRole iam:GetRole iam:DeleteRole iam:PutRolePolicy iam:AttachRolePolicy iam:DetachRolePolicy iam:DeleteRolePolicy iam:UpdateAssumeRolePolicy iam:PutRolePermissionsBoundary iam:PassRole iam:TagRole".split(), lambda p: "arn:aws:iam::111122223333:role/shop-SubmitRole-1ABC"),
+    "AWS::Lambda::Alias": ("lambda:CreateAlias lambda:GetAlias lambda:UpdateAlias lambda:DeleteAlias lambda:PublishVersion".split(), lambda p: f"arn:aws:lambda:{REGION}:function:shop-submit"),
     "AWS::Lambda::EventInvokeConfig": ("lambda:PutFunctionEventInvokeConfig lambda:UpdateFunctionEventInvokeConfig lambda:DeleteFunctionEventInvokeConfig".split(), lambda p: f"arn:aws:lambda:{REGION}:function:shop-supervisor"),
     "AWS::Lambda::EventSourceMapping": ("lambda:CreateEventSourceMapping lambda:UpdateEventSourceMapping lambda:GetEventSourceMapping lambda:DeleteEventSourceMapping".split(), lambda p: f"arn:aws:lambda:{REGION}:event-source-mapping:1"),
     "AWS::Lambda::Function": ("lambda:CreateFunction lambda:GetFunction lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:DeleteFunction lambda:PutFunctionRecursionConfig lambda:GetFunctionRecursionConfig lambda:TagResource".split(), lambda p: f"arn:aws:lambda:{REGION}:function:{p['FunctionName']}"),
@@ -63,7 +64,7 @@ def missing(rights, stack):
         yield from ((name, action) for action in actions if not is_allowed(rights, action, arn(resource.get("Properties", {}))))
 
 
-@pytest.mark.parametrize("setting", ["default", "company", "classes", "key-email-unprotected", "jwt", "standby"])
+@pytest.mark.parametrize("setting", ["default", "company", "classes", "key-email-unprotected", "jwt", "standby", "canary"])
 def test_every_resource_can_be_made_changed_and_deleted(setting):
     assert not list(missing(statements(), Stack(read(), **SETTINGS[setting])))
 
