@@ -248,7 +248,7 @@ mod tests {
         }
         let none = made("plain", Lang::None, None).unwrap();
         assert!(agents(&none).unwrap().is_empty() && none.join("template.yaml").exists());
-        for outcome in crate::scenario::play_file(&none.join("tests/plain.toml"), 3).unwrap() {
+        for outcome in stepwarden_testkit::play_file(&none.join("tests/plain.toml"), 3).unwrap() {
             assert_eq!(outcome.failures, Vec::<String>::new(), "{}", outcome.name);
         }
     }

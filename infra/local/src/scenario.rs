@@ -1,11 +1,6 @@
 //! `stepwarden test`: orders with scripted answers, in virtual time, and how they have to end.
 //!
-//! [`file`] reads scenarios, [`expect`] compares; the simulation plays them over the functions that run in production.
-
-mod expect;
-mod file;
-#[cfg(test)]
-mod tests;
+//! The testkit reads, plays and compares them; here they are chosen and printed.
 
 use crate::cli::args::Test;
 use crate::cli::show;
@@ -13,17 +8,13 @@ use crate::simulate::{one, quoted};
 use crate::start_error::StartError;
 use crate::stdout;
 use anyhow::Result;
-use file::Scenario;
-pub(crate) use file::workflow;
-use serde::Serialize;
 use shared::message::HistoryEntry;
-use shared::view;
 use shared::visible::visible;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread;
-use stepwarden_simulation::{RunOptions, Settings, play, run, simulate};
+use stepwarden_simulation::{RunOptions, run};
+pub(crate) use stepwarden_testkit::workflow;
+use stepwarden_testkit::{Outcome, Scenario, file, outcome, settings};
 
 /// What to write, for somebody who has no scenario yet.
 const HOW: &str = "write one, for example tests/order.toml:\n\n\
@@ -38,27 +29,6 @@ const HOW: &str = "write one, for example tests/order.toml:\n\n\
     state = \"Undone\"\n\
     undone = [\"reserve\"]\n\n\
     docs/workflows.md describes all keys";
-
-/// The result of one scenario.
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    /// Its file.
-    pub file: String,
-    /// Its name.
-    pub name: String,
-    /// Its workflow.
-    pub workflow: String,
-    /// How the order ended; `Refused` if it was not accepted.
-    pub state: &'static str,
-    /// What was not as expected, a sentence each.
-    pub failures: Vec<String>,
-    /// Steps that were called, but for which the scenario has no answer.
-    pub without_answer: Vec<String>,
-    /// Seeds that were played under faults.
-    pub seeds: u64,
-    /// What happened to the order.
-    pub history: Vec<HistoryEntry>,
-}
 
 /// Plays the scenarios and prints their results; true if all went as expected.
 ///
@@ -81,12 +51,15 @@ pub fn main(options: &Test, folder: Option<&Path>) -> Result<bool> {
         let mut is_clean = true;
         for (file, scenario) in &all {
             let options_of_run = RunOptions { keeps_trace: true, ..RunOptions::default() };
-            is_clean &= one(&run(seed, &settings(file, scenario), &options_of_run), options.json)?;
+            is_clean &= one(&run(seed, &settings(scenario, command(file, scenario)), &options_of_run), options.json)?;
         }
         return Ok(is_clean);
     }
     let mut last = None;
-    let outcomes: Vec<Outcome> = all.iter().map(|(file, scenario)| outcome(file, scenario, options.faults)).collect();
+    let played = |(file, scenario): &(PathBuf, Scenario)| {
+        outcome(&file.display().to_string(), scenario, &command(file, scenario), 0..options.faults)
+    };
+    let outcomes: Vec<Outcome> = all.iter().map(played).collect();
     let failed = outcomes.iter().filter(|outcome| !outcome.failures.is_empty()).count();
     if options.json {
         crate::say!("{}", serde_json::json!({ "scenarios": outcomes, "failed": failed }));
@@ -127,52 +100,10 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The same seeds with the same script.
-fn settings(file: &Path, scenario: &Scenario) -> Settings {
+/// What repeats a run of a scenario.
+fn command(file: &Path, scenario: &Scenario) -> String {
     let (file, name) = (quoted(&file.display().to_string()), quoted(&scenario.name));
-    Settings {
-        workflows: vec![Arc::clone(&scenario.workflow)],
-        real_every: 0,
-        command: format!("stepwarden test {file} --only {name}"),
-        script: Some(Arc::clone(&scenario.script)),
-    }
-}
-
-/// Plays every scenario of a file as [`main`] does.
-///
-/// # Errors
-/// The first fault in the file.
-pub fn play_file(file: &Path, seeds: u64) -> Result<Vec<Outcome>, shared::workflow::file::Error> {
-    Ok(file::read(file, None)?.iter().map(|scenario| outcome(file, scenario, seeds)).collect())
-}
-
-fn outcome(file: &Path, scenario: &Scenario, seeds: u64) -> Outcome {
-    let played = play(&scenario.workflow, &scenario.script);
-    let mut failures = expect::differences(scenario, &played);
-    // An order that is refused meets no fault.
-    let seeds = if failures.is_empty() && played.refused.is_none() { seeds } else { 0 };
-    if seeds > 0 {
-        let settings = settings(file, scenario);
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let report = simulate(&settings, 0, seeds, threads, |_| {});
-        if let Some(failure) = report.failures.first() {
-            let broken = failure.violations.first().map(ToString::to_string).unwrap_or_default();
-            let again = format!("{} --seed {}", settings.command, failure.seed);
-            failures
-                .push(format!("under faults, {} of {seeds} seeds broke a rule: {broken}; see {again}", report.failed));
-        }
-    }
-    let last = played.saved.last();
-    Outcome {
-        file: file.display().to_string(),
-        name: scenario.name.clone(),
-        workflow: scenario.workflow.name.clone(),
-        state: last.map_or("Refused", |task| task.process_state().name()),
-        without_answer: expect::unscripted(scenario, &played),
-        history: last.map(|task| view::history(task, &scenario.workflow)).unwrap_or_default(),
-        failures,
-        seeds,
-    }
+    format!("stepwarden test {file} --only {name}")
 }
 
 fn report(outcome: &Outcome) -> String {

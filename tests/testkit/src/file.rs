@@ -1,4 +1,4 @@
-//! Reading scenario files. Every refusal names file and line, and says what to write instead.
+//! Scenarios in files. Every refusal names file and line, and says what to write instead.
 
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -18,9 +18,10 @@ use stepwarden_simulation::{Said, Script, Scripted, Sending, UNDO};
 use toml::Spanned;
 
 /// Longest time that a scripted answer may take.
-const MOST_TAKEN: SignedDuration = SignedDuration::from_hours(24);
+const MOST_TAKEN: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 /// One scenario, ready to be played.
+#[derive(Debug)]
 pub struct Scenario {
     /// What it shows, in the author's words.
     pub name: String,
@@ -130,7 +131,8 @@ struct RawAnswer {
     times: Option<usize>,
 }
 
-type Problem = (Range<usize>, String);
+/// What is wrong, and where in the file.
+pub(crate) type Problem = (Range<usize>, String);
 
 /// The scenarios of a file. `folder` is where the workflows are, if the caller says so.
 ///
@@ -166,9 +168,7 @@ pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> 
         let workflow = match workflows.get(&path) {
             Some(known) => Arc::clone(known),
             None => {
-                let read = Arc::new(workflow(&path)?);
-                let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
-                read.can_start(USUAL_SKEW).map_err(short)?;
+                let read = startable(&path)?;
                 workflows.insert(path, Arc::clone(&read));
                 read
             }
@@ -220,7 +220,18 @@ fn find(file: &Path, folder: Option<&Path>, named: &Spanned<String>) -> Result<P
     Err(at(format!("there is no workflow `{name}`; {} has {known}", folder.display())))
 }
 
+/// The workflow in a file, if agents can start every step of it.
+pub(crate) fn startable(path: &Path) -> Result<Arc<Workflow>, Error> {
+    let read = workflow(path)?;
+    let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
+    read.can_start(USUAL_SKEW).map_err(short)?;
+    Ok(Arc::new(read))
+}
+
 /// The workflow in a file. Its agents may have any names: a script answers for them.
+///
+/// # Errors
+/// The first fault in the file, or that it cannot be read.
 pub fn workflow(path: &Path) -> Result<Workflow, Error> {
     let text = text_of(path)?;
     let table: toml::Table = text.parse().unwrap_or_default();
@@ -253,21 +264,48 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
         answers.insert(name, scripted(&value)?);
     }
     let input = Value::Object(input);
-    let faults = workflow.schema.as_ref().map(|schema| schema.schema().faults(&input)).unwrap_or_default();
-    if let (Some(fault), false) = (faults.first(), expect.state.get_ref() == REFUSED) {
-        let at = raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
-        let field = format!("input{}", fault.at);
-        return Err((at, format!("`{field}` {}, so the workflow refuses this input", fault.message)));
+    if let (Some(fault), false) = (fault(&workflow, &input), expect.state.get_ref() == REFUSED) {
+        return Err((raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span), fault));
     }
     Ok(Scenario {
         name: raw.name.get_ref().clone(),
         expect: Expect {
-            events: raw.events.iter().map(|event| answered(event.get_ref())).collect::<Result<_, _>>()?,
+            events: raw.events.iter().map(|event| answered(event.get_ref())).collect(),
             ..expectation(expect, &workflow)?
         },
         script: Arc::new(Script::new(input, answers).sending(events(&raw.events, &workflow)?)),
         workflow,
     })
+}
+
+/// Why the workflow refuses an input, if it does.
+pub(crate) fn fault(workflow: &Workflow, input: &Value) -> Option<String> {
+    let faults = workflow.schema.as_ref().map(|schema| schema.schema().faults(input)).unwrap_or_default();
+    let fault = faults.first()?;
+    Some(format!("`input{}` {}, so the workflow refuses this input", fault.at, fault.message))
+}
+
+/// Checks that a step of the workflow takes an event, or that the event is meant to be refused, and that there is such an answer.
+pub(crate) fn known(workflow: &Workflow, name: &str, answer: &str) -> Result<(), String> {
+    if answer != ACCEPTED && !DECLINED.contains(&answer) {
+        let all = DECLINED.join("`, `");
+        return Err(format!("an event is not answered with `{answer}`; write `{ACCEPTED}`, `{all}`"));
+    }
+    let known = workflow.events();
+    if known.contains(name) || answer == "no_such_event" {
+        return Ok(());
+    }
+    let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
+    Err(format!("no step of workflow `{}` waits for `{name}`; its steps take {known}", workflow.name))
+}
+
+/// Checks the data of an event.
+pub(crate) fn data(data: &Value) -> Result<(), String> {
+    match data.is_object() && data.to_string().len() <= MAX_EVENT {
+        true => Ok(()),
+        false => Err(format!("the data of an event is a table of at most {MAX_EVENT} bytes of JSON")),
+    }
 }
 
 /// The events that are sent to the order.
@@ -276,19 +314,15 @@ fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>
     for (number, spanned) in raw.iter().enumerate() {
         let event = spanned.get_ref();
         let name = event.name.get_ref();
-        let known = workflow.events();
-        let is_refused = event.answer.as_ref().is_some_and(|answer| answer.get_ref() == "no_such_event");
-        if !known.contains(name.as_str()) && !is_refused {
-            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-            let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
-            let message = format!("no step of workflow `{}` waits for `{name}`; its steps take {known}", workflow.name);
-            return Err((event.name.span(), message));
-        }
+        let answer = event.answer.as_ref().map_or(ACCEPTED, |answer| answer.get_ref());
+        known(workflow, name, answer).map_err(|message| {
+            let is_answer = answer != ACCEPTED && !DECLINED.contains(&answer);
+            let at = event.answer.as_ref().filter(|_| is_answer).map_or_else(|| event.name.span(), Spanned::span);
+            (at, message)
+        })?;
         let data = event.data.as_ref().map_or_else(|| Value::Object(Map::new()), |data| json(data.get_ref()));
-        if !data.is_object() || data.to_string().len() > MAX_EVENT {
-            let at = event.data.as_ref().map_or_else(|| spanned.span(), Spanned::span);
-            return Err((at, format!("the data of an event is a table of at most {MAX_EVENT} bytes of JSON")));
-        }
+        self::data(&data)
+            .map_err(|message| (event.data.as_ref().map_or_else(|| spanned.span(), Spanned::span), message))?;
         let at = event.at.as_ref().map(|Time(at)| std::time::Duration::try_from(*at).unwrap_or_default());
         let key = event.key.clone().unwrap_or_else(|| format!("event-{}", number + 1));
         all.push(Sending { at, name: name.clone(), key, data, by: event.by.clone() });
@@ -297,22 +331,9 @@ fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>
 }
 
 /// The name of an event, and the answer that is expected.
-fn answered(event: &RawEvent) -> Result<(String, String), Problem> {
-    let answer = match &event.answer {
-        None => ACCEPTED,
-        Some(answer) if DECLINED.contains(&answer.get_ref().as_str()) || answer.get_ref() == ACCEPTED => {
-            answer.get_ref()
-        }
-        Some(answer) => {
-            let message = format!(
-                "an event is not answered with `{}`; write `{ACCEPTED}`, `{}`",
-                answer.get_ref(),
-                DECLINED.join("`, `")
-            );
-            return Err((answer.span(), message));
-        }
-    };
-    Ok((event.name.get_ref().clone(), answer.to_owned()))
+fn answered(event: &RawEvent) -> (String, String) {
+    let answer = event.answer.as_ref().map_or(ACCEPTED, |answer| answer.get_ref());
+    (event.name.get_ref().clone(), answer.to_owned())
 }
 
 /// An input: a table, or the path of a JSON file.
@@ -346,15 +367,29 @@ fn json(value: &toml::Value) -> Value {
 }
 
 /// The step called `name` of the workflow.
-fn step<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> Result<&'a Step, Problem> {
+pub(crate) fn step<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> Result<&'a Step, Problem> {
     workflow.position(name).map(|index| &workflow.steps[index]).ok_or_else(|| {
         let names = workflow.steps.iter().map(|step| format!("`{}`", step.name)).collect::<Vec<_>>().join(", ");
         (at, format!("workflow `{}` has no step `{name}`; write one of {names}", workflow.name))
     })
 }
 
+/// The parts of what the calls of this name send.
+pub(crate) fn parts(workflow: &Workflow, name: &str, at: Range<usize>) -> Result<&'static [&'static str], Problem> {
+    let (spec, direction) = called(workflow, name, at)?;
+    Ok(match direction {
+        _ if spec.work(direction).is_some_and(|work| work.http.is_some()) => &["method", "url", "headers", "body"],
+        Direction::Do => &["input"],
+        Direction::Undo => &["input", "output"],
+    })
+}
+
 /// The step whose calls, or whose undo's calls, have this name.
-fn called<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> Result<(&'a Step, Direction), Problem> {
+pub(crate) fn called<'a>(
+    workflow: &'a Workflow,
+    name: &str,
+    at: Range<usize>,
+) -> Result<(&'a Step, Direction), Problem> {
     let (own, direction) = match name.strip_suffix(UNDO) {
         Some(own) => (own, Direction::Undo),
         None => (name, Direction::Do),
@@ -393,9 +428,7 @@ fn answer(raw: &toml::Value) -> Result<(Scripted, usize), String> {
         }
     })?;
     let takes = raw.takes.unwrap_or_default();
-    if !(SignedDuration::ZERO..=MOST_TAKEN).contains(&takes) {
-        return Err("`takes` is out of range; write a time from 0s to 24h".into());
-    }
+    let takes = std::time::Duration::try_from(takes).unwrap_or(std::time::Duration::MAX);
     let times = raw.times.unwrap_or(1);
     if !(1..=1000).contains(&times) {
         return Err("`times` is out of range; write 1 to 1000".into());
@@ -411,54 +444,70 @@ fn answer(raw: &toml::Value) -> Result<(Scripted, usize), String> {
         None if raw.silent => Said::Silent,
         None => {
             let status = raw.status.unwrap_or(200);
-            if !(200..=599).contains(&status) {
-                return Err(format!("an answer cannot have the status {status}; write one from 200 to 599"));
-            }
             let headers = raw.headers.unwrap_or_default().into_iter().map(|(n, v)| (n.to_ascii_lowercase(), v));
             let headers: Vec<(String, String)> = headers.collect();
-            let is_good = |(name, value): &(String, String)| {
-                reqwest::header::HeaderName::try_from(name.as_str()).is_ok()
-                    && reqwest::header::HeaderValue::try_from(value.as_str()).is_ok()
-            };
-            if let Some((name, _)) = headers.iter().find(|header| !is_good(header)) {
-                return Err(format!("`{name}` is no header of HTTP; write a name and a text without line breaks"));
-            }
             Said::Answer { status, headers, body: raw.answer.as_ref().map(json) }
         }
     };
-    let takes = std::time::Duration::try_from(takes).unwrap_or_default();
-    Ok((Scripted { takes, said }, times))
+    let scripted = Scripted { takes, said };
+    possible(&scripted)?;
+    Ok((scripted, times))
+}
+
+/// Checks that a service can answer so.
+pub(crate) fn possible(scripted: &Scripted) -> Result<(), String> {
+    if scripted.takes > MOST_TAKEN {
+        return Err("`takes` is out of range; write a time from 0s to 24h".into());
+    }
+    let Said::Answer { status, headers, .. } = &scripted.said else { return Ok(()) };
+    if !(200..=599).contains(status) {
+        return Err(format!("an answer cannot have the status {status}; write one from 200 to 599"));
+    }
+    let is_good = |(name, value): &(String, String)| {
+        http::HeaderName::try_from(name.as_str()).is_ok() && http::HeaderValue::try_from(value.as_str()).is_ok()
+    };
+    match headers.iter().find(|header| !is_good(header)) {
+        Some((name, _)) => Err(format!("`{name}` is no header of HTTP; write a name and a text without line breaks")),
+        None => Ok(()),
+    }
 }
 
 /// What a scenario expects of an input that does not fit.
 const REFUSED: &str = "Refused";
 
-fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> {
+/// The state in which an order has to end; `None` if it must be refused.
+pub(crate) fn state(written: &str) -> Result<Option<ProcessState>, String> {
     let ends = [ProcessState::Processed, ProcessState::Undone, ProcessState::Error];
-    let written = raw.state.get_ref();
     let state = ends.into_iter().find(|state| state.name() == written);
-    if state.is_none() && written != REFUSED {
-        let message = format!(
+    match state.is_none() && written != REFUSED {
+        true => Err(format!(
             "an order does not end as `{written}`; write `Processed`, `Undone`, `Error`, or `{REFUSED}` if its input \
              does not fit"
-        );
-        return Err((raw.state.span(), message));
+        )),
+        false => Ok(state),
     }
+}
+
+/// Checks that a step can be in a list of `expect`.
+pub(crate) fn listed(workflow: &Workflow, list: &str, name: &str) -> Result<(), String> {
+    let spec = step(workflow, name, 0..0).map_err(|(_, why)| why)?;
+    let never = match list {
+        "ran" if spec.fail.is_some() => "a `fail` step never runs; it fails, or the order continues",
+        "caught" if spec.catch.is_none() => "has no `catch`, so its failure is never caught",
+        "undone" if spec.undo.is_none() => "has no `undo`, so it is never undone",
+        _ => return Ok(()),
+    };
+    Err(format!("step `{}`: {never}; remove it from `{list}`", spec.name))
+}
+
+fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> {
+    let state = state(raw.state.get_ref()).map_err(|message| (raw.state.span(), message))?;
     let lists = [&raw.ran, &raw.passed_over, &raw.caught, &raw.failed, &raw.undone];
     let mut steps: [Option<Vec<String>>; 5] = Default::default();
     for ((of, list), name) in steps.iter_mut().zip(lists).zip(LISTS) {
         let Some(list) = list else { continue };
         for entry in list {
-            let spec = step(workflow, entry.get_ref(), entry.span())?;
-            let never = match name {
-                "ran" if spec.fail.is_some() => Some("a `fail` step never runs; it fails, or the order continues"),
-                "caught" if spec.catch.is_none() => Some("has no `catch`, so its failure is never caught"),
-                "undone" if spec.undo.is_none() => Some("has no `undo`, so it is never undone"),
-                _ => None,
-            };
-            if let Some(never) = never {
-                return Err((entry.span(), format!("step `{}`: {never}; remove it from `{name}`", spec.name)));
-            }
+            listed(workflow, name, entry.get_ref()).map_err(|message| (entry.span(), message))?;
         }
         *of = Some(list.iter().map(|entry| entry.get_ref().clone()).collect());
     }
@@ -472,13 +521,8 @@ fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> 
     }
     let mut sent = BTreeMap::new();
     for (name, value) in &raw.sent {
-        let (spec, direction) = called(workflow, name.get_ref(), name.span())?;
-        let is_url = spec.work(direction).is_some_and(|work| work.http.is_some());
-        let keys: &[&str] = match direction {
-            _ if is_url => &["method", "url", "headers", "body"],
-            Direction::Do => &["input"],
-            Direction::Undo => &["input", "output"],
-        };
+        let keys = parts(workflow, name.get_ref(), name.span())?;
+        let is_url = keys.contains(&"url");
         let mut parts = BTreeMap::new();
         for (key, part) in value.get_ref().as_table().into_iter().flatten() {
             if !keys.contains(&key.as_str()) {

@@ -1,8 +1,10 @@
 //! Goal: scenarios catch what their authors would want to know, and a bad file says what to write. Method: the files of
 //! `examples/`, as they are and with one thing changed, over the real functions.
 
-use super::{Outcome, play_file};
+use super::{Answer, Event, Order, Outcome, play_file};
+use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/branches");
 
@@ -335,4 +337,55 @@ fn an_output_that_is_kept_beside_the_record_is_compared_too() {
     assert_eq!(failures(&scenario(&long)), Vec::<String>::new());
     let found = failures(&scenario("${outputs.pay.note + 'y'}"));
     assert!(found.len() == 1 && found[0].starts_with("outputs.pay: expected ") && found[0].len() < 2100, "{found:?}");
+}
+
+// The same in Rust.
+#[test]
+fn an_order_in_rust_catches_what_a_scenario_catches() {
+    let of =
+        || Order::of(Path::new(EXAMPLE).join("workflows/customer.toml")).input(json!({"email": "ada@example.com"}));
+    let create = || of().answers("create", [Answer::status(409, json!({"code": "Duplicate"}))]);
+    let found = || create().answers("look-up", [Answer::ok(json!({"customers": [{"id": "c7"}]}))]);
+    found().ran(["look-up", "greet"]).caught(["create"]).output("look-up", json!({"id": "c7"})).check(0..3);
+    for (order, words) in [
+        (found().ends("Undone"), "state: expected Undone, but it is Processed"),
+        (found().ran(["greet"]), "ran: `look-up` is not expected"),
+        (found().calls("create", 2), "calls.create: expected 2, but it is 1"),
+        (
+            found().sent("look-up", json!({"method": "POST"})),
+            "sent.look-up.method: expected \"POST\", but it is \"GET\"",
+        ),
+        (found().output("look-up", json!({"id": "${input.email}"})), "expected {\"id\":\"ada@example.com\"}"),
+    ] {
+        let outcome = order.play(0..0).unwrap();
+        assert!(outcome.failures.iter().any(|failure| failure.contains(words)), "{words}: {outcome}");
+        assert!(outcome.to_string().contains("look-up"), "{outcome}");
+    }
+    for (order, words) in [
+        (found().ends("Done"), "write `Processed`"),
+        (found().ran(["lookup"]), "has no step `lookup`; write one of"),
+        (found().answers("greet.undo", [Answer::ok(json!({}))]), "has no `undo`"),
+        (found().answers("greet", [Answer::status(99, json!({}))]), "write one from 200 to 599"),
+        (found().answers("greet", [Answer::silent().after(Duration::from_secs(100_000))]), "24h"),
+        (found().answers("greet", []), "write at least one"),
+        (found().answers("greet", [Answer::ok(json!({})).header("a b", "c")]), "no header"),
+        (found().sent("look-up", json!({"input": 1})), "`input` is not sent by `look-up`; write `method`"),
+        (found().event(Event::of("paid", json!({})), "accepted"), "waits for `paid`; its steps take no event"),
+        (found().caught(["greet"]), "has no `catch`"),
+        (Order::of("nowhere.toml"), "nowhere.toml:1: cannot be read"),
+    ] {
+        let why = order.play(0..0).unwrap_err();
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    let panic = std::panic::catch_unwind(|| found().undone(["create"]).check(0..0)).unwrap_err();
+    assert!(panic.downcast_ref::<String>().unwrap().contains("undone: `create` is missing"), "{panic:?}");
+}
+
+#[test]
+fn an_order_in_rust_sends_events() {
+    let pickup = Path::new(EXAMPLE).join("../events/workflows/pickup.toml");
+    let outcome = Order::of(pickup)
+        .event(Event::of("nobody-waits", json!({})).at(Duration::from_secs(1)), "no_such_event")
+        .play(0..0);
+    assert!(outcome.is_ok(), "{outcome:?}");
 }
