@@ -122,7 +122,7 @@ async fn an_activation_and_its_record_are_one_write() {
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
             let hits = call.operation == "TransactWriteItems"
                 && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
-            hits.then(|| fault)
+            hits.then_some(fault)
         });
         world.endpoints.set_fault_hook(Some(hook));
     };
