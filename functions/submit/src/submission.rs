@@ -17,7 +17,7 @@ use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::registry::{self, Meaning, Pointer, Pointers};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
-use shared::time::SignedDuration;
+use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeSet;
@@ -38,6 +38,9 @@ const MAX_QUEUE: usize = 80;
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it checks the load.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest time from the read that an order's definition comes from to the order. So an order that is submitted 5 s after a change gets
+/// the new definition, however slow the store is.
+const FRESH_FOR: SignedDuration = SignedDuration::from_secs(4);
 
 /// What a submitter sends.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -134,7 +137,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let news = match self.judge(tenant, key, &submission).await? {
             Judged::Known(news) => *news,
-            Judged::Valid(workflow) => {
+            Judged::Valid(workflow, read) => {
                 // A caller that lost the answer to an accepted order gets it again, whatever the load.
                 if let Some(overload) = self.engine.overload(&workflow, tenant, submission.priority).await {
                     let id = Id::derive(tenant, key);
@@ -150,7 +153,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                         return Err(overloaded(&overload, &id));
                     }
                 }
-                self.store(&workflow, tenant, key, submission).await?
+                self.store((&workflow, read), tenant, key, submission).await?
             }
         };
         let id = news.id.clone();
@@ -168,13 +171,13 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let patience = Instant::now() + PATIENCE;
         loop {
             // Each time anew: what the name stands for may have changed during the wait.
-            let workflow = match self.judge(tenant, key, &submission).await? {
+            let (workflow, read) = match self.judge(tenant, key, &submission).await? {
                 Judged::Known(news) => return Ok(*news),
-                Judged::Valid(workflow) => workflow,
+                Judged::Valid(workflow, read) => (workflow, read),
             };
             let is_late = Instant::now() >= patience;
             if is_late || self.engine.overload(&workflow, tenant, submission.priority).await.is_none() {
-                return self.store(&workflow, tenant, key, submission).await;
+                return self.store((&workflow, read), tenant, key, submission).await;
             }
             sleep(LOOK_EVERY).await;
         }
@@ -183,17 +186,17 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// The definition for a submission, or the order that the same submission made when it was valid: a caller that lost the answer
     /// repeats it, whatever has become of the workflow.
     async fn judge(&self, tenant: &str, key: &str, submission: &Submission) -> Result<Judged<'_>, Problem> {
-        let known = self.engine.pointers().await.map_err(|e| unavailable(&e))?;
+        let (mut read, known) = self.engine.pointers().await.map_err(|e| unavailable(&e))?;
         let mut judged = self.valid(&known, tenant, submission).await;
         if judged.is_err() {
             // What was activated a moment ago counts, because a refused message is set aside for good.
-            let now = self.engine.pointers_now().await.map_err(|e| unavailable(&e))?;
+            let (again, now) = self.engine.pointers_now().await.map_err(|e| unavailable(&e))?;
             if now != known {
-                judged = self.valid(&now, tenant, submission).await;
+                (read, judged) = (again, self.valid(&now, tenant, submission).await);
             }
         }
         match judged {
-            Ok(workflow) => Ok(Judged::Valid(workflow)),
+            Ok(workflow) => Ok(Judged::Valid(workflow, read)),
             Err(refused) => {
                 self.repeated(tenant, key, submission).await?.map(|news| Judged::Known(Box::new(news))).ok_or(refused)
             }
@@ -265,10 +268,10 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         names(all.into_iter().filter(is_active))
     }
 
-    /// Stores the order of a valid submission, or recognises one that was stored before.
+    /// Stores the order of a valid submission, or recognises one that was stored before. `read`: when the workflow was the active one.
     async fn store(
         &self,
-        workflow: &Workflow,
+        (workflow, read): (&Workflow, Timestamp),
         tenant: &str,
         key: &str,
         submission: Submission,
@@ -276,6 +279,10 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let id = Id::derive(tenant, key);
         let (named, hash) = (submission.workflow.is_some(), submission.hash(&workflow.name));
         let now = self.engine.now();
+        if read.duration_until(now).abs() > FRESH_FOR {
+            let detail = "the store answers so slowly that the workflow may have changed in the meantime; submit again";
+            return Err(problem::unavailable(None, detail));
+        }
         let Submission { workflow: _, input, reference, reply_queue, priority, traceparent } = submission;
         let new = NewTask {
             id: id.clone(),
@@ -375,7 +382,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
 /// A submission that can be accepted, or the order that it made before.
 enum Judged<'a> {
-    Valid(Found<'a>),
+    /// With the time at which the read began that says so.
+    Valid(Found<'a>, Timestamp),
     Known(Box<News>),
 }
 

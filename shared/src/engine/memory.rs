@@ -13,11 +13,11 @@ use crate::ports::{Error, Messenger, StateStore};
 use crate::queues;
 use crate::registry::Pointers;
 use crate::task::{Priority, Task, grace};
-use crate::time::SignedDuration;
+use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
@@ -50,14 +50,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// What operators made names of workflows stand for, read at most [`POINTERS_FOR`] ago. What is older counts for nothing, even if
-    /// it cannot be read again: an order must not get a definition that was replaced.
+    /// it cannot be read again: an order must not get a definition that was replaced. With them, when their read began.
     ///
     /// # Errors
     /// The store's.
-    pub async fn pointers(&self) -> Result<Arc<Pointers>, Error> {
+    pub async fn pointers(&self) -> Result<(Timestamp, Arc<Pointers>), Error> {
         let (now, known) = (self.now(), lock(&self.pointers).clone());
         match known {
-            Some((read, pointers)) if read.duration_until(now).abs() < POINTERS_FOR => Ok(pointers),
+            Some((read, pointers)) if read.duration_until(now).abs() < POINTERS_FOR => Ok((read, pointers)),
             _ => self.pointers_now().await,
         }
     }
@@ -66,11 +66,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn pointers_now(&self) -> Result<Arc<Pointers>, Error> {
+    pub async fn pointers_now(&self) -> Result<(Timestamp, Arc<Pointers>), Error> {
         let now = self.now();
         let pointers = Arc::new(self.store.pointers().await?);
         *lock(&self.pointers) = Some((now, Arc::clone(&pointers)));
-        Ok(pointers)
+        Ok((now, pointers))
     }
 
     /// The overload that would refuse another order of `workflow` by `tenant`, if any.
@@ -176,7 +176,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let mut read = Box::pin(self.store.load_all(ids)).await;
         // A faulty store must not leave a message without an answer.
         read.resize_with(ids.len(), || Err(unanswered()));
-        let hashes: HashSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
+        // In one order, so that a seed of the simulation does the same every time.
+        let hashes: BTreeSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
         let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
         read
     }
