@@ -132,6 +132,8 @@ classes! {
     Poison = "poison", 0.1;
     /// There are more orders than one.
     MoreOrders = "more-orders", 0.6;
+    /// People change what the workflow's name stands for while orders come in, two of them at once.
+    WorkflowChange = "workflow-change", 0.25;
 }
 
 impl Class {
@@ -140,7 +142,7 @@ impl Class {
     pub fn is_act(self) -> bool {
         use Class::{
             Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit,
-            ResubmitEdited, RetryNow, Skip, UndoAsked,
+            ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
         };
         matches!(
             self,
@@ -156,6 +158,7 @@ impl Class {
                 | RetryNow
                 | Skip
                 | UndoAsked
+                | WorkflowChange
         )
     }
 }

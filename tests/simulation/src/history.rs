@@ -50,6 +50,8 @@ pub enum Rule {
     NoneAside,
     /// An agent gets the input that is valid for its step: the order's, or the one that an operator set.
     Input,
+    /// An order gets a definition that was active within the last seconds, and keeps it.
+    Definition,
     /// What the messenger reports as sent was taken as meant; what it reports as failed was not acknowledged in full.
     Sent,
 }
@@ -474,6 +476,9 @@ fn of_step(task: &Task, n: usize) -> impl Iterator<Item = &Arrival> {
 /// The values that may never decrease between two versions, and the states that are never left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
+    if after.workflow_hash != before.workflow_hash {
+        wrong(Rule::Definition, format!("version {v}: it continues under another definition"));
+    }
     if after.updated_at < before.updated_at {
         wrong(Rule::OnlyRises, format!("version {v} is older than the one before it"));
     }

@@ -72,13 +72,15 @@ pub enum Defect {
     NoMovedSweep,
     /// Messages are deleted before they are handled.
     DeletesFirst,
+    /// A process reads only once what the names of workflows stand for.
+    StalePointers,
     /// The answers of SQS and EventBridge hide what was refused; only the real messenger reads them.
     HidesRefusals,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::IgnoresVersion,
         Self::IgnoresToken,
         Self::FreshKeys,
@@ -88,6 +90,7 @@ impl Defect {
         Self::NoSweep,
         Self::NoMovedSweep,
         Self::DeletesFirst,
+        Self::StalePointers,
         Self::HidesRefusals,
     ];
 }

@@ -8,6 +8,7 @@ use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
 use crate::script::Sending;
+use crate::store::call;
 use crate::world::{Busy, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
 use shared::control::Pause;
@@ -15,7 +16,9 @@ use shared::decision::{Act, What};
 use shared::message::{Cancel, Notice, SetAside, ToScheduler};
 use shared::operator::Outcome;
 use shared::order::Id;
+use shared::ports::StateStore;
 use shared::queues;
+use shared::registry::{self, Change};
 use shared::step::{Direction, State};
 use shared::task::{Priority, ProcessState, Task};
 use std::sync::Arc;
@@ -76,6 +79,10 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
                 let wait = problem.retry_after_s.map_or(1, u64::from);
                 sleep(Duration::from_secs(wait.min(60))).await;
             }
+            Ok(Ok(Err(problem))) if problem.code == "unknown_workflow" && world.was_retired() => {
+                world.trace(format_args!("client of {label}: the workflow is retired"));
+                sleep(Duration::from_secs(1)).await;
+            }
             Ok(Ok(Err(problem))) => {
                 world.wrong(
                     Rule::Accepted,
@@ -135,7 +142,7 @@ fn act(what: &What, seen: Option<u64>) -> Act {
 }
 
 /// The names of all acts, for counting.
-pub const ACTS: [&str; 11] = [
+pub const ACTS: [&str; 12] = [
     "resubmit",
     "resubmit with another input",
     "skip",
@@ -147,6 +154,7 @@ pub const ACTS: [&str; 11] = [
     "resume",
     "pause an agent",
     "in bulk",
+    "change a workflow",
 ];
 
 fn name(what: &What) -> &'static str {
@@ -443,6 +451,61 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
         for task in &seen {
             ask(&world, &task.id, What::Resume, None).await;
         }
+    }
+}
+
+/// Changes what the workflow's name stands for, as operators do: what is put is activated, rolled back, and perhaps retired for a while.
+/// Two people decide at the same time, each by what they saw.
+pub(crate) async fn change_workflow(world: Arc<World>) {
+    let _busy = Busy::new(&world);
+    let Some(mut draw) = world.fires(Class::WorkflowChange, "all") else { return };
+    for definition in &world.definitions[1..] {
+        // Putting a definition again changes nothing.
+        while call!(&world.store, put_workflow(definition)).is_err() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+    // An order by message is set aside if its workflow is retired, which is right and would end its story.
+    let may_retire = world.plan.orders.iter().all(|order| !order.by_message);
+    for _ in 0..draw.between(1, 4) {
+        wait_ms(draw.between(0, last_ms(&world) / 2)).await;
+        let mut wish = || match draw.between(0, 5) {
+            0 => Change::Rollback,
+            1 if may_retire => Change::Retire,
+            _ => {
+                let put = u64::try_from(world.definitions.len()).unwrap_or_default() - 1;
+                let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
+                Change::Activate(world.definitions[number].hash())
+            }
+        };
+        let (one, other) = (wish(), wish());
+        let (soon, later) = (draw.between(0, 20), draw.between(0, 20));
+        futures::future::join(change(&world, one, soon), change(&world, other, later)).await;
+        if world.is_retired() {
+            wait_ms(draw.between(100, 20_000)).await;
+            change(&world, Change::Activate(world.definitions[1].hash()), 1).await;
+        }
+        world.count_act("change a workflow");
+    }
+}
+
+/// One change, decided by what is read now and done a moment later; if somebody else was faster, decided anew.
+async fn change(world: &World, change: Change, after_ms: u64) {
+    let (name, deployed) = (&world.plan.workflow.name, world.plan.workflow.hash());
+    loop {
+        let Ok(seen) = world.store.pointers() else { continue };
+        wait_ms(after_ms).await;
+        let by = ("somebody".to_owned(), world.time());
+        let Ok(mut next) = registry::change(&seen, name, Some(&deployed), &change, by) else { return };
+        let before = seen.get(name).and_then(Option::as_ref);
+        next.version = before.map_or(0, |pointer| pointer.version) + 1;
+        match world.store.set_pointer(name, &next, before) {
+            Ok(true) => {}
+            Ok(false) | Err(_) => continue,
+        }
+        world.trace(format_args!("{name}: change {} by somebody: {change:?}", next.version));
+        world.activated(&next);
+        return;
     }
 }
 

@@ -19,6 +19,7 @@ use shared::message::{AlertEvent, Effect, Notice, NoticeKind};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::registry::Pointers;
 use shared::step::Direction;
 use shared::strain::Strain;
 use shared::task::Task;
@@ -159,6 +160,7 @@ impl StateStore for Faulty {
             if created == Created::New {
                 world.trace(format_args!("{site}: stored"));
                 world.history().stored(&task, None);
+                world.check_definition(&task);
             }
             Ok(created)
         })
@@ -279,6 +281,11 @@ impl StateStore for Faulty {
 
     async fn agents(&self) -> Result<Agents, Error> {
         self.ask("agents".into(), false, |store, _| call!(store, agents())).await
+    }
+
+    async fn pointers(&self) -> Result<Pointers, Error> {
+        let read = self.ask("pointers".into(), false, |store, _| store.pointers()).await?;
+        Ok(self.world.perhaps_stale(&self.node.name, read))
     }
 
     async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use shared::control::Pause;
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Saved, StateStore};
+use shared::registry::{Pointer, Pointers};
 use shared::task::{MOVED, Task};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
@@ -45,13 +46,14 @@ pub struct Memory {
     pub(crate) tables: MemoryStore,
     /// What the due index said of each task, from which time on (milliseconds from the beginning of the run).
     index: Mutex<BTreeMap<Id, Vec<(u64, Row)>>>,
+    pointers: Mutex<Pointers>,
     defect: Option<Defect>,
 }
 
 impl Memory {
     #[must_use]
     pub fn new(defect: Option<Defect>) -> Self {
-        Self { tables: MemoryStore::default(), index: Mutex::default(), defect }
+        Self { tables: MemoryStore::default(), index: Mutex::default(), pointers: Mutex::default(), defect }
     }
 
     /// The version that a write has to name, after a defect made the rest of its condition true.
@@ -146,6 +148,36 @@ impl Store {
                 Ok(())
             }
             Self::Real(real) => real.ask(real.store.set_agent(name, pause)),
+        }
+    }
+
+    /// What the names of workflows stand for.
+    pub(crate) fn pointers(&self) -> Result<Pointers, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.pointers.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            Self::Real(real) => real.ask(real.store.pointers()),
+        }
+    }
+
+    /// Makes a name stand for what `next` says if it still stands for what `seen` says; false if not.
+    pub(crate) fn set_pointer(&self, name: &str, next: &Pointer, seen: Option<&Pointer>) -> Result<bool, Error> {
+        match self {
+            Self::Memory(memory) => {
+                let mut pointers = memory.pointers.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_seen = pointers.get(name).and_then(Option::as_ref) == seen;
+                if is_seen {
+                    pointers.insert(name.to_owned(), Some(next.clone()));
+                }
+                Ok(is_seen)
+            }
+            Self::Real(real) => real.ask(async {
+                let stored = real.store.stored_pointers().await?;
+                let stored = stored.get(name);
+                if stored.and_then(|stored| stored.pointer.as_ref()) != seen {
+                    return Ok(false);
+                }
+                real.store.set_pointer(name, next, stored, "a test", None).await
+            }),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::calls::{MOST_LATE, SimulatedAgent};
 use crate::dice::{Allowed, Class, Dice, Draw, Fired};
 use crate::endpoint::Mishap;
 use crate::history::{History, Rule, Violation};
-use crate::node::{Node, Role, time_at};
+use crate::node::{EPOCH_S, Node, Role, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, Faulty, way_ms};
@@ -30,10 +30,11 @@ use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::{AttentionIndex, Error, StateStore};
 use shared::queues;
+use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp};
-use shared::workflow::Hash;
+use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +51,9 @@ use tokio::time::{Instant, sleep};
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
 const TENANT: &str = "acme";
+
+/// How long after a change orders may still get the definition before, in milliseconds.
+const FOLLOWED_MS: u64 = 5000;
 
 /// The options of a run beside its seed.
 #[derive(Clone, Debug, Default)]
@@ -134,6 +138,13 @@ pub struct World {
     /// The requests of a run without faults.
     requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
+    /// The definitions that the workflow's name stands for at times: that of the deployment, then those that people put. They have
+    /// other hashes and the same steps.
+    pub(crate) definitions: Vec<Arc<Workflow>>,
+    /// Which of them was active, from which time on (milliseconds from the beginning of the run); `None`: the name was retired.
+    active: Mutex<Vec<(u64, Option<Hash>)>>,
+    /// What a process read first, for a defect.
+    stale: Mutex<BTreeMap<String, Pointers>>,
     busy: AtomicUsize,
 }
 
@@ -190,6 +201,9 @@ impl World {
             answered: Mutex::default(),
             requests: Mutex::default(),
             met: Mutex::default(),
+            active: Mutex::new(vec![(0, Some(plan.workflow.hash()))]),
+            definitions: definitions(&plan.workflow),
+            stale: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
         }
@@ -361,6 +375,53 @@ impl World {
         }
     }
 
+    /// Records what the workflow's name stands for from now on. Each change follows the one before it.
+    pub(crate) fn activated(&self, next: &Pointer) {
+        let mut active = lock(&self.active);
+        if usize::try_from(next.version) != Ok(active.len()) {
+            let words = format!("change {} of its workflow follows change {}", next.version, active.len() - 1);
+            self.wrong(Rule::OneChain, None, words);
+        }
+        active.push((self.now_ms(), (!next.retired).then(|| next.hash.clone())));
+    }
+
+    /// Whether the name is retired.
+    pub(crate) fn is_retired(&self) -> bool {
+        lock(&self.active).last().is_some_and(|(_, hash)| hash.is_none())
+    }
+
+    /// Whether the name stood for this at any time between two times, in milliseconds.
+    fn was_active(&self, hash: Option<&Hash>, from: u64, to: u64) -> bool {
+        let active = lock(&self.active);
+        let ends = active.iter().skip(1).map(|(at, _)| *at).chain([u64::MAX]);
+        active.iter().zip(ends).any(|((begin, own), end)| own.as_ref() == hash && *begin <= to && end >= from)
+    }
+
+    /// Whether the name was retired a moment ago, so that an order may be refused.
+    pub(crate) fn was_retired(&self) -> bool {
+        let now = self.now_ms();
+        self.was_active(None, now.saturating_sub(60_000), now)
+    }
+
+    /// A new order has a definition that was active when it was accepted, or at most [`FOLLOWED_MS`] before.
+    pub(crate) fn check_definition(&self, task: &Task) {
+        let skew = u64::try_from(self.plan.skew.as_millis()).unwrap_or_default();
+        let at = u64::try_from(task.created_at.as_millisecond() - EPOCH_S * 1000).unwrap_or_default();
+        if !self.was_active(Some(&task.workflow_hash), at.saturating_sub(FOLLOWED_MS + skew), at + skew) {
+            let words =
+                format!("it was accepted at {at} ms under {}, which was not active any more", task.workflow_hash);
+            self.wrong(Rule::Definition, Some(task.id.clone()), words);
+        }
+    }
+
+    /// What a process read, or with a defect what it read first.
+    pub(crate) fn perhaps_stale(&self, node: &str, read: Pointers) -> Pointers {
+        match self.defect {
+            Some(Defect::StalePointers) => lock(&self.stale).entry(node.to_owned()).or_insert(read).clone(),
+            _ => read,
+        }
+    }
+
     /// Records the answer to an event of a script: `accepted`, or the code of a problem.
     pub(crate) fn answered(&self, number: usize, answer: &str) {
         lock(&self.answered).insert(number, answer.to_owned());
@@ -481,6 +542,17 @@ impl World {
             let _ = door.send(knock);
         }
     }
+}
+
+/// The definition of the deployment, and others with the same steps.
+fn definitions(deployed: &Arc<Workflow>) -> Vec<Arc<Workflow>> {
+    let mut all = vec![Arc::clone(deployed)];
+    all.extend((1..4).map(|number| {
+        let mut other = (**deployed).clone();
+        other.config.insert("put".into(), number.into());
+        Arc::new(other)
+    }));
+    all
 }
 
 /// All queues of a system: those that functions consume, and those that others read.
@@ -722,8 +794,8 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
     let history = world.history.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut violations = world.violations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let workflow = Arc::clone(&world.plan.workflow);
-    let hash = workflow.hash();
-    violations.extend(history.check(|wanted| (*wanted == hash).then(|| Arc::clone(&workflow))));
+    let known: BTreeMap<Hash, &Arc<Workflow>> = world.definitions.iter().map(|one| (one.hash(), one)).collect();
+    violations.extend(history.check(|wanted| known.get(wanted).map(|workflow| Arc::clone(workflow))));
     let orders = orders.iter().map(|order| order_run(order, &history)).collect();
     let trace = world.trace.into_inner().unwrap_or_else(PoisonError::into_inner);
     Run {
@@ -792,6 +864,7 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     }
     tokio::spawn(people::poison(Arc::clone(world)));
     tokio::spawn(people::act_in_bulk(Arc::clone(world), orders.iter().map(|(order, _)| id_of(order)).collect()));
+    tokio::spawn(people::change_workflow(Arc::clone(world)));
     for agent in plan.workflow.agents() {
         tokio::spawn(people::pause_agent(Arc::clone(world), agent.to_owned()));
     }
