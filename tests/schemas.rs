@@ -130,6 +130,7 @@ fn request(direction: Direction) -> Request {
         }),
         direction,
         attempt: 2,
+        reminder: Some(3),
         idempotency_key: "ord_1:charge:do".into(),
         complete_by: at(),
         calls: Calls { attempts: 5, base: SignedDuration::from_millis(100), cap: SignedDuration::from_hours(1) },

@@ -37,17 +37,21 @@ fn sample(name: &str, kind: Kind) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_is_emitted() {
     let stop = trip("stop", "300ms", 200, "on_failure = \"error\"");
-    let whole = Whole::start(&[trip("trip", "300ms", 200, ""), stop]).await;
+    let ask = "name = \"ask\"\n[[step]]\nname = \"ask\"\nevent = \"yes\"\ntimeout = \"1h\"\n\
+               remind = { every = \"1s\", agent = \"payment\" }\n";
+    let whole = Whole::start(&[trip("trip", "300ms", 200, ""), stop, ask.to_owned()]).await;
     let faults = |faults| whole.fault(Service::Payment, faults);
     faults(ServiceFaults { permanent: 1.0, ..Default::default() });
     let undone = whole.submit("undone", &json!({"workflow": "trip", "input": {"total_cents": 1}})).await;
     assert_eq!(whole.ended(&[undone]).await[0].process_state(), ProcessState::Undone);
     let stopped = whole.submit("stop", &json!({"workflow": "stop", "input": {"total_cents": 1}})).await;
     assert_eq!(whole.ended(&[stopped]).await[0].process_state(), ProcessState::Error);
+    let seen = async |name: &str| scrape(&whole).await.get(name).is_some_and(|value| *value > 0.0);
+    let _ = whole.submit("ask", &json!({"workflow": "ask", "input": {}})).await;
+    until("a reminder failed", async || seen("stepwarden_reminders_failed_total").await.then_some(())).await;
     // Silence, until the breaker opens; then the service recovers, and a probe closes the breaker.
     faults(ServiceFaults { hang: 1.0, ..Default::default() });
     let open = whole.submit("slow", &json!({"workflow": "trip", "input": {"total_cents": 2}})).await;
-    let seen = async |name: &str| scrape(&whole).await.get(name).is_some_and(|value| *value > 0.0);
     until("orders have an age", async || seen("stepwarden_oldest_processing_age_seconds").await.then_some(())).await;
     until("a breaker is open", async || seen("stepwarden_breaker_opened_total").await.then_some(())).await;
     faults(ServiceFaults::default());

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::outputs::Beside;
 use shared::ports::StateStore;
-use shared::step::{Failure, FailureKind, State, Step};
+use shared::step::{Failure, FailureKind, Reminded, State, Step};
 use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -417,7 +417,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 12] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 13] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -435,6 +435,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 12] = [
         "ob",
         "that version fails every step with such an output; deploy this one everywhere before agents return any",
     ),
+    ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
     ("step", "ev", "only in a state that is called Waiting, which that version refuses to read"),
@@ -462,6 +463,7 @@ fn with_everything() -> Task {
         failure: Some(Failure { kind: FailureKind::Refused, status: 409, answer: json!(3) }),
         unsure: true,
         turn: time,
+        reminded: Some(Reminded { sent: 1, last: 2, next: time, sent_at: 3, complete_by: time }),
     };
     let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
     Task {

@@ -5,6 +5,7 @@
 
 mod effects;
 mod people;
+mod remind;
 
 use effects::{Mapped, call, is_withheld, request_of};
 pub(crate) use effects::{
@@ -26,6 +27,8 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::Wait;
 use serde_json::Value;
 use std::borrow::Cow;
+
+pub(crate) use remind::reminders;
 
 /// Why an attempt did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,8 +207,11 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
-                if direction == Direction::Do && matches!(self.task.steps[index].state, State::Waiting { .. }) {
-                    self.computed(index, None);
+                if let (Direction::Do, State::Waiting { event, .. }) = (direction, &self.task.steps[index].state) {
+                    match event {
+                        false => self.computed(index, None),
+                        true => chosen.push(index),
+                    }
                     continue;
                 }
                 if direction == Direction::Do && !self.is_to_be_claimed(index) {
@@ -227,6 +233,9 @@ impl<'a> Change<'a> {
         for (index, call) in calls {
             self.claim(index, direction, call);
         }
+        let reminds = |index: &usize| matches!(self.task.steps[*index].state, State::Waiting { .. });
+        let reminders: Vec<usize> = chosen.into_iter().filter(|index| claims && reminds(index)).collect();
+        reminders.into_iter().for_each(|index| self.remind(index));
     }
 
     /// The turn of step `index` has come: true if an agent is to do it. Otherwise it is passed over, computed or failed.
@@ -275,6 +284,7 @@ impl<'a> Change<'a> {
                     self.task.steps[index].state = State::Waiting { until, event: event.is_some() };
                     self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
                     self.waits = true;
+                    self.begin_reminders(index);
                     if let Some(event) = event
                         && !event.refuse_early
                     {
@@ -794,10 +804,7 @@ impl<'a> Change<'a> {
         let wake = wake
             || task.phase == Phase::Forward
                 && task.paused_at.is_none()
-                && task
-                    .steps
-                    .iter()
-                    .any(|step| matches!(step.state, State::Waiting { until, event: false } if shrank(until)));
+                && task.steps.iter().filter_map(Step::acts_at).any(shrank);
         let wanted = task.wanted_due(turn.workflow, turn.skew);
         let before = task.due;
         task.due = match (task.due, wanted) {

@@ -43,6 +43,9 @@ pub enum Kind {
     /// The turn of a step came, and it waits.
     #[serde(rename = "w")]
     Waiting,
+    /// Somebody was reminded of a step that waits.
+    #[serde(rename = "wr")]
+    Reminded,
     /// An event came before its step waited, and is kept.
     #[serde(rename = "ek")]
     EventKept,
@@ -127,6 +130,7 @@ impl Kind {
             | Self::Extended
             | Self::PassedOver
             | Self::Waiting
+            | Self::Reminded
             | Self::EventKept
             | Self::EventCounted
             | Self::EventUnused

@@ -276,6 +276,17 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         (step.claim().is_some_and(|(_, by)| by > latest), "cb", "is later than any attempt of this record can end"),
         (step.claimed_at > task.version, "c", LATER),
         (step.settled_at > task.version, "s", LATER),
+        (
+            step.reminded.is_some() && spec.remind.is_none(),
+            "rm",
+            "belongs to reminders, but the definition has none for this step",
+        ),
+        (step.reminded.as_ref().is_some_and(|reminded| reminded.sent_at > task.version), "rm.c", LATER),
+        (
+            step.reminded.as_ref().is_some_and(|reminded| reminded.sent > reminded.last),
+            "rm.n",
+            "counts more reminders than the step sends",
+        ),
         (step.error.as_ref().is_some_and(|text| text.len() > MAX_TEXT), "e", LONG),
         (
             step.output.as_ref().is_some_and(|output| length(output) > MAX_OUTPUT),

@@ -127,6 +127,10 @@ pub struct Request {
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
     pub attempt: u32,
+    /// Of a reminder of a step that waits: its number in the order. It is no attempt, so `attempt` is 0 and a reply does
+    /// not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminder: Option<u32>,
     /// Sent to the remote service with every call; the same for all attempts at this step in this direction.
     pub idempotency_key: String,
     /// After this time the agent stops and stays silent (UTC, milliseconds).

@@ -150,11 +150,14 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
         if hops < MAX_HOPS {
             again.extend(change::wake(task, turn, hops + 1));
         }
+        again.extend(change::reminders(task, turn, |sent_at| sent_at > seen));
         return Decision::Keep { why: Kept::NothingReady, effects: again };
     }
     let mut change = Change::begin(task, turn);
     change.advance();
     change.wake_if_waiting();
+    // The latest of each step, unless a later one goes out now (model).
+    again.extend(change::reminders(&change.task, turn, |sent_at| (seen + 1..change.task.version).contains(&sent_at)));
     with(change.save(), again)
 }
 
@@ -163,6 +166,10 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return keep(Kept::Foreign);
     };
     let step = &task.steps[index];
+    // A reminder is no attempt, so no reply to it counts, and none is set aside either.
+    if reply.attempt == 0 && turn.workflow.steps[index].remind.is_some() {
+        return keep(Kept::Repeated);
+    }
     if reply.attempt == 0 || reply.attempt > step.attempt {
         return keep(Kept::Foreign);
     }
@@ -240,6 +247,9 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
         true => requests(task, turn, |step| step.claimed_at == settled_at),
         false => Vec::new(),
     };
+    if is_latest {
+        effects.extend(change::reminders(task, turn, |sent_at| sent_at == settled_at));
+    }
     // Once the undo has begun, the record no longer tells which reply turned the task.
     if task.turned_at == settled_at || task.phase == Phase::Undoing {
         effects.extend(change::turn_notices(task, turn));

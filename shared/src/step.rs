@@ -127,6 +127,30 @@ pub struct Step {
     /// (UTC, milliseconds).
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub turn: Option<Timestamp>,
+    /// The reminders of its wait, where the workflow asks for them.
+    #[serde(rename = "rm", default, skip_serializing_if = "Option::is_none")]
+    pub reminded: Option<Reminded>,
+}
+
+/// The reminders of a step that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reminded {
+    /// How many were sent for this order. It never falls, because it is part of their keys.
+    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    pub sent: u32,
+    /// Number of the last one of this wait.
+    #[serde(rename = "l")]
+    pub last: u32,
+    /// When the next one is sent, if one is (UTC, milliseconds).
+    #[serde(rename = "x", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub next: Option<Timestamp>,
+    /// Version of the task at which the latest one was counted.
+    #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
+    pub sent_at: u64,
+    /// Until when the agent may send that one (UTC, milliseconds).
+    #[serde(rename = "cb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub complete_by: Option<Timestamp>,
 }
 
 /// How a step failed, as `catch` and later steps see it.
@@ -229,6 +253,8 @@ struct Recorded {
     unsure: bool,
     #[serde(rename = "t", default, with = "millisecond::optional")]
     turn: Option<Timestamp>,
+    #[serde(rename = "rm")]
+    reminded: Option<Reminded>,
 }
 
 /// The names of [`State`].
@@ -305,6 +331,7 @@ impl TryFrom<Recorded> for Step {
             failure: read.failure,
             unsure: read.unsure,
             turn: read.turn,
+            reminded: read.reminded,
         })
     }
 }
@@ -337,6 +364,7 @@ impl Step {
             failure: None,
             unsure: false,
             turn: None,
+            reminded: None,
         }
     }
 
@@ -344,6 +372,18 @@ impl Step {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         matches!(self.state, State::Processed | State::Skipped | State::PassedOver | State::Caught)
+    }
+
+    /// When a scheduler has to do something about its wait: when a timer ends, or the next reminder is due.
+    #[must_use]
+    pub fn acts_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Waiting { until, event: false } => Some(until),
+            State::Waiting { until, event: true } => {
+                self.reminded.as_ref().and_then(|reminded| reminded.next).filter(|next| *next < until)
+            }
+            _ => None,
+        }
     }
 
     /// Direction and deadline of the claim that holds this step, if any.

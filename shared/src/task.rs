@@ -500,7 +500,7 @@ impl Task {
                 (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
                     Some((i, *not_before))
                 }
-                (Phase::Forward, State::Waiting { until, event: false }) => Some((i, Some(*until))),
+                (Phase::Forward, State::Waiting { .. }) => step.acts_at().map(|at| (i, Some(at))),
                 (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
                     Some((i, *not_before))
                 }
@@ -568,10 +568,10 @@ impl Task {
         self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())
     }
 
-    /// Whether a wait for a time ends at `time` or earlier.
+    /// Whether a wait for a time ends, or a reminder is due, at `time` or earlier.
     #[must_use]
     pub fn waits_until(&self, time: Timestamp) -> bool {
-        let is_short = |step: &Step| matches!(step.state, State::Waiting { until, event: false } if until <= time);
+        let is_short = |step: &Step| step.acts_at().is_some_and(|at| at <= time);
         self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_short)
     }
 
@@ -604,10 +604,10 @@ impl Task {
         let next = match self.phase {
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
-                let look = |(index, from): (usize, Option<Timestamp>)| match self.steps[index].state {
+                let look = |(index, from): (usize, Option<Timestamp>)| match (&self.steps[index].state, from) {
                     // A short wait has its Wake. That of a long one is sent by the sweep that looks ahead.
-                    State::Waiting { until, .. } if until > plus(sent, MAX_DELAY) => plus(until, -LOOK_AHEAD),
-                    State::Waiting { until, .. } => plus(until, grace(workflow)),
+                    (State::Waiting { .. }, Some(at)) if at > plus(sent, MAX_DELAY) => plus(at, -LOOK_AHEAD),
+                    (State::Waiting { .. }, Some(at)) => plus(at, grace(workflow)),
                     _ => in_case(from.unwrap_or(self.updated_at)),
                 };
                 self.waiting(workflow).map(look).min()

@@ -129,6 +129,12 @@ pub struct StepStatus {
     /// Until when (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_until: Option<Timestamp>,
+    /// How many reminders of it were sent, if the step has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reminders: Option<u32>,
+    /// When the next one is sent (UTC, milliseconds), while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_reminder_at: Option<Timestamp>,
     /// How many people have still to send the event that it waits for, if it counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<usize>,
@@ -228,6 +234,8 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         wait: spec.wait.as_ref().map(Wait::words),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
+        reminders: step.reminded.as_ref().map(|reminded| reminded.sent),
+        next_reminder_at: waits_until.and(step.reminded.as_ref()).and(step.acts_at()),
         missing: waits_until
             .and(spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.people))
             .map(|_| task.places(index, workflow)),

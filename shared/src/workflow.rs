@@ -8,6 +8,7 @@ pub mod edge;
 pub mod file;
 pub mod hosts;
 pub mod http;
+pub mod remind;
 pub mod wait;
 
 use crate::expression::{Expression, Mapping, Reference, Template};
@@ -20,6 +21,7 @@ use crate::time::SignedDuration;
 use aws::Aws;
 use edge::After;
 use http::Http;
+use remind::Remind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -133,6 +135,9 @@ pub struct Step {
     /// What the step waits for, if it is a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
+    /// Who is reminded while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remind: Option<Remind>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
@@ -278,7 +283,8 @@ impl Workflow {
     pub fn calls_over_http(&self) -> impl Iterator<Item = (&str, &Http)> {
         self.steps.iter().flat_map(|step| {
             let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
-            step.http.iter().chain(undo).map(|http| (step.name.as_str(), http))
+            let remind = step.remind.as_ref().and_then(|remind| remind.http.as_ref());
+            step.http.iter().chain(undo).chain(remind).map(|http| (step.name.as_str(), http))
         })
     }
 
@@ -292,7 +298,8 @@ impl Workflow {
     pub fn calls_of_aws(&self) -> impl Iterator<Item = (&str, &Aws)> {
         self.steps.iter().flat_map(|step| {
             let undo = step.undo.as_ref().and_then(|undo| undo.aws.as_ref());
-            step.aws.iter().chain(undo).map(|aws| (step.name.as_str(), aws))
+            let remind = step.remind.as_ref().and_then(|remind| remind.aws.as_ref());
+            step.aws.iter().chain(undo).chain(remind).map(|aws| (step.name.as_str(), aws))
         })
     }
 
@@ -324,7 +331,8 @@ impl Workflow {
     pub fn agents(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for step in &self.steps {
-            for work in [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction)) {
+            let own = [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction));
+            for work in own.chain(step.reminder()) {
                 if !names.contains(&work.agent) {
                     names.push(work.agent);
                 }
@@ -377,7 +385,8 @@ impl Step {
             || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
             || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
             || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root));
-        own || self.work(Direction::Do).is_some_and(of) || self.work(Direction::Undo).is_some_and(of)
+        let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
+        own || all.into_iter().flatten().any(of)
     }
 
     /// Whether a decision about this step on its way in `direction` reads the output of the step called `name` in
@@ -393,7 +402,9 @@ impl Step {
         let own = direction == Direction::Do
             && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
                 || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));
-        own || self.work(direction).is_some_and(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
+        let reminder = self.reminder().filter(|_| direction == Direction::Do);
+        let mut all = self.work(direction).into_iter().chain(reminder);
+        own || all.any(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
     }
 
     /// Whether the undo needs an order's data, so that an answer that refused the step leaves nothing to undo. Its

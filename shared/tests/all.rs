@@ -13,6 +13,7 @@ mod outputs;
 mod people;
 mod pools;
 mod records;
+mod remind;
 mod schema;
 mod support;
 mod transitions;

@@ -145,10 +145,26 @@ pub enum Defect {
     ResubmitForgetsTheFirst,
     /// A no counts like a yes.
     NoCountsAsYes,
+    /// A reminder raises the step's attempt.
+    ReminderIsAnAttempt,
+    /// A reminder is a claim, so an undo waits for its time.
+    ReminderMovesForwardBy,
+    /// A reminder is sent, and counted after that.
+    ReminderIsNotCounted,
+    /// The next reminder does not bring its order into the due index.
+    ReminderIsNotDue,
+    /// A reply to a reminder settles the step that waits.
+    ReminderReplyCounts,
+    /// A Wake that comes again does not send the reminder that a crash lost.
+    ReminderIsNotSentAgain,
+    /// Reminders go out during a pause.
+    RemindsInAPause,
+    /// The number of reminders has no limit.
+    RemindsForEver,
 }
 
 impl Defect {
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 82] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -223,6 +239,14 @@ impl Defect {
         Self::FirstIsNotUndone,
         Self::ResubmitForgetsTheFirst,
         Self::NoCountsAsYes,
+        Self::ReminderIsAnAttempt,
+        Self::ReminderMovesForwardBy,
+        Self::ReminderIsNotCounted,
+        Self::ReminderIsNotDue,
+        Self::ReminderReplyCounts,
+        Self::ReminderIsNotSentAgain,
+        Self::RemindsInAPause,
+        Self::RemindsForEver,
     ];
 }
 
@@ -310,6 +334,19 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             task.events.iter_mut().for_each(|event| event.data = None);
         }
         (Defect::NoCountsAsYes, Event::Arrived { data, .. }) => *data = serde_json::json!({}),
+        (Defect::RemindsInAPause, Event::Wake { .. }) => task.paused_at = None,
+        (Defect::RemindsForEver, Event::Wake { .. }) => {
+            for reminded in task.steps.iter_mut().filter_map(|step| step.reminded.as_mut()) {
+                reminded.next = reminded.next.or(Some(turn.now));
+            }
+        }
+        (Defect::ReminderReplyCounts, Event::Reply(reply)) if reply.attempt == 0 => {
+            task.version += 1;
+            for step in task.steps.iter_mut().filter(|step| matches!(step.state, State::Waiting { .. })) {
+                step.state = State::Processed;
+            }
+            return Decision::Save { task: Box::new(task), effects: Vec::new() };
+        }
         (Defect::RefusalForgetsEarlierAttempts, _) => task.steps.iter_mut().for_each(|step| step.unsure = false),
         (Defect::DeadlineIsNotDue, _) => task.deadline = None,
         (Defect::StartsPastTheDeadline, _) if deadline.is_some_and(|by| by + turn.skew <= turn.now) => {
@@ -397,6 +434,21 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::TakenTwice, Event::Arrived { .. }) => {
             let other = task.steps.iter_mut().find(|step| matches!(step.state, State::Waiting { event: true, .. }));
             other.into_iter().for_each(|step| step.state = State::Processed);
+        }
+        (Decision::Save { task, .. }, Defect::ReminderIsAnAttempt, _) if reminds(&before, task) => {
+            task.steps[1].attempt += 1;
+        }
+        (Decision::Save { task, .. }, Defect::ReminderMovesForwardBy, _) if reminds(&before, task) => {
+            task.forward_by = task.forward_by.max(Some(turn.now + SignedDuration::from_secs(2)));
+        }
+        (Decision::Save { task, .. }, Defect::ReminderIsNotCounted, _) if reminds(&before, task) => {
+            task.steps[1].reminded.clone_from(&before.steps[1].reminded);
+        }
+        (Decision::Save { task, .. }, Defect::ReminderIsNotDue, _) if waited(task).is_some() => {
+            task.due = task.next_deadline(turn.skew);
+        }
+        (Decision::Keep { effects, .. }, Defect::ReminderIsNotSentAgain, Event::Wake { .. }) => {
+            effects.retain(|effect| !matches!(effect, Effect::Request(request) if request.reminder.is_some()));
         }
         (Decision::Save { task, .. }, Defect::OnePersonIsEnough, Event::Arrived { .. })
             if task.phase == Phase::Forward =>
@@ -554,6 +606,12 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         _ => {}
     }
     verdict
+}
+
+/// Whether a reminder was counted.
+fn reminds(before: &Task, after: &Task) -> bool {
+    let sent = |task: &Task| task.steps[1].reminded.as_ref().map_or(0, |reminded| reminded.sent);
+    sent(after) > sent(before)
 }
 
 fn is_resubmit(act: &Act) -> bool {

@@ -39,6 +39,7 @@ const QUICK: Bounds = Bounds {
     folds: false,
     mapped: false,
     events: 0,
+    reminds: false,
 };
 
 /// Checks all properties; returns the number of states.
@@ -112,6 +113,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("two events and a cancel", TWO_EVENTS, 85_779),
         ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
         ("an event, error and resubmit", EVENT_IN_ERROR, 45_323),
+        ("reminders and a crash", REMIND, 144_396),
+        ("reminders and a pause", Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND }, 128_313),
         ("two people", PEOPLE, 60_886),
         ("two people, of whom one may say no", Bounds { events: 4, failed: 0, ..PEOPLE }, 31_029),
         ("two people and a pause", Bounds { pauses: 1, failed: 0, ..PEOPLE }, 135_834),
@@ -136,6 +139,8 @@ const EVENT: Bounds =
     Bounds { flow: Flow::Event, chain: true, events: 2, b_has_undo: true, with_c: false, deadline: None, ..QUICK };
 /// Two steps that wait for events of one name, and three events.
 const TWO_EVENTS: Bounds = Bounds { events: 3, with_c: true, failed: 0, crashes: 0, cancels: 1, ..EVENT };
+/// A step that waits for an event, and reminds somebody of it.
+const REMIND: Bounds = Bounds { reminds: true, events: 1, ..EVENT };
 /// A step that needs the event of two people; [`world::Flow::People`] says who sends three of them.
 const PEOPLE: Bounds = Bounds { flow: Flow::People, events: 3, crashes: 0, ..EVENT };
 /// Both may send theirs while the order is in Error, and one may say no.
@@ -190,6 +195,8 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 530_541),
         ("two events, cancel and pause", Bounds { pauses: 1, ..TWO_EVENTS }, 911_167),
         ("an event, error, resubmit and an act", Bounds { acts: 1, ..EVENT_IN_ERROR }, 3_395_268),
+        ("reminders, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..REMIND }, 450_046),
+        ("reminders, error and resubmit", Bounds { reminds: true, events: 1, ..EVENT_IN_ERROR }, 1_964_988),
         ("two people and a crash", Bounds { crashes: 1, cancels: 1, ..PEOPLE }, 808_713),
         ("two people, of whom one may say no, error and resubmit", Bounds { events: 4, ..PEOPLE_IN_ERROR }, 291_853),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
@@ -274,6 +281,14 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::TakenTwice | Defect::TakenIsNotUndone => TWO_EVENTS,
         Defect::PersonIsAKey | Defect::KeyIsEverybodys | Defect::OnePersonIsEnough | Defect::FirstIsNotUndone => PEOPLE,
         Defect::ResubmitForgetsTheFirst => PEOPLE_IN_ERROR,
+        Defect::ReminderIsAnAttempt
+        | Defect::ReminderMovesForwardBy
+        | Defect::ReminderIsNotCounted
+        | Defect::ReminderIsNotDue
+        | Defect::ReminderReplyCounts
+        | Defect::ReminderIsNotSentAgain => REMIND,
+        Defect::RemindsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND },
+        Defect::RemindsForEver => Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND },
         Defect::NoCountsAsYes => Bounds { events: 4, failed: 0, ..PEOPLE },
         Defect::WaitRunsOutInAPause => Bounds { pauses: 1, ..EVENT },
         Defect::WaitRunsOutEarly | Defect::WaitRunsOutInError | Defect::ResubmitKeepsTheWait => EVENT_IN_ERROR,

@@ -79,6 +79,7 @@ pub enum Owed {
     Wake,
     Notice { seq: u64 },
     Alert { version: u64 },
+    Reminder { step: usize, number: u32 },
 }
 
 /// What can happen next.
@@ -192,6 +193,8 @@ pub struct Bounds {
     pub mapped: bool,
     /// Keys under which events are sent.
     pub events: u8,
+    /// Whether people are reminded of an event, each second and at most twice.
+    pub reminds: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -266,7 +269,13 @@ impl World {
                 Flow::People => "people = 2\nfailed = \"has(event.no)\"\n",
                 _ => "",
             };
-            format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{people}{undo}")
+            let remind = match bounds.reminds {
+                true => "remind = { every = \"1s\", times = 2, agent = \"x\" }\n",
+                false => "",
+            };
+            format!(
+                "[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{people}{remind}{undo}"
+            )
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
         if bounds.tombstones {
@@ -391,6 +400,12 @@ impl World {
                     state.net.retain(|m| !matches!(m, Msg::Wake { seen } if *seen > 0));
                     state.net.insert(Msg::Wake { seen: wake.seen });
                 }
+                Effect::Request(r) if r.reminder.is_some() => {
+                    let step = self.workflow.position(&r.step).expect("a step of this workflow");
+                    state.broken = state.broken.or(self.reminder_broken_by(&state.task, step, r));
+                    // An agent of somebody else may reply.
+                    state.net.insert(Msg::Reply { step, attempt: 0, answer: Answer::Done });
+                }
                 Effect::Request(r) => {
                     let step = self.workflow.position(&r.step).expect("a step of this workflow");
                     let left = now().duration_until(r.complete_by).as_secs();
@@ -425,6 +440,9 @@ impl World {
 
     fn owed(&self, effect: &Effect) -> Option<Owed> {
         match effect {
+            Effect::Request(r) if r.reminder.is_some() => {
+                Some(Owed::Reminder { step: self.workflow.position(&r.step)?, number: r.reminder? })
+            }
             Effect::Request(r) => Some(Owed::Request { step: self.workflow.position(&r.step)?, attempt: r.attempt }),
             Effect::Wake(..) => Some(Owed::Wake),
             Effect::Notice(n) if matches!(n.kind, NoticeKind::StepCompleted | NoticeKind::Received) => None,
@@ -581,7 +599,43 @@ impl World {
                 return Some("I3: only a running attempt can fail");
             }
         }
-        self.events_broken_by(old, new)
+        self.reminders_broken_by(old, new).or_else(|| self.events_broken_by(old, new))
+    }
+
+    /// The rules of reminders: they are counted, and change nothing else.
+    fn reminders_broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
+        for (was, is) in old.steps.iter().zip(&new.steps) {
+            let Some(counted) = &is.reminded else { continue };
+            let sent = was.reminded.as_ref().map_or(0, |reminded| reminded.sent);
+            if counted.sent < sent || counted.sent > sent + 1 || counted.sent > counted.last {
+                return Some("reminders are counted one by one, up to the last");
+            }
+            if counted.sent == sent + 1 {
+                if old.phase != Phase::Forward || old.paused_at.is_some() || was.acts_at().is_none_or(|at| at > now()) {
+                    return Some("a reminder is sent when it is due, on the way forward, and not in a pause");
+                }
+                let claims = new.steps.iter().any(|step| step.claimed_at == new.version);
+                if !claims && new.forward_by != old.forward_by {
+                    return Some("no undo waits for a reminder");
+                }
+            }
+            let next = is.acts_at().filter(|at| *at > now() && new.phase == Phase::Forward && new.paused_at.is_none());
+            let latest = next.map(|at| at + shared::task::grace(&self.workflow));
+            if latest.is_some_and(|latest| !new.is_over(now(), SKEW) && new.due.is_none_or(|due| due > latest)) {
+                return Some("a reminder brings its order into the due index");
+            }
+        }
+        None
+    }
+
+    fn reminder_broken_by(&self, task: &Task, step: usize, request: &shared::message::Request) -> Option<&'static str> {
+        let number = task.steps[step].reminded.as_ref().map(|reminded| reminded.sent);
+        let key = format!("{}:{}:remind:{}", task.id, request.step, number.unwrap_or_default());
+        if number != request.reminder || request.idempotency_key != key || request.attempt != 0 {
+            return Some("a reminder is counted before it is sent, under a key of its own");
+        }
+        let waits = matches!(task.steps[step].state, step::State::Waiting { .. });
+        (!waits || task.phase != Phase::Forward).then_some("a reminder is of a step that waits")
     }
 
     /// The rules of what was answered with success.
@@ -975,6 +1029,14 @@ impl World {
     /// Whether a lost send still matters.
     fn is_still_owed(&self, task: &Task, trigger: Option<Msg>, owed: Owed) -> bool {
         match owed {
+            Owed::Reminder { step, number } => {
+                let step = &task.steps[step];
+                let waits = task.phase == Phase::Forward && matches!(step.state, step::State::Waiting { .. });
+                let is_last = |reminded: &&step::Reminded| {
+                    reminded.sent == number && reminded.complete_by.is_some_and(|by| now() < by)
+                };
+                waits && step.reminded.as_ref().filter(is_last).is_some()
+            }
             Owed::Request { step, attempt } => task.holds(step, attempt).is_some_and(|(_, by)| now() < by),
             Owed::Notice { seq } => task.turned_at == seq,
             Owed::Alert { version } => task.alert.as_ref().is_some_and(|a| a.version == version),
@@ -1088,7 +1150,7 @@ impl World {
                         time += delay;
                         Event::Wake { seen: wake.seen, hops: 0 }
                     }
-                    Effect::Request(r) if serves => {
+                    Effect::Request(r) if serves && r.reminder.is_none() => {
                         let step = self.workflow.position(&r.step).unwrap();
                         applied[step] = r.direction == Direction::Do;
                         let outcome = Outcome::Done { output: json!(null) };
@@ -1199,6 +1261,9 @@ fn normalise(task: &mut Task, by: SignedDuration) {
         step.error = None;
         // Only people read since when it waits.
         step.turn = None;
+        if let Some(reminded) = &mut step.reminded {
+            reminded.next.iter_mut().chain(&mut reminded.complete_by).for_each(shift);
+        }
         match &mut step.state {
             step::State::Waiting { until, .. } => shift(until),
             step::State::Pending { not_before } | step::State::UndoPending { not_before } => {

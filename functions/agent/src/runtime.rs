@@ -104,6 +104,14 @@ impl Runtime {
     /// One attempt. `None` is silence: the time ran out, and now only the supervisor acts.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let reply = self.attempt(&guarded, request).await;
+        if request.reminder.is_some() {
+            // The order does not wait for it, and no reply to it counts.
+            if !matches!(reply, Some(Reply { outcome: Outcome::Done { .. } | Outcome::Garbled { .. }, .. })) {
+                metrics::REMINDERS_FAILED.add(&request.agent);
+                tracing::warn!(agent = request.agent, "a reminder was not sent");
+            }
+            return None;
+        }
         match reply.as_ref().map(|reply| &reply.outcome) {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
             // The reason is in the order's history: the words of a remote service may quote what it was sent.

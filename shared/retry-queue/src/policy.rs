@@ -89,6 +89,7 @@ impl Policy {
             value: None,
             fail: None,
             wait: None,
+            remind: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },

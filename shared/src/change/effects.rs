@@ -6,11 +6,11 @@ use crate::history::Kind;
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::names::names;
 use crate::outputs::MAX_IN_REQUEST;
-use crate::step::Direction;
+use crate::step::{Direction, State};
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{Timestamp, plus, until};
-use crate::workflow::Workflow;
 use crate::workflow::http::Http;
+use crate::workflow::{Work, Workflow};
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -19,8 +19,21 @@ pub(super) type Mapped = (Option<Http>, Option<Value>);
 
 /// What the request of step `index` in this direction contains, the same for every attempt.
 pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
+    match turn.workflow.steps[index].work(direction) {
+        Some(work) => call_of(task, index, work, direction, turn),
+        None => Ok((None, None)),
+    }
+}
+
+/// The same for this work of the step.
+pub(super) fn call_of(
+    task: &Task,
+    index: usize,
+    work: Work<'_>,
+    direction: Direction,
+    turn: &Turn<'_>,
+) -> Result<Mapped, Mistake> {
     let step = &task.steps[index];
-    let Some(work) = turn.workflow.steps[index].work(direction) else { return Ok((None, None)) };
     long(task, index, direction, turn).for_each(|i| drop(turn.outputs.of(&task.steps[i])));
     turn.outputs.loss()?;
     let bytes: usize =
@@ -77,12 +90,22 @@ fn long(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> imp
     all.into_iter().filter(|&i| task.steps[i].beside.is_some())
 }
 
-pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, input): Mapped) -> Option<Effect> {
-    let workflow = turn.workflow;
+pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, call: Mapped) -> Option<Effect> {
     let (direction, complete_by) = task.steps[index].claim()?;
-    let spec = &workflow.steps[index];
-    let step = &task.steps[index];
-    let work = spec.work(direction)?;
+    let work = turn.workflow.steps[index].work(direction)?;
+    Some(Effect::Request(Box::new(request_for(task, index, turn, (work, direction, complete_by), call))))
+}
+
+/// The request for this work of step `index` in this direction, to be done by this time.
+pub(super) fn request_for(
+    task: &Task,
+    index: usize,
+    turn: &Turn<'_>,
+    (work, direction, complete_by): (Work<'_>, Direction, Timestamp),
+    (http, input): Mapped,
+) -> Request {
+    let workflow = turn.workflow;
+    let (spec, step) = (&workflow.steps[index], &task.steps[index]);
     let key = |direction: &str| format!("{}:{}:{direction}", task.id, spec.name);
     let long: Vec<usize> = long(task, index, direction, turn).collect();
     let output = |i: usize| match &task.steps[i].beside {
@@ -100,7 +123,7 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, inpu
         Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http), None),
         http => (http, None, None),
     };
-    Some(Effect::Request(Box::new(Request {
+    Request {
         task_id: task.id.clone(),
         step: spec.name.clone(),
         agent: work.agent.to_owned(),
@@ -111,6 +134,7 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, inpu
         aws: work.aws.cloned(),
         direction,
         attempt: step.attempt,
+        reminder: None,
         idempotency_key,
         complete_by,
         calls: work.calls,
@@ -121,12 +145,18 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, (http, inpu
         output: undone,
         undoes,
         traceparent: task.traceparent.clone(),
-    })))
+    }
 }
 
 /// Whether step `index` waits because its agent in this direction is paused. A step that is passed over needs no agent.
 pub(super) fn is_withheld(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
-    let is_paused = turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent));
+    let spec = &turn.workflow.steps[index];
+    // What a step that waits has to send is a reminder.
+    let work = match task.steps[index].state {
+        State::Waiting { .. } if direction == Direction::Do => spec.reminder(),
+        _ => spec.work(direction),
+    };
+    let is_paused = work.is_some_and(|work| turn.agents.is_paused(work.agent));
     is_paused && (direction == Direction::Undo || task.way(index, turn.workflow) == Way::Go)
 }
 
@@ -276,6 +306,7 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::Extended => "step_extended",
         Kind::PassedOver => "step_passed_over",
         Kind::Waiting => "step_waiting",
+        Kind::Reminded => "step_reminded",
         Kind::EventKept => "event_kept",
         Kind::EventCounted => "event_counted",
         Kind::EventUnused => "event_unused",

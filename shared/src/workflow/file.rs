@@ -4,6 +4,7 @@ mod aws;
 mod check;
 mod http;
 mod mapped;
+mod remind;
 
 use super::aws::Aws;
 use super::edge::{After, Edge};
@@ -132,6 +133,7 @@ struct RawStep {
     early: Option<Spanned<String>>,
     people: Option<Spanned<u32>>,
     failed: Option<Spanned<String>>,
+    remind: Option<Spanned<RawRemind>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -161,6 +163,21 @@ struct RawUndo {
     form: bool,
     timeout: Option<Spanned<Time>>,
     retry: Option<Spanned<RawRetry>>,
+    calls: Option<Spanned<RawCalls>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRemind {
+    every: Spanned<Time>,
+    times: Option<Spanned<u32>>,
+    agent: Option<Spanned<String>>,
+    http: Option<Spanned<RawHttp>>,
+    lambda: Option<Spanned<RawAws>>,
+    aws: Option<Spanned<RawAws>>,
+    with: Option<Spanned<toml::Value>>,
+    #[serde(default)]
+    form: bool,
     calls: Option<Spanned<RawCalls>>,
 }
 
@@ -422,6 +439,7 @@ fn build_step(
         value,
         fail,
         wait,
+        remind: raw.remind.as_ref().map(|raw| remind::build(raw, timeout, calls, around)).transpose()?,
         timeout,
         retry,
         late: self::late(late)?,
@@ -504,7 +522,8 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
-    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people);
+    let remind = raw.remind.as_ref().map(|remind| ("remind", remind.span()));
+    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(remind);
     if let (None, Some((key, span))) = (&raw.event, of_event) {
         return Err((
             span,

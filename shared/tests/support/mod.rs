@@ -351,6 +351,9 @@ impl Bench {
     /// `do a#1, undo c#2, wake+1000, notice Completed, alert`.
     pub fn effects(&self) -> String {
         let one = |effect: &Effect| match effect {
+            Effect::Request(r) if r.reminder.is_some() => {
+                format!("remind {}#{}", r.step, r.reminder.unwrap_or_default())
+            }
             Effect::Request(r) => {
                 let direction = if r.direction == Direction::Do { "do" } else { "undo" };
                 format!("{direction} {}#{}", r.step, r.attempt)

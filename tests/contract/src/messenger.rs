@@ -70,6 +70,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         aws: None,
         direction: Direction::Do,
         attempt: 1,
+        reminder: None,
         idempotency_key: format!("ord_{n}:pay:do"),
         complete_by: at(0),
         calls: Calls { attempts: 4, base: SignedDuration::from_millis(100), cap: SignedDuration::from_secs(1) },

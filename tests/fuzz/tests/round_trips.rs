@@ -15,7 +15,7 @@ use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, Failure, FailureKind, State, Step};
+use shared::step::{Direction, Failure, FailureKind, Reminded, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
@@ -133,6 +133,13 @@ impl Draw {
             }),
             unsure: self.of(&[true, false]),
             turn: self.maybe(Self::time),
+            reminded: self.maybe(|draw| Reminded {
+                sent: draw.small(),
+                last: draw.small(),
+                next: draw.maybe(Self::time),
+                sent_at: draw.number(),
+                complete_by: draw.maybe(Self::time),
+            }),
         }
     }
 
@@ -147,7 +154,9 @@ impl Draw {
             Kind::Extended,
             Kind::PassedOver,
             Kind::Waiting,
+            Kind::Reminded,
             Kind::EventKept,
+            Kind::EventCounted,
             Kind::EventUnused,
             Kind::Caught,
             Kind::UndoClaimed,
@@ -264,6 +273,7 @@ impl Draw {
             aws: self.maybe(Self::signed),
             direction: self.direction(),
             attempt: self.small(),
+            reminder: self.maybe(Self::small),
             idempotency_key: self.text(),
             complete_by: self.time(),
             calls: Calls {

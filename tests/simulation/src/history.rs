@@ -4,6 +4,7 @@
 //! Each task is one register that is only replaced by conditional writes, so its saves must form one chain of versions.
 //! Beside it is a ledger of remote effects, notices and alerts.
 
+use crate::script::REMIND;
 use serde::Serialize;
 use shared::history::{Entry, Kind};
 use shared::message::{AlertEvent, Notice, NoticeKind};
@@ -311,6 +312,15 @@ impl History {
             let (applied, standing) = self.effects.of(&task.id, &spec.name);
             if applied > 1 {
                 wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
+            }
+            // Each has a key of its own, and the service does nothing twice under one.
+            let (reminders, _) = self.effects.of(&task.id, &format!("{}{REMIND}", spec.name));
+            let counted = step.reminded.as_ref().map_or(0, |reminded| reminded.sent);
+            if reminders > usize::try_from(counted).unwrap_or(usize::MAX) {
+                wrong(
+                    Rule::AppliedOnce,
+                    format!("{reminders} reminders of `{}` were sent, and {counted} counted", spec.name),
+                );
             }
             let needs_none = step.state == State::PassedOver || spec.agent.is_empty();
             if needs_none && applied > 0 {

@@ -35,7 +35,7 @@ pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
 pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
-pub use script::{Played, Said, Script, Scripted, Sending, Sent, UNDO, play};
+pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, play};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
 

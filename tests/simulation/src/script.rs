@@ -29,6 +29,8 @@ use tokio::time::{Instant, sleep};
 
 /// Ending of the name of a step's undo.
 pub const UNDO: &str = ".undo";
+/// Ending of the name of a step's reminders.
+pub const REMIND: &str = ".remind";
 
 /// What the services of one workflow answer, for orders with one input.
 pub struct Script {
@@ -196,6 +198,7 @@ impl Script {
 /// The name by which a script knows the call of `request`.
 pub(crate) fn name_of(request: &Request) -> String {
     match request.direction {
+        Direction::Do if request.reminder.is_some() => format!("{}{REMIND}", request.step),
         Direction::Do => request.step.clone(),
         Direction::Undo => format!("{}{UNDO}", request.step),
     }

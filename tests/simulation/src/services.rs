@@ -3,6 +3,7 @@
 
 use crate::Defect;
 use crate::history::Effects;
+use crate::script::name_of;
 use agent::AgentError;
 use serde_json::{Value, json};
 use shared::message::MAX_OUTPUT;
@@ -100,7 +101,7 @@ impl Services {
             Direction::Do => {
                 let key = request.idempotency_key.clone();
                 if is_done {
-                    effects.applied(&request.task_id, &request.step, &key);
+                    effects.applied(&request.task_id, &name_of(request), &key);
                     self.applied.insert(key.clone(), answer.clone().unwrap_or_default());
                 }
                 if !matches!(answer, Err(AgentError::Transient { .. } | AgentError::NotCalled { .. })) {
@@ -125,7 +126,7 @@ impl Services {
                     self.refused.insert(key);
                     return Answer::Refused("declined".into());
                 }
-                Answer::Done(self.apply(&request.task_id, &request.step, key, effects))
+                Answer::Done(self.apply(&request.task_id, &name_of(request), key, effects))
             }
             Direction::Undo => {
                 if refuses {

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stepwarden_simulation::{Said, Script, Scripted, Sending, UNDO};
+use stepwarden_simulation::{REMIND, Said, Script, Scripted, Sending, UNDO};
 use toml::Spanned;
 
 /// Longest time that a scripted answer may take.
@@ -236,7 +236,9 @@ pub fn workflow(path: &Path) -> Result<Workflow, Error> {
     let text = text_of(path)?;
     let table: toml::Table = text.parse().unwrap_or_default();
     let steps = table.get("step").and_then(toml::Value::as_array).into_iter().flatten();
-    let agents = steps.flat_map(|step| [step.get("agent"), step.get("undo").and_then(|undo| undo.get("agent"))]);
+    let agents = steps.flat_map(|step| {
+        ["undo", "remind"].map(|key| step.get(key)?.get("agent")).into_iter().chain([step.get("agent")])
+    });
     let mut agents: Vec<&str> = agents.flatten().filter_map(toml::Value::as_str).collect();
     agents.extend(agent::agents::NAMES);
     let file = path.display().to_string();
@@ -255,9 +257,11 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
     let mut answers = BTreeMap::new();
     for (name, value) in whole.answers.iter().chain(&raw.answers) {
         // `charge.undo = {...}` without quotes.
-        let inner = value.get_ref().as_table().filter(|table| table.len() == 1).and_then(|table| table.get("undo"));
+        let only = value.get_ref().as_table().filter(|table| table.len() == 1);
+        let inner =
+            only.and_then(|table| [UNDO, REMIND].into_iter().find_map(|end| Some((end, table.get(&end[1..])?))));
         let (name, value) = match inner {
-            Some(inner) => (format!("{}{UNDO}", name.get_ref()), Spanned::new(value.span(), inner.clone())),
+            Some((end, inner)) => (format!("{}{end}", name.get_ref()), Spanned::new(value.span(), inner.clone())),
             None => (name.get_ref().clone(), value.clone()),
         };
         called(&workflow, &name, value.span())?;
@@ -377,8 +381,9 @@ pub(crate) fn step<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> 
 /// The parts of what the calls of this name send.
 pub(crate) fn parts(workflow: &Workflow, name: &str, at: Range<usize>) -> Result<&'static [&'static str], Problem> {
     let (spec, direction) = called(workflow, name, at)?;
+    let work = if name.ends_with(REMIND) { spec.reminder() } else { spec.work(direction) };
     Ok(match direction {
-        _ if spec.work(direction).is_some_and(|work| work.http.is_some()) => &["method", "url", "headers", "body"],
+        _ if work.is_some_and(|work| work.http.is_some()) => &["method", "url", "headers", "body"],
         Direction::Do => &["input"],
         Direction::Undo => &["input", "output"],
     })
@@ -390,6 +395,13 @@ pub(crate) fn called<'a>(
     name: &str,
     at: Range<usize>,
 ) -> Result<(&'a Step, Direction), Problem> {
+    if let Some(own) = name.strip_suffix(REMIND) {
+        let step = step(workflow, own, at.clone())?;
+        return match step.remind {
+            Some(_) => Ok((step, Direction::Do)),
+            None => Err((at, format!("step `{own}` has no `remind`; remove `{name}`"))),
+        };
+    }
     let (own, direction) = match name.strip_suffix(UNDO) {
         Some(own) => (own, Direction::Undo),
         None => (name, Direction::Do),

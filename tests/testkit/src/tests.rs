@@ -40,6 +40,12 @@ fn the_example_s_scenarios_end_as_they_expect() {
     assert_eq!(all_of(EXAMPLE, 4), 12);
 }
 
+// The mini-case: two people, reminders, a no, and a month.
+#[test]
+fn the_scenarios_of_approvals_end_as_they_expect() {
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/approvals"), 1), 7);
+}
+
 // Months pass in virtual time.
 #[test]
 fn the_scenarios_of_waits_end_as_they_expect() {

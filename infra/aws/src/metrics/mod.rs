@@ -60,6 +60,7 @@ metrics! {
     ORDERS_ACCEPTED "orders_accepted" Counter Some("workflow"), "Orders accepted.";
     ORDERS_REFUSED "orders_refused" Counter Some("cause"), "Orders answered with 429: `overload` or `rate_limited`.";
     EVENTS_REFUSED "events_refused" Counter Some("workflow"), "Events that no step of their order takes, or not yet.";
+    REMINDERS_FAILED "reminders_failed" Counter Some("agent"), "Reminders of steps that wait which the agent could not send.";
     ORDERS_PROCESSED "orders_processed" Counter Some("workflow"), "Orders that ended Processed.";
     ORDERS_UNDONE "orders_undone" Counter Some("workflow"), "Orders that ended Undone.";
     ORDERS_IN_ERROR "orders_in_error" Counter Some("workflow"), "Orders that stopped in Error.";

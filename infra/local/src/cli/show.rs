@@ -176,6 +176,8 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("next attempt", step.next_attempt_at),
         step.wait.clone().filter(|_| step.waiting_until.is_some()),
         step.missing.map(|missing| format!("{missing} missing")),
+        step.reminders.filter(|sent| *sent > 0).map(|sent| format!("reminders {sent}")),
+        time("next reminder", step.next_reminder_at),
         time("since", step.waiting_since),
         time("until", step.waiting_until),
         error,

@@ -345,6 +345,11 @@ impl Graph<'_> {
             let all = texts.chain(undo.with.iter().flat_map(|with| with.references())).collect();
             check("undo", at.clone(), all, &["output"], &known.sure)?;
         }
+        if let Some(remind) = &step.remind {
+            let texts = remind.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
+            let all = texts.chain(remind.with.iter().flat_map(|with| with.references())).collect();
+            check("remind", raw.remind.as_ref().map(Spanned::span), all, &[], &known.sure)?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,51 @@
+//! Reminders of a step that waits for somebody.
+
+use super::aws::Aws;
+use super::http::Http;
+use super::{Step, Work};
+use crate::expression::Mapping;
+use crate::retry::Calls;
+use crate::time::SignedDuration;
+use serde::{Deserialize, Serialize};
+
+/// How long an agent has for a reminder.
+pub const REMINDER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
+
+/// Who reminds, how often, and with what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Remind {
+    /// From the time at which the step begins to wait, and from each reminder to the next.
+    pub every: SignedDuration,
+    /// Most reminders of one wait.
+    pub times: u32,
+    /// The agent that reminds.
+    pub agent: String,
+    /// The call, if that agent is [`super::http::AGENT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
+    /// The signed call, if that agent makes one instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws: Option<Aws>,
+    /// What the agent gets instead of the order's input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<Mapping>,
+    /// The agent's policy within one reminder.
+    pub calls: Calls,
+}
+
+impl Step {
+    /// What an agent does to remind somebody of this step.
+    #[must_use]
+    pub fn reminder(&self) -> Option<Work<'_>> {
+        self.remind.as_ref().map(|remind| Work {
+            agent: &remind.agent,
+            http: remind.http.as_ref(),
+            aws: remind.aws.as_ref(),
+            with: remind.with.as_ref(),
+            timeout: REMINDER_TIMEOUT,
+            // A reminder is sent once.
+            retry: &self.retry,
+            calls: remind.calls,
+        })
+    }
+}

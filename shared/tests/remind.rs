@@ -1,0 +1,199 @@
+//! Reminders of steps that wait, as tables.
+//!
+//! Method: as in `transitions.rs`. // L3
+
+use crate::language::{bench, file};
+use crate::support::*;
+use serde_json::json;
+use shared::decision::{Act, Event, Kept, What};
+use shared::message::{Outcome, Reply};
+use shared::step::State;
+use shared::task::Task;
+use shared::workflow::file::{Known, parse};
+
+const APPROVAL: &str = r#"
+a | after = []; undo = { agent = "x" }
+b | after = ["a"]; event = "approved"; timeout = "24h"; remind = { every = "8h", times = 2, agent = "y", with = { to = "${input.to}", since = "${now}" } }
+c | after = ["b"]
+"#;
+const HOUR: i64 = 3600 * 1000;
+
+fn waiting() -> Bench {
+    let mut bench = bench(APPROVAL, json!({"to": "ann"}));
+    bench.wake(0).done("a");
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Pending", 24 * HOUR), "notice StepCompleted");
+    bench
+}
+
+fn due(bench: &Bench) -> i64 {
+    bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond()
+}
+
+fn event() -> Event {
+    Event::Arrived { name: "approved".into(), key: "k".into(), data: json!({}), by: None }
+}
+
+fn act(what: What) -> Event {
+    Event::Act(Act { what, by: "op".into(), reason: "r".into(), seen: None })
+}
+
+/// Brings the order to `hours` after its beginning as the system would: a sweep that looks ahead, and its Wake.
+fn later(bench: &mut Bench, hours: i64) {
+    bench.at(hours * HOUR - 60_000).supervise();
+    let seen = bench.task.version;
+    bench.at(hours * HOUR).wake(seen);
+}
+
+fn reminded(task: &Task) -> (u32, Option<u64>) {
+    let reminded = task.steps[1].reminded.as_ref().unwrap();
+    (reminded.sent, reminded.next.map(|next| (next.as_millisecond() - at(0).as_millisecond()) as u64))
+}
+
+// Rule 10: counted before it is sent, under a key of its own; no attempt, and no deadline moves.
+#[test]
+fn a_reminder_is_a_request_that_changes_nothing_else() {
+    let mut bench = waiting();
+    let before = bench.task.clone();
+    // A sweep looks ahead, as after every long wait.
+    assert_eq!(due(&bench), 8 * HOUR - 120_000);
+    later(&mut bench, 8);
+    let request = bench.request("b");
+    assert_eq!((request.agent.as_str(), request.attempt, request.reminder), ("y", 0, Some(1)));
+    assert_eq!(request.idempotency_key, format!("{}:b:remind:1", bench.task.id));
+    assert_eq!(request.complete_by, at(8 * HOUR + 60_000));
+    assert_eq!(request.input, json!({"to": "ann", "since": before.steps[1].turn.unwrap().as_second()}));
+    assert_eq!(reminded(&bench.task), (1, Some(16 * HOUR as u64)));
+    assert_eq!((bench.task.steps[1].attempt, bench.task.forward_by), (0, before.forward_by));
+    assert_eq!(bench.task.steps[1].state, before.steps[1].state);
+    assert_eq!(due(&bench), 16 * HOUR - 120_000);
+    // No reply counts, of whatever kind.
+    for outcome in [Outcome::Done { output: json!({}) }, Outcome::Failed { error: "no such address".into() }] {
+        let reply = Reply::new(bench.task.id.clone(), "b", 0, outcome);
+        bench.on(&Event::Reply(reply)).keeps(Kept::Repeated, "");
+    }
+    later(&mut bench, 16);
+    assert_eq!(bench.request("b").reminder, Some(2));
+    assert_eq!(reminded(&bench.task), (2, None));
+    // The last one: from now on only the deadline of the event is due.
+    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    let log: Vec<_> = bench.task.log.iter().filter_map(|entry| entry.4.clone()).collect();
+    assert_eq!(log.last().unwrap(), "2 of 2", "one entry for all reminders");
+    bench.on(&event()).is("Pending a=Processed#1 b=Processed c=Pending", "wake");
+}
+
+// The message that is redelivered sends again what was counted, and nothing more.
+#[test]
+fn a_lost_reminder_is_sent_again_under_its_key() {
+    let mut bench = waiting();
+    bench.at(8 * HOUR - 60_000).supervise();
+    let seen = bench.task.version;
+    bench.at(8 * HOUR).wake(seen);
+    let first = bench.request("b").clone();
+    bench.at(8 * HOUR + 30_000).wake(seen);
+    assert_eq!(bench.kept, Some(Kept::NothingReady));
+    assert_eq!(*bench.request("b"), first);
+    bench.at(8 * HOUR + 60_000).wake(seen).keeps(Kept::NothingReady, "");
+}
+
+#[test]
+fn short_intervals_have_their_messages() {
+    let steps = r#"b | event = "approved"; timeout = "10m"; remind = { every = "4m", agent = "y" }"#;
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).is("Pending b=Waiting+600000", "wake+240000");
+    let seen = bench.task.version;
+    bench.at(240_000).wake(seen).is("Pending b=Waiting+360000", "remind b#1, wake+240000");
+    let seen = bench.task.version;
+    bench.at(480_000).wake(seen);
+    // The third would come after the timeout.
+    bench.is("Pending b=Waiting+120000", "remind b#2");
+}
+
+// Rule 1: it sleeps in a pause, in Error and in an undo.
+#[test]
+fn reminders_sleep_while_the_order_does_not_go_forward() {
+    let mut paused = waiting();
+    paused.on(&act(What::Pause)).at(20 * HOUR).wake(1).keeps(Kept::NothingReady, "");
+    paused.on(&act(What::Resume));
+    let seen = paused.task.version;
+    // One, and not one for each interval.
+    paused.wake(seen);
+    assert_eq!(reminded(&paused.task), (1, Some(28 * HOUR as u64)));
+
+    let mut cancelled = waiting();
+    cancelled.cancel();
+    let seen = cancelled.task.version;
+    cancelled.at(8 * HOUR).wake(seen);
+    cancelled.is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
+}
+
+// An act claims nothing, and neither does an event: the Wake brings the reminder.
+#[test]
+fn only_a_message_that_comes_again_reminds() {
+    let steps = r#"
+b | after = []; event = "approved"; timeout = "24h"; remind = { every = "8h", agent = "y" }
+c | after = []; event = "paid"; timeout = "24h"
+"#;
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0);
+    let paid = Event::Arrived { name: "paid".into(), key: "k".into(), data: json!({}), by: None };
+    bench.at(8 * HOUR).on(&paid);
+    bench.is(&format!("Pending b=Waiting+{} c=Processed", 16 * HOUR), "wake");
+    let seen = bench.task.version;
+    bench.wake(seen);
+    assert_eq!(bench.request("b").reminder, Some(1));
+}
+
+// A mistake in `with` ends nothing.
+#[test]
+fn a_reminder_without_a_value_is_counted_and_not_sent() {
+    let mut bench = bench(APPROVAL, json!({}));
+    bench.wake(0).done("a");
+    later(&mut bench, 8);
+    assert_eq!(reminded(&bench.task).0, 1);
+    let text = bench.task.log.last().unwrap().4.as_deref().unwrap();
+    assert!(text.starts_with("1 of 2 was not sent: `input.to`"), "{text}");
+    assert!(matches!(bench.task.steps[1].state, State::Waiting { .. }));
+}
+
+// A resubmitted step is waited for, and reminded of, anew. Its numbers go on, because they are part of the keys.
+#[test]
+fn a_resubmitted_wait_has_all_its_reminders_again() {
+    let steps = APPROVAL.replace("timeout =", "on_failure = \"error\"; timeout =");
+    let mut bench = bench(&steps, json!({"to": "ann"}));
+    bench.wake(0).done("a");
+    later(&mut bench, 8);
+    bench.at(24 * HOUR + 1000).supervise();
+    assert_eq!(bench.task.steps[1].state, State::Failed);
+    bench.on(&act(What::Resubmit { step: None, input: None }));
+    let seen = bench.task.version;
+    bench.wake(seen);
+    let next = bench.task.steps[1].reminded.as_ref().unwrap().clone();
+    assert_eq!((next.sent, next.last), (1, 3));
+    let seen = bench.task.version;
+    bench.at(33 * HOUR).wake(seen);
+    assert_eq!(bench.request("b").idempotency_key, format!("{}:b:remind:2", bench.task.id));
+}
+
+#[test]
+fn a_mistake_in_a_file_says_what_to_write() {
+    let read = |steps: &str| parse("w.toml", &file(steps), Known { agents: &["x", "http"], inputs: &[] });
+    let event = r#"b | after = []; event = "approved"; timeout = "24h"; "#;
+    for (remind, words) in [
+        (r#"{ every = "24h", agent = "x" }"#, "the step waits for at most 24h; write a shorter `every`"),
+        (r#"{ every = "10ms", agent = "x" }"#, "`every` of 10ms is too short for reminders; write 1s or more"),
+        (r#"{ every = "1h", times = 0, agent = "x" }"#, "`times` of reminders cannot be 0; write 1 to 100"),
+        (r#"{ every = "1h", times = 101, agent = "x" }"#, "cannot be 101; write 1 to 100"),
+        (r#"{ every = "1h" }"#, "`remind` does not say who reminds; add `agent = \"NAME\"`"),
+        (r#"{ every = "1h", agent = "z" }"#, "unknown agent `z`"),
+        (r#"{ every = "1h", agent = "x", with = { x = "${outputs.z.x}" } }"#, "`remind` of step `b`: `outputs.z.x`"),
+        (
+            r#"{ every = "1h", http = { url = "https://mail.example/", headers = { idempotency-key = "{order_id}-k" } } }"#,
+            "every reminder has another idempotency-key; remove that header",
+        ),
+    ] {
+        let error = read(&format!("{event}remind = {remind}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{remind}: {error}");
+    }
+    let error = read(r#"b | after = []; wait = "2h"; remind = { every = "1h", agent = "x" }"#).unwrap_err().to_string();
+    assert!(error.contains("`remind` is for a step that waits for an event"), "{error}");
+}
