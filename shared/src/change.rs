@@ -285,6 +285,9 @@ impl<'a> Change<'a> {
                     self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
                     self.waits = true;
                     self.begin_reminders(index);
+                    let half = self.turn.now.duration_until(until) / 2;
+                    let is_asked = event.is_some_and(|event| event.alert);
+                    self.task.steps[index].alert_at = is_asked.then(|| plus(self.turn.now, half));
                     if let Some(event) = event
                         && !event.refuse_early
                     {
@@ -672,6 +675,8 @@ impl<'a> Change<'a> {
 
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
         self.task.phase = phase;
+        // The alert of a wait that has ended tells nobody anything.
+        self.task.alert = None;
         self.task.paused_at = None;
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();

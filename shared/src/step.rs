@@ -130,6 +130,9 @@ pub struct Step {
     /// The reminders of its wait, where the workflow asks for them.
     #[serde(rename = "rm", default, skip_serializing_if = "Option::is_none")]
     pub reminded: Option<Reminded>,
+    /// When operators are alerted that it waits, where the workflow asks for that, until they are (UTC, milliseconds).
+    #[serde(rename = "aa", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub alert_at: Option<Timestamp>,
 }
 
 /// The reminders of a step that waits.
@@ -255,6 +258,8 @@ struct Recorded {
     turn: Option<Timestamp>,
     #[serde(rename = "rm")]
     reminded: Option<Reminded>,
+    #[serde(rename = "aa", default, with = "millisecond::optional")]
+    alert_at: Option<Timestamp>,
 }
 
 /// The names of [`State`].
@@ -332,6 +337,7 @@ impl TryFrom<Recorded> for Step {
             unsure: read.unsure,
             turn: read.turn,
             reminded: read.reminded,
+            alert_at: read.alert_at,
         })
     }
 }
@@ -365,6 +371,7 @@ impl Step {
             unsure: false,
             turn: None,
             reminded: None,
+            alert_at: None,
         }
     }
 

@@ -53,7 +53,11 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     let counts = task.phase == Phase::Forward && task.paused_at.is_none() && !is_over;
     let is_late = |step: &Step| matches!(step.state, State::Waiting { until, event: true } if is_past(until, turn));
     let waited: Vec<usize> = (0..task.steps.len()).filter(|&i| counts && is_late(&task.steps[i])).collect();
-    if expired.is_empty() && waited.is_empty() && !is_over {
+    let is_half =
+        |step: &Step| matches!(step.state, State::Waiting { .. }) && step.alert_at.is_some_and(|at| is_past(at, turn));
+    // One alert is owed at a time.
+    let half = (0..task.steps.len()).find(|&i| counts && task.alert.is_none() && is_half(&task.steps[i]));
+    if expired.is_empty() && waited.is_empty() && half.is_none() && !is_over {
         return look_again(task, turn);
     }
     let mut change = Change::begin(task, turn);
@@ -79,6 +83,9 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     if has_waited {
         change.run_on();
+    }
+    if let Some(index) = half.filter(|_| change.task.phase == Phase::Forward) {
+        change.alert_wait(index);
     }
     // The last step may have failed and been caught. Everything else that it lets go on is left to a scheduler.
     change.finish_forward();
@@ -139,6 +146,10 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         // An instance that died before sending the alert did not send the notice either.
         effects.extend(change::turn_notices(task, turn));
         effects.extend(change::alert(task, turn));
+        // The alert of a wait holds up nothing else: without its Wake a step would wait as long as the bus is down.
+        if task.phase == Phase::Forward {
+            effects.extend(change::wake(task, turn, 0).filter(|_| change::next_claim(task, turn).is_some()));
+        }
         // What is owed stays due until the engine clears it after the send. Meanwhile it gives way to what is due
         // behind it, for longer the longer it has been owed.
         let wait = task.updated_at.duration_until(turn.now).clamp(OWED_GRACE, MAX_OWED_WAIT);

@@ -625,13 +625,16 @@ impl Task {
     }
 
     /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt, of a wait for an event
-    /// or of the order.
+    /// or of its alert, or of the order.
     /// `None` while paused: that suspends all deadlines.
     #[must_use]
     pub fn next_deadline(&self, skew: SignedDuration) -> Option<Timestamp> {
         let is_forward = self.phase == Phase::Forward;
         let events = self.steps.iter().filter_map(|step| match step.state {
-            State::Waiting { until, event: true } if is_forward => Some(until),
+            // One alert is owed at a time.
+            State::Waiting { until, event: true } if is_forward => {
+                Some(step.alert_at.filter(|_| self.alert.is_none()).map_or(until, |at| at.min(until)))
+            }
             _ => None,
         });
         let own = self.deadline.filter(|_| is_forward);

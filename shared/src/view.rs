@@ -123,6 +123,9 @@ pub struct StepStatus {
     /// What it waits for, if it is a step that waits, as its workflow says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<String>,
+    /// The name of the event that it waits for, if it is a step that waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
     /// Since when it waits (UTC, milliseconds), while the order goes forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
@@ -232,6 +235,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::UndoFailed => None,
         },
         wait: spec.wait.as_ref().map(Wait::words),
+        event: spec.wait.as_ref().and_then(Wait::event).map(|event| event.name.clone()),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
         reminders: step.reminded.as_ref().map(|reminded| reminded.sent),

@@ -197,3 +197,58 @@ fn a_mistake_in_a_file_says_what_to_write() {
     let error = read(r#"b | after = []; wait = "2h"; remind = { every = "1h", agent = "x" }"#).unwrap_err().to_string();
     assert!(error.contains("`remind` is for a step that waits for an event"), "{error}");
 }
+
+const ALARM: &str = r#"
+a | after = []; undo = { agent = "x" }
+b | after = ["a"]; event = "approved"; timeout = "24h"; alert = true
+c | after = ["a"]; retry = { max = 9, backoff = ["1h"] }
+"#;
+
+// L7: once half of its time has passed, once, by the way of every alert.
+#[test]
+fn operators_are_told_of_a_wait_that_is_half_over() {
+    let mut bench = bench(ALARM, json!({}));
+    bench.wake(0).done("a").done("c").at(11_000).supervise();
+    assert_eq!(due(&bench), 12 * HOUR + 1000);
+    bench.at(12 * HOUR).supervise().keeps(Kept::NothingReady, "");
+    bench.at(12 * HOUR + 1000).supervise();
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Processed#1", 12 * HOUR - 1000), "alert");
+    let Some(shared::message::Effect::Alert(alert)) = bench.effects.first() else { panic!("an alert") };
+    let since = bench.task.steps[1].turn.unwrap();
+    let reason = format!("`b` waits for the event `approved` since {since}, for half of its 24h");
+    assert_eq!((alert.reason.as_str(), alert.step.as_deref()), (reason.as_str(), Some("b")));
+    assert_eq!(alert.resubmit, format!("stepwarden get {}", bench.task.id));
+    assert_eq!(alert.runbook, "docs/runbook.md#who-waits-for-what");
+    let version = bench.task.version;
+    bench.on(&Event::AlertSent { version });
+    assert!(bench.task.alert.is_none());
+    bench.at(13 * HOUR).supervise();
+    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    bench.at(24 * HOUR + 1000).supervise();
+    assert_eq!(bench.task.steps[1].state, State::Failed);
+}
+
+// What else the order has to do goes on although the bus is down.
+#[test]
+fn an_alert_that_is_owed_holds_up_nothing() {
+    let mut bench = bench(ALARM, json!({}));
+    bench.wake(0).done("a").at(12 * HOUR + 1000).supervise();
+    assert!(bench.task.alert.is_some());
+    let owed = bench.task.clone();
+    assert!(matches!(owed.steps[2].state, State::Pending { .. }), "its attempt expired");
+    bench.at(13 * HOUR + 10_000).supervise();
+    assert_eq!(bench.effects(), "alert, wake");
+}
+
+// A pause suspends it, and an order that has ended owes none.
+#[test]
+fn no_alert_is_sent_of_a_wait_that_sleeps_or_has_ended() {
+    let mut paused = bench(ALARM, json!({}));
+    paused.wake(0).done("a").done("c").on(&act(What::Pause)).at(20 * HOUR).supervise();
+    assert!(paused.task.alert.is_none());
+    paused.on(&act(What::Resume)).at(20 * HOUR + 5000).supervise();
+    assert!(paused.task.alert.is_some());
+    paused.on(&event());
+    assert_eq!(paused.task.process_state(), shared::task::ProcessState::Processed);
+    assert!(paused.task.alert.is_none());
+}

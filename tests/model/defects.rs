@@ -161,10 +161,18 @@ pub enum Defect {
     RemindsInAPause,
     /// The number of reminders has no limit.
     RemindsForEver,
+    /// A wait that is half over is marked as told, and nobody is.
+    AlarmIsForgotten,
+    /// Operators are told of a wait at each sweep.
+    AlarmTwice,
+    /// Operators are told before half of the time and the skew have passed.
+    AlarmEarly,
+    /// Operators are told during a pause.
+    AlarmInAPause,
 }
 
 impl Defect {
-    pub const ALL: [Self; 82] = [
+    pub const ALL: [Self; 86] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -247,6 +255,10 @@ impl Defect {
         Self::ReminderIsNotSentAgain,
         Self::RemindsInAPause,
         Self::RemindsForEver,
+        Self::AlarmIsForgotten,
+        Self::AlarmTwice,
+        Self::AlarmEarly,
+        Self::AlarmInAPause,
     ];
 }
 
@@ -418,7 +430,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         {
             (task.notice_owed, task.due) = (false, None);
         }
-        (Decision::Save { task, .. }, Defect::WaitRunsOutInAPause, Event::Act(act)) if act.what == What::Pause => {
+        (Decision::Save { task, .. }, Defect::WaitRunsOutInAPause | Defect::AlarmInAPause, Event::Act(act))
+            if act.what == What::Pause =>
+        {
             task.due = before.due;
         }
         (Decision::Save { task, .. }, Defect::EventIsNotDue, _) if waited(task).is_some() => {
@@ -568,6 +582,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         Defect::WaitRunsOutInError if task.phase == Phase::Error => seen.phase = Phase::Forward,
         Defect::WaitRunsOutInAPause => seen.paused_at = None,
         Defect::WaitRunsOutEarly if waited(task).is_some() => early.skew = SignedDuration::ZERO,
+        Defect::AlarmEarly if waited(task).is_some_and(|until| until > turn.now) => early.skew = SignedDuration::ZERO,
+        Defect::AlarmInAPause if waited(task).is_some_and(|until| until + turn.skew > turn.now) => {
+            seen.paused_at = None
+        }
         _ => {}
     }
     let mut verdict = shared::supervisor::supervise(&seen, token, &early);
@@ -580,6 +598,14 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
                     is.state = State::Pending { not_before };
                     next.phase = Phase::Forward;
                 }
+            }
+        }
+        (Verdict::Recover { task: next, .. }, Defect::AlarmIsForgotten) if next.phase == Phase::Forward => {
+            next.alert = None;
+        }
+        (Verdict::Recover { task: next, .. }, Defect::AlarmTwice) if next.phase == Phase::Forward => {
+            for (was, is) in task.steps.iter().zip(&mut next.steps) {
+                is.alert_at = was.alert_at;
             }
         }
         (Verdict::Recover { task: next, .. }, Defect::ExpiryCountsTwice | Defect::ExpiryIsNotCounted) => {

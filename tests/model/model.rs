@@ -40,6 +40,7 @@ const QUICK: Bounds = Bounds {
     mapped: false,
     events: 0,
     reminds: false,
+    alerts: false,
 };
 
 /// Checks all properties; returns the number of states.
@@ -115,6 +116,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("an event, error and resubmit", EVENT_IN_ERROR, 45_323),
         ("reminders and a crash", REMIND, 144_396),
         ("reminders and a pause", Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND }, 128_313),
+        ("an alarm of a wait and a crash", ALARM, 27_363),
+        ("an alarm of a wait, a pause and an error", Bounds { pauses: 1, crashes: 0, then: "error", ..ALARM }, 23_117),
         ("two people", PEOPLE, 60_886),
         ("two people, of whom one may say no", Bounds { events: 4, failed: 0, ..PEOPLE }, 31_029),
         ("two people and a pause", Bounds { pauses: 1, failed: 0, ..PEOPLE }, 135_834),
@@ -141,6 +144,8 @@ const EVENT: Bounds =
 const TWO_EVENTS: Bounds = Bounds { events: 3, with_c: true, failed: 0, crashes: 0, cancels: 1, ..EVENT };
 /// A step that waits for an event, and reminds somebody of it.
 const REMIND: Bounds = Bounds { reminds: true, events: 1, ..EVENT };
+/// A step that waits for an event, and alerts operators once half of its time has passed.
+const ALARM: Bounds = Bounds { alerts: true, events: 1, ..EVENT };
 /// A step that needs the event of two people; [`world::Flow::People`] says who sends three of them.
 const PEOPLE: Bounds = Bounds { flow: Flow::People, events: 3, crashes: 0, ..EVENT };
 /// Both may send theirs while the order is in Error, and one may say no.
@@ -287,6 +292,9 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::ReminderIsNotDue
         | Defect::ReminderReplyCounts
         | Defect::ReminderIsNotSentAgain => REMIND,
+        Defect::AlarmIsForgotten | Defect::AlarmTwice => ALARM,
+        Defect::AlarmEarly => Bounds { chain: false, ..ALARM },
+        Defect::AlarmInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..ALARM },
         Defect::RemindsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND },
         Defect::RemindsForEver => Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND },
         Defect::NoCountsAsYes => Bounds { events: 4, failed: 0, ..PEOPLE },

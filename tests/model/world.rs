@@ -195,6 +195,8 @@ pub struct Bounds {
     pub events: u8,
     /// Whether people are reminded of an event, each second and at most twice.
     pub reminds: bool,
+    /// Whether operators are alerted once half of the time for an event has passed.
+    pub alerts: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -269,12 +271,15 @@ impl World {
                 Flow::People => "people = 2\nfailed = \"has(event.no)\"\n",
                 _ => "",
             };
+            // Half of it is longer than an attempt, so that a supervisor looks before.
+            let timeout = if bounds.alerts { 4 } else { 2 };
+            let alert = if bounds.alerts { "alert = true\n" } else { "" };
             let remind = match bounds.reminds {
                 true => "remind = { every = \"1s\", times = 2, agent = \"x\" }\n",
                 false => "",
             };
             format!(
-                "[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"2s\"\n{people}{remind}{undo}"
+                "[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"{timeout}s\"\n{people}{remind}{alert}{undo}"
             )
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
@@ -604,7 +609,27 @@ impl World {
 
     /// The rules of reminders: they are counted, and change nothing else.
     fn reminders_broken_by(&self, old: &Task, new: &Task) -> Option<&'static str> {
+        let is_told = |(was, is): (&step::Step, &step::Step)| was.alert_at.is_some() && is.alert_at.is_none();
+        if new.phase == Phase::Forward
+            && new.alert.as_ref().is_some_and(|alert| alert.version == new.version)
+            && !old.steps.iter().zip(&new.steps).any(is_told)
+        {
+            return Some("operators are told of a wait once");
+        }
         for (was, is) in old.steps.iter().zip(&new.steps) {
+            let waits = |step: &step::Step| matches!(step.state, step::State::Waiting { .. });
+            let alerts =
+                new.phase == Phase::Forward && new.alert.as_ref().is_some_and(|alert| alert.version == new.version);
+            let told = waits(was) && waits(is) && was.alert_at.is_some() && is.alert_at.is_none();
+            if told && !alerts {
+                return Some("operators are told of a wait that is half over");
+            }
+            if told && (old.paused_at.is_some() || was.alert_at.is_some_and(|at| at + SKEW > now())) {
+                return Some("a wait is half over past half of its time, and not in a pause");
+            }
+            if waits(was) && waits(is) && was.alert_at.is_none() && is.alert_at.is_some() {
+                return Some("operators are told of a wait once");
+            }
             let Some(counted) = &is.reminded else { continue };
             let sent = was.reminded.as_ref().map_or(0, |reminded| reminded.sent);
             if counted.sent < sent || counted.sent > sent + 1 || counted.sent > counted.last {
@@ -1261,6 +1286,7 @@ fn normalise(task: &mut Task, by: SignedDuration) {
         step.error = None;
         // Only people read since when it waits.
         step.turn = None;
+        step.alert_at.iter_mut().for_each(shift);
         if let Some(reminded) = &mut step.reminded {
             reminded.next.iter_mut().chain(&mut reminded.complete_by).for_each(shift);
         }

@@ -265,7 +265,12 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     let alert = task.alert.as_ref()?;
     let index = alert.step.map(usize::from);
     let step = index.map(|i| &task.steps[i]);
-    let runbook = if task.phase == Phase::UndoError { "undo-failed" } else { "order-in-error" };
+    // In a task that goes forward it is the alert of a wait.
+    let (runbook, resubmit) = match task.phase {
+        Phase::Forward => ("who-waits-for-what", format!("stepwarden get {}", task.id)),
+        Phase::UndoError => ("undo-failed", format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id)),
+        _ => ("order-in-error", format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id)),
+    };
     Some(Effect::Alert(Box::new(AlertEvent {
         order_id: task.id.clone(),
         workflow: task.workflow.clone(),
@@ -275,7 +280,7 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
         reason: alert.reason.clone(),
         last_error: step.and_then(|s| s.error.clone()),
         version: alert.version,
-        resubmit: format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id),
+        resubmit,
         runbook: format!("docs/runbook.md#{runbook}"),
     })))
 }

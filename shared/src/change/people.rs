@@ -11,7 +11,7 @@ use crate::json;
 use crate::message::MAX_ANSWER;
 use crate::names::names;
 use crate::step::{Direction, Failure, FailureKind, State};
-use crate::task::{Arrival, MAX_KEPT, Phase, Task};
+use crate::task::{Alert, Arrival, MAX_KEPT, Phase, Task};
 use crate::workflow::Workflow;
 use crate::workflow::wait::{Awaited, Wait};
 use serde_json::{Value, json};
@@ -47,6 +47,20 @@ fn awaited(workflow: &Workflow, index: usize) -> Option<&Awaited> {
 }
 
 impl Change<'_> {
+    /// Operators are told that step `index` has waited for half of its time.
+    pub(crate) fn alert_wait(&mut self, index: usize) {
+        let (spec, step) = (&self.turn.workflow.steps[index], &mut self.task.steps[index]);
+        if step.alert_at.take().is_none() || !matches!(step.state, State::Waiting { .. }) {
+            return;
+        }
+        let words = spec.wait.as_ref().map(Wait::words).unwrap_or_default();
+        let since = step.turn.map_or(String::new(), |turn| format!(" since {turn}"));
+        let reason = format!("`{}` {words}{since}, for half of its {:#}", spec.name, spec.timeout);
+        let step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
+        let reason = crate::history::shorten(&reason, crate::history::MAX_TEXT);
+        self.task.alert = Some(Alert { version: self.task.version, step, reason });
+    }
+
     /// Gives step `index`, which begins to wait, the events kept for it that it takes, up to the last one that it needs.
     pub(super) fn take_kept(&mut self, index: usize, name: &str) {
         let kept = |event: &(usize, &Arrival)| event.1.name == name && event.1.data.is_some() && event.1.step.is_none();

@@ -134,6 +134,7 @@ struct RawStep {
     people: Option<Spanned<u32>>,
     failed: Option<Spanned<String>>,
     remind: Option<Spanned<RawRemind>>,
+    alert: Option<Spanned<bool>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -523,7 +524,8 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
     let remind = raw.remind.as_ref().map(|remind| ("remind", remind.span()));
-    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(remind);
+    let alert = raw.alert.as_ref().map(|alert| ("alert", alert.span()));
+    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(remind).or(alert);
     if let (None, Some((key, span))) = (&raw.event, of_event) {
         return Err((
             span,
@@ -583,7 +585,8 @@ fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
     let take = mapped::condition(raw.take.as_ref(), "take")?;
     let failed = mapped::condition(raw.failed.as_ref(), "failed")?;
     let people = raw.people.as_ref().map(people).transpose()?;
-    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, failed }))
+    let alert = raw.alert.as_ref().is_some_and(|alert| *alert.get_ref());
+    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, alert, failed }))
 }
 
 /// Of how many people a step needs an event.

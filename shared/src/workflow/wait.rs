@@ -36,6 +36,9 @@ pub struct Awaited {
     /// Of how many people it needs an event, if it counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub people: Option<u8>,
+    /// Whether operators are alerted once half of the time has passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alert: bool,
     /// An event for which this is true is taken, and the step fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Expression>,

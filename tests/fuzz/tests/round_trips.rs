@@ -140,6 +140,7 @@ impl Draw {
                 sent_at: draw.number(),
                 complete_by: draw.maybe(Self::time),
             }),
+            alert_at: self.maybe(Self::time),
         }
     }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "agent",
     "http",
     "lambda",
@@ -25,6 +25,7 @@ const KEYS: [&str; 27] = [
     "people",
     "failed",
     "remind",
+    "alert",
     "after",
     "when",
     "with",
