@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import until
+from conftest import SHOTS, until
 from playwright.sync_api import expect
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>${alert(3)}'
@@ -141,6 +141,45 @@ def test_what_is_stuck_and_paused_is_shown_with_its_next_attempt(system, window)
 
 
 # Many at once, by keyboard alone: first what would be done, then it is done.
+# An approval with a reason: who says yes is told apart, and who waits for what is on the first screen.
+def test_two_people_approve_with_a_reason(system, window):
+    order = system.submit("approval", "two people")
+    until(lambda: any(step.get("waiting_until") for step in system.call("GET", f"/orders/{order}")[1]["steps"]), "it waits")
+    page = window("#/orders").page
+    is_settled(page)
+    line = page.locator(".brief", has_text="waits for the event")
+    expect(line).to_contain_text("approval")
+    page = window(f"#/orders/{order}").page
+    expect(page.locator(".sentence", has_text="waits for the event")).to_contain_text("of 2 people, 2 missing since")
+    page.screenshot(path=SHOTS / "wait.png")
+
+    def send(by, reason, data):
+        page.click("#event-approval")
+        dialog = page.get_by_role("dialog", name="Send the event approved to approval?")
+        expect(dialog).to_be_visible()
+        page.fill("#f-reason", reason)
+        page.fill("#f-data", data)
+        page.fill("#f-by", by)
+        page.click("dialog button[type=submit]")
+
+    send("ann", "fits the budget", '{"answer": "yes"}')
+    expect(page.locator(".toast")).to_contain_text("Sent. It counts for ann.")
+    expect(page.locator(".sentence", has_text="waits for the event")).to_contain_text("1 missing")
+    send("ann", "fits the budget", '{"answer": "yes"}')
+    expect(page.locator(".sentence", has_text="waits for the event")).to_contain_text("1 missing")
+    send("bob", "too much", "[1]")
+    expect(page.locator("dialog .wrong", has_text="JSON object")).to_be_visible()
+    page.keyboard.press("Escape")
+    send("bob", "so do I", '{"answer": "yes"}')
+    system.until(order, "Processed")
+    expect(page.locator(".title .state")).to_have_text("✓Processed")
+    output = system.call("GET", f"/orders/{order}")[1]["steps"][0]["output"]
+    assert output == [
+        {"by": "ann", "data": {"reason": "fits the budget", "answer": "yes"}},
+        {"by": "bob", "data": {"reason": "so do I", "answer": "yes"}},
+    ]
+
+
 def test_many_orders_are_acted_on_at_once(system, window):
     broken = in_error(system, 3)  # more would open the breaker
     page = window("#/orders?state=Error&workflow=parcel").page

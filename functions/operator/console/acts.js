@@ -1,7 +1,7 @@
 // What a person can do to an order: each act with what it does in words, and its dialog. Which ones fit, the API says.
 
 import { h } from "./dom.js";
-import { post } from "./api.js";
+import { post, Written } from "./api.js";
 import { ask } from "./dialog.js";
 
 export const ACTS = {
@@ -14,6 +14,30 @@ export const ACTS = {
   cancel: { name: "Cancel", danger: true, done: "Cancelled", what: "The order stops, and its finished steps are undone." },
   undo: { name: "Undo", danger: true, done: "Undoing", what: "The finished steps are undone, even if the order was Processed." },
 };
+
+/** The dialog that sends an event to a step of the order in `details` that waits for it. */
+export function sendEvent(step, details, done) {
+  const { order_id: id } = details.order;
+  // Sent again after an unclear answer, it is still the same event.
+  const key = crypto.randomUUID();
+  ask({
+    title: `Send the event ${step.event} to ${step.name}?`,
+    lead: [h("p", {}, `${step.name} ${step.wait}${step.missing === undefined ? "" : `, ${step.missing} missing`}.`), h("p", { class: "small mono" }, id)],
+    fields: [{ name: "data", label: "Data", kind: "json", rows: 4, value: "{}", always: true, help: "A JSON object of at most 4096 bytes, for example {\"answer\": \"yes\"}. The reason is added to it as `reason`." }],
+    verb: "Send",
+    done,
+    async send({ reason, by, data }) {
+      const text = data.text.trim();
+      if (!text.startsWith("{")) return { stay: h("p", { class: "wrong" }, "The data of an event is a JSON object.") };
+      const more = text.slice(1, -1).trim();
+      const all = new Written(`{"reason":${JSON.stringify(reason)}${more && `,${more}`}}`);
+      // Only a laptop reads the name, and a header has plain letters.
+      const name = by.normalize("NFD").replace(/[^ -~]/g, "");
+      const told = await post(`/orders/${encodeURIComponent(id)}/events/${encodeURIComponent(step.event)}`, all, { "idempotency-key": key, "stepwarden-by": name });
+      return told.by ? `Sent. It counts for ${told.by}.` : "Sent.";
+    },
+  });
+}
 
 const json = (value) => JSON.stringify(value ?? null, null, 2);
 

@@ -116,9 +116,10 @@ function written(value) {
   return `{${given.map(([name, one]) => `${JSON.stringify(name)}:${one instanceof Written ? one.text : JSON.stringify(one)}`).join(",")}}`;
 }
 
-/** Posts `value` to `path`: what became of it. */
-export async function post(path, value) {
-  const options = { method: "POST", body: written(value), headers: { "content-type": "application/json" } };
+/** Posts `value`, or what a person wrote, to `path`: what became of it. */
+export async function post(path, value, headers = {}) {
+  const text = value instanceof Written ? value.text : written(value);
+  const options = { method: "POST", body: text, headers: { "content-type": "application/json", ...headers } };
   const answer = await ask(path, options);
   const told = await body(answer);
   if (!answer.ok) throw new Refused(answer.status, told);

@@ -4,7 +4,7 @@ import { h, show } from "./dom.js";
 import { get, now, Poll } from "./api.js";
 import { ago, clock, event, label, many, prose, span, when } from "./words.js";
 import { say } from "./dialog.js";
-import { act, ACTS } from "./acts.js";
+import { act, ACTS, sendEvent } from "./acts.js";
 import { graph } from "./graph.js";
 import { timeline } from "./timeline.js";
 
@@ -25,7 +25,10 @@ function words({ order, history, plan }) {
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
   if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
   for (const step of order.paused_at ? [] : order.steps.filter((one) => one.waiting_until)) {
-    lines.push(["", `${step.name} ${step.wait}`, `since ${when(step.waiting_since).textContent}. The wait ends at ${when(step.waiting_until).textContent}.`]);
+    const missing = step.missing === undefined ? "" : `, ${step.missing} missing`;
+    const reminders = step.reminders ? ` ${many(step.reminders, "reminder")} sent.` : "";
+    const next = step.next_reminder_at ? ` The next reminder goes out at ${when(step.next_reminder_at).textContent}.` : "";
+    lines.push(["", `${step.name} ${step.wait}${missing}`, `since ${when(step.waiting_since).textContent}. The wait ends at ${when(step.waiting_until).textContent}.${reminders}${next}`]);
   }
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped", "Caught"].includes(one.state))) {
@@ -74,6 +77,7 @@ function buttons(details, done) {
     "div",
     { class: "acts", role: "group", "aria-label": "Actions" },
     fits.map(button),
+    details.order.steps.filter((step) => step.event && step.waiting_until).map((step) => h("button", { "data-key": `event-${step.name}`, id: `event-${step.name}`, onclick: () => sendEvent(step, details, done) }, `Send ${step.event}…`)),
     others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not the others" : "Why no action is possible"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "not possible"}`)))),
   );
 }
