@@ -3,6 +3,7 @@
 mod events;
 mod keys;
 mod notices;
+mod slow;
 mod tenants;
 mod traces;
 mod world;

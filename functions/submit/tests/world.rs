@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::decision::Event;
+use shared::engine::Clock;
 use shared::order::Id;
 use shared::ports::StateStore;
 use shared::task::Task;
@@ -14,12 +15,17 @@ use submit::{Submit, http, submission};
 
 pub struct World {
     pub submit: Submit<DynamoStore, SqsMessenger>,
-    _endpoints: Endpoints,
+    pub endpoints: Endpoints,
 }
 
 impl World {
     /// A system with this workflow, which is called `one` and whose only agent is `x`.
     pub async fn new(text: &str) -> Self {
+        Self::with_clock(text, Arc::new(Timestamp::now)).await
+    }
+
+    /// The same by this clock.
+    pub async fn with_clock(text: &str, clock: Clock) -> Self {
         let endpoints = Endpoints::open(&Options::default()).unwrap();
         let clients = Clients::embedded(endpoints.http_client());
         let settings = [
@@ -35,14 +41,14 @@ impl World {
         config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
         let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
         let submit = Submit {
-            engine: Arc::new(engine(&config, &clients, Arc::new(Timestamp::now))),
+            engine: Arc::new(engine(&config, &clients, clock)),
             workflows: [("one".to_owned(), workflow)].into(),
             reply_queues: Default::default(),
             shards: 1,
             scopes: Default::default(),
             queue_tenant: "acme".into(),
         };
-        Self { submit, _endpoints: endpoints }
+        Self { submit, endpoints }
     }
 
     pub async fn accept(&self, input: Value) -> Id {

@@ -1,0 +1,42 @@
+//! Goal: an order gets no definition that was read long before it. Method: reads of the tables that take seconds by the clock.
+
+use crate::world::World;
+use jiff::Timestamp;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use stepwarden_embedded::{Call, FaultHook};
+use submit::submission;
+
+const WORKFLOW: &str = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"";
+
+#[tokio::test]
+async fn an_order_whose_definition_was_read_more_than_4_s_before_is_refused() {
+    for (took, is_accepted) in [(4000, true), (4001, false)] {
+        let now = Arc::new(AtomicI64::new(1_795_251_600_000));
+        let read = Arc::clone(&now);
+        let clock = move || Timestamp::from_millisecond(read.load(Ordering::Relaxed)).unwrap();
+        let world = World::with_clock(WORKFLOW, Arc::new(clock)).await;
+        // The first read is the one that says what is active.
+        let is_first = AtomicBool::new(true);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            if call.operation == "GetItem" && is_first.swap(false, Ordering::Relaxed) {
+                now.fetch_add(took, Ordering::Relaxed);
+            }
+            None
+        });
+        world.endpoints.set_fault_hook(Some(hook));
+        let body = json!({"workflow": "one", "input": {}}).to_string();
+        let order = async || {
+            let submission = submission::parse(body.as_bytes()).unwrap();
+            world.submit.accept("default", "key-1", submission).await
+        };
+        let answer = order().await;
+        assert_eq!(answer.is_ok(), is_accepted, "{took} ms: {answer:?}");
+        if let Err(problem) = answer {
+            assert_eq!((problem.status, problem.code), (503, "unavailable"), "{problem:?}");
+            // Repeated, it is accepted.
+            assert!(order().await.is_ok());
+        }
+    }
+}
