@@ -8,7 +8,7 @@
 use crate::support::{EXTERNAL, Whole, until};
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Map, Value, json};
-use shared::expression::{Mapping, Template};
+use shared::expression::{Expression, Mapping, Template};
 use shared::message::{
     AlertEvent, Cancel, HistoryEntry, Notice, NoticeKind, Outcome, Reply, Request, Strained, ToScheduler,
 };
@@ -19,6 +19,7 @@ use shared::task::{Priority, ProcessState};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::aws::Aws;
 use shared::workflow::http::{Body, Http, Status};
+use shared::workflow::poll::Look;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use stepwarden_aws::messenger::{AGENT_ALERT, MESSAGE_ALERT, ORDER_ALERT};
@@ -128,6 +129,11 @@ fn request(direction: Direction) -> Request {
             transient: vec!["Busy".into()],
             permanent: vec!["OutOfStock".into()],
         }),
+        look: Some(Look {
+            done: Expression::condition("answer.state == 'done'").unwrap(),
+            failed: Some(Expression::condition("answer.state == 'failed'").unwrap()),
+        }),
+        delay_ms: 5_000,
         direction,
         attempt: 2,
         reminder: Some(3),
@@ -151,6 +157,7 @@ fn reply(outcome: Outcome) -> ToScheduler {
         answer: Some(json!({"code": "duplicate"})),
         kind: Some(FailureKind::Mistake),
         unsure: true,
+        looked: true,
         ..Reply::to(&request(Direction::Do), outcome)
     })
 }
@@ -234,6 +241,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
                 value(&reply(Outcome::Failed { error: error() })),
                 value(&reply(Outcome::Unavailable { error: error(), retry_after_ms: Some(5) })),
                 value(&reply(Outcome::Unavailable { error: error(), retry_after_ms: None })),
+                value(&reply(Outcome::NotYet { why: error() })),
                 value(&reply(Outcome::Deferred { error: error(), retry_after_ms: 5 })),
             ],
         ),
@@ -300,7 +308,8 @@ fn every_schema_is_one_and_has_messages_here() {
 }
 
 /// Texts that may have any length, of which only the beginning is kept.
-const ANY_LENGTH: [&str; 3] = ["reply/properties/error", "cancel/properties/by", "cancel/properties/reason"];
+const ANY_LENGTH: [&str; 4] =
+    ["reply/properties/error", "reply/properties/why", "cancel/properties/by", "cancel/properties/reason"];
 
 // Every text has a pattern or a maximum length, so that readers can allocate for it.
 #[test]

@@ -388,7 +388,7 @@ async fn a_definition_of_a_later_version_is_refused_in_words() {
     };
     for (unknown, text) in [
         ("`labels`", with(|workflow| workflow["labels"] = json!(["vip"]))),
-        ("`steps.1.poll`", with(|workflow| workflow["steps"][1]["poll"] = json!("PT1H"))),
+        ("`steps.1.each`", with(|workflow| workflow["steps"][1]["each"] = json!("PT1H"))),
         ("damaged", with(|workflow| workflow["steps"][1]["when"] = json!("later(input) > 5"))),
         ("`steps.0.undo.early`", with(|workflow| workflow["steps"][0]["undo"]["early"] = json!("keep"))),
         ("hash", with(|workflow| workflow["steps"][0]["timeout"] = json!("PT99S"))),
@@ -417,7 +417,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 14] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 15] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -437,6 +437,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 14] = [
         "that version fails every step with such an output; deploy this one everywhere before agents return any",
     ),
     ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
+    ("step", "pu", "only in orders of definitions with `poll`, which that version refuses to read"),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
     ("step", "ev", "only in a state that is called Waiting, which that version refuses to read"),
@@ -463,6 +464,7 @@ fn with_everything() -> Task {
         input: Some(json!(2)),
         failure: Some(Failure { kind: FailureKind::Refused, status: 409, answer: json!(3) }),
         unsure: true,
+        poll_until: time,
         turn: time,
         reminded: Some(Reminded { sent: 1, last: 2, next: time, sent_at: 3, complete_by: time }),
         alert_at: time,

@@ -14,7 +14,7 @@ pub(crate) use effects::{
 };
 
 use crate::decision::{Decision, Turn};
-use crate::expression::Mistake;
+use crate::expression::{Mistake, Names};
 use crate::history::{self, Entry, Kind};
 use crate::message::{Effect, MAX_DELAY, NoticeKind, Wake};
 use crate::names::{self, names};
@@ -24,6 +24,7 @@ use crate::retry::{Late, Rung, Then};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
 use crate::task::{Alert, Phase, Task, Way, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::poll::{Found, Poll};
 use crate::workflow::wait::Wait;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -39,6 +40,8 @@ pub(crate) enum Miss {
     Unavailable(Option<SignedDuration>),
     /// The agent did not try. This counts no failure.
     Deferred(SignedDuration),
+    /// A step that polls is not done yet. Neither does this.
+    NotYet,
 }
 
 /// A task on its way to the next version.
@@ -300,7 +303,7 @@ impl<'a> Change<'a> {
         false
     }
 
-    /// A wait for an event whose time passed while it did not count gets the whole time again.
+    /// A wait for an event, or a poll, whose time passed while it did not count gets the whole time again.
     fn renew_waits(&mut self) {
         let now = self.turn.now;
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
@@ -309,6 +312,9 @@ impl<'a> Change<'a> {
                 && *until <= now
             {
                 *until = plus(now, spec.timeout);
+            }
+            if step.poll_until.is_some_and(|until| until <= now) {
+                step.poll_until = None;
             }
         }
     }
@@ -340,8 +346,15 @@ impl<'a> Change<'a> {
     }
 
     fn claim(&mut self, index: usize, direction: Direction, call: Mapped) {
-        let work = self.turn.workflow.steps[index].work(direction).expect("only a step with an undo is to be undone");
-        let complete_by = plus(self.turn.now, work.timeout);
+        self.claim_from(self.turn.now, index, direction, call);
+    }
+
+    /// Claims a step whose request is held back until `from`.
+    fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
+        let spec = &self.turn.workflow.steps[index];
+        let work = spec.work(direction).expect("only a step with an undo is to be undone");
+        let complete_by = plus(from, work.timeout);
+        let poll = spec.poll.as_ref().filter(|_| direction == Direction::Do);
         let locked_by = self.turn.instance.to_owned();
         let step = &mut self.task.steps[index];
         step.pool = pools::choose(self.turn.pools, work.agent, step, direction, self.turn.now);
@@ -349,11 +362,17 @@ impl<'a> Change<'a> {
         step.attempt += 1;
         step.claimed_at = self.task.version;
         step.extended = 0;
+        let is_first = step.poll_until.is_none();
+        step.poll_until = step.poll_until.or(poll.map(|poll| plus(from, poll.within)));
         match direction {
             Direction::Do => {
                 step.state = State::Processing { locked_by, complete_by };
-                self.task.forward_by = self.task.forward_by.max(Some(complete_by));
-                self.log(Kind::Claimed, Some(index), pool);
+                if !spec.looks_safely() {
+                    self.task.forward_by = self.task.forward_by.max(Some(complete_by));
+                }
+                if poll.is_none() || is_first {
+                    self.log(Kind::Claimed, Some(index), pool);
+                }
             }
             Direction::Undo => {
                 step.state = State::UndoProcessing { locked_by, complete_by };
@@ -380,6 +399,27 @@ impl<'a> Change<'a> {
                 self.log(Kind::Undone, Some(index), None);
             }
         }
+    }
+
+    /// What `answer` means to step `index`, if it polls. An answer over HTTP or from AWS was `looked` at where it came.
+    ///
+    /// # Errors
+    /// A condition of the poll has no value for this answer.
+    pub(crate) fn judge(&self, index: usize, answer: &Value, looked: bool) -> Result<Found, Mistake> {
+        let spec = &self.turn.workflow.steps[index];
+        match &spec.poll {
+            Some(_) if looked => Ok(Found::Done),
+            Some(_) if spec.http.is_some() || spec.aws.is_some() => {
+                Ok(Found::NotYet("an earlier version of the agent made the call".into()))
+            }
+            Some(poll) => poll.look.judge(&Names::new().with("answer", Cow::Borrowed(answer))),
+            None => Ok(Found::Done),
+        }
+    }
+
+    /// A look of step `index` said neither that the work is done nor that it failed.
+    pub(crate) fn not_yet(&mut self, index: usize, why: &str) {
+        self.miss(index, Direction::Do, Miss::NotYet, why, Failure::of(FailureKind::Spent));
     }
 
     /// Keeps of what an agent returned what the workflow asks for.
@@ -498,11 +538,12 @@ impl<'a> Change<'a> {
         let kind = match miss {
             Miss::Expired => Kind::Expired,
             Miss::Unavailable(_) => Kind::Unavailable,
-            Miss::Deferred(_) => Kind::Deferred,
+            Miss::Deferred(_) | Miss::NotYet => Kind::Deferred,
         };
         // Only what can be claimed is missed, but a record that was mended by hand may say anything.
         let Some(work) = self.turn.workflow.steps[index].work(direction) else { return };
         let phase = self.task.phase;
+        let poll = self.turn.workflow.steps[index].poll.as_ref().filter(|_| direction == Direction::Do);
         let may_have_acted = direction == Direction::Do && !matches!(miss, Miss::Deferred(_));
         let is_asked = self.turn.workflow.steps[index].undo_is_mapped();
         let step = &mut self.task.steps[index];
@@ -511,12 +552,20 @@ impl<'a> Change<'a> {
         if miss != Miss::Expired {
             step.settled_at = version;
         }
+        if let Some(poll) = poll.filter(|_| phase == Phase::Forward) {
+            self.look_again(index, miss, poll, error);
+            return;
+        }
+        let step = &mut self.task.steps[index];
         let failures = match direction {
             Direction::Do => &mut step.failures,
             Direction::Undo => &mut step.undo_failures,
         };
         let rung = match miss {
             Miss::Deferred(wait) => Rung::Retry(wait),
+            // It has no ladder, and here its order does not go forward.
+            _ if poll.is_some() => Rung::Retry(SignedDuration::ZERO),
+            Miss::NotYet => Rung::Retry(SignedDuration::ZERO),
             Miss::Expired | Miss::Unavailable(_) => {
                 *failures += 1;
                 match work.retry.after(*failures) {
@@ -572,6 +621,36 @@ impl<'a> Change<'a> {
                     &format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)"),
                 );
             }
+        }
+    }
+
+    /// A look of step `index` found nothing, or did not succeed: the next one follows, until the time of the poll is over.
+    /// One that changes nothing and was answered is claimed in this save, which spares the save and the Wake of a claim.
+    fn look_again(&mut self, index: usize, miss: Miss, poll: &Poll, error: &str) {
+        let now = self.turn.now;
+        let wish = match miss {
+            Miss::Unavailable(wish) => wish.unwrap_or_default(),
+            Miss::Deferred(wait) => wait,
+            Miss::Expired | Miss::NotYet => SignedDuration::ZERO,
+        };
+        let from = plus(now, poll.every.max(wish));
+        if self.task.steps[index].poll_until.is_some_and(|until| from >= until) {
+            let error = format!("not done within {:#}: {error}", poll.within);
+            self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Timeout));
+            return;
+        }
+        self.task.steps[index].state = State::Pending { not_before: Some(from) };
+        let is_held = self.task.paused_at.is_some()
+            || is_withheld(&self.task, index, Direction::Do, self.turn)
+            || self.task.is_over(now, self.turn.skew);
+        let is_near = plus(now, MAX_DELAY) >= from;
+        if miss == Miss::Expired || !self.turn.workflow.steps[index].looks_safely() || is_held || !is_near {
+            self.wake = true;
+            return;
+        }
+        match call(&self.task, index, Direction::Do, self.turn) {
+            Ok(call) => self.claim_from(from, index, Direction::Do, call),
+            Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
         }
     }
 
@@ -692,6 +771,7 @@ impl<'a> Change<'a> {
                 State::Failed => {
                     step.state = State::Pending { not_before: None };
                     step.failure = None;
+                    step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
                 State::Pending { .. }

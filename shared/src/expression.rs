@@ -256,11 +256,22 @@ impl Expression {
     /// # Errors
     /// The sentence says why it is neither true nor false.
     pub fn test(&self, names: &Names<'_>) -> Result<Test, Mistake> {
+        self.tested(names, &Run::new(self.text(), names), Value::Null)
+    }
+
+    /// The same where something that is not there, or is null, makes the condition false.
+    ///
+    /// # Errors
+    /// The sentence says why it is neither true nor false.
+    pub fn test_of_what_is_there(&self, names: &Names<'_>) -> Result<Test, Mistake> {
+        self.tested(names, &Run::patient(self.text(), names), Value::Bool(false))
+    }
+
+    fn tested(&self, names: &Names<'_>, run: &Run<'_>, absent: Value) -> Result<Test, Mistake> {
         const MAX_WHY: usize = 300;
-        let run = Run::new(self.text(), names);
         let value = match run.value(&self.0.node) {
-            Ok(value) => value.into_owned(),
-            Err(Stop::Absent) => Value::Null,
+            Ok(value) if !value.is_null() => value.into_owned(),
+            Ok(_) | Err(Stop::Absent) => absent,
             Err(Stop::Mistake(why)) => return Err(run.mistake(&why)),
         };
         let Value::Bool(holds) = value else {

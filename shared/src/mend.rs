@@ -7,7 +7,7 @@ use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
 use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
 use crate::json;
-use crate::message::{Effect, MAX_ANSWER, MAX_OUTPUT};
+use crate::message::{Effect, MAX_ANSWER, MAX_DELAY, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{State, Step};
@@ -189,7 +189,9 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         }
     }
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
-        let wrong = unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow)));
+        // A look is claimed ahead of its time.
+        let ahead = spec.poll.as_ref().filter(|_| spec.looks_safely()).map_or(SignedDuration::ZERO, |_| MAX_DELAY);
+        let wrong = unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow) + ahead));
         let wrong = wrong.or_else(|| unfit_wait(step, task, task.way(index, workflow)));
         if let Some((at, why)) = wrong {
             return Err(Unfit { at: format!("st[{index}].{at}"), why });
@@ -274,6 +276,12 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, but the step is with an agent"),
         (u64::from(step.attempt) > task.version, "a", "counts more attempts than the record has versions"),
         (step.claim().is_some_and(|(_, by)| by > latest), "cb", "is later than any attempt of this record can end"),
+        (step.poll_until.is_some() && spec.poll.is_none(), "pu", "is for a step that polls: leave it out"),
+        (
+            step.poll_until.is_some_and(|until| until > plus(task.updated_at, MAX_WAIT)),
+            "pu",
+            "is more than 366 days after the record's last change",
+        ),
         (step.claimed_at > task.version, "c", LATER),
         (step.settled_at > task.version, "s", LATER),
         (

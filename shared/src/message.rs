@@ -9,6 +9,7 @@ use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::aws::Aws;
 use crate::workflow::http::Http;
+use crate::workflow::poll::Look;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -123,6 +124,12 @@ pub struct Request {
     /// such a request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<Aws>,
+    /// Of a step that polls with a call over HTTP or of AWS: what its answer is held against.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<Look>,
+    /// How long the message is held back, in milliseconds, at most [`MAX_DELAY`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub delay_ms: u64,
     /// The step itself or its undo.
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
@@ -157,6 +164,10 @@ pub struct Request {
     /// The W3C trace context that the order was submitted with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Request {
@@ -197,6 +208,10 @@ pub struct Reply {
     /// Of a refusal: an earlier call of the attempt had no answer that says what the service did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// The answer was held against [`Request::look`]. An earlier version of the agent does not know it, so what it calls
+    /// done counts as not yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub looked: bool,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -207,9 +222,9 @@ impl Reply {
     #[must_use]
     pub fn new(task_id: Id, step: &str, attempt: u32, outcome: Outcome) -> Self {
         let (tenant, queued_ms, traceparent) = Default::default();
-        let (status, answer, kind, unsure) = Default::default();
+        let (status, answer, kind, unsure, looked) = Default::default();
         let step = step.into();
-        Self { task_id, step, attempt, tenant, queued_ms, traceparent, status, answer, kind, unsure, outcome }
+        Self { task_id, step, attempt, tenant, queued_ms, traceparent, status, answer, kind, unsure, looked, outcome }
     }
 
     /// The answer to `request`.
@@ -253,6 +268,11 @@ pub enum Outcome {
         /// The wait that the remote service asked for (`Retry-After`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+    },
+    /// Of a step that polls: the work is neither done nor has it failed.
+    NotYet {
+        /// What the answer said, in words.
+        why: String,
     },
     /// Not tried, because the circuit breaker of the remote service is open: no failure is counted.
     Deferred {

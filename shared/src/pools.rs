@@ -203,7 +203,7 @@ impl Pools {
             // Low-priority requests may wait long in a healthy pool.
             let queued = if before.priority == Priority::Low { 0 } else { reply.queued_ms.unwrap_or_default() };
             let news = match &reply.outcome {
-                Outcome::Done { .. } | Outcome::Garbled { .. } | Outcome::Failed { .. } => {
+                Outcome::Done { .. } | Outcome::NotYet { .. } | Outcome::Garbled { .. } | Outcome::Failed { .. } => {
                     News::Answered { queued: asked_wait(queued), timeout: work.timeout }
                 }
                 Outcome::Unavailable { .. } => News::Missed,

@@ -15,6 +15,7 @@ use crate::retry::asked_wait;
 use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{Arrival, Phase, Task};
 use crate::time::SignedDuration;
+use crate::workflow::poll::Found;
 use serde_json::Value;
 
 /// Adds the first notice to an act that preceded the first Wake, and to its repetitions: nothing revisits version 0.
@@ -188,10 +189,25 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             change.complete(index, direction);
         }
         // The service did its work, so this failure is none that a `catch` may pass over.
-        Outcome::Done { output } => match change.keep_of(index, output.clone()) {
-            Ok(()) => change.complete(index, direction),
+        Outcome::Done { output } => match change.judge(index, output, reply.looked) {
+            Ok(Found::Done) => match change.keep_of(index, output.clone()) {
+                Ok(()) => change.complete(index, direction),
+                Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
+            },
+            Ok(Found::NotYet(why)) => change.not_yet(index, &why),
+            Ok(Found::Failed(why)) => {
+                let failure = failure_of(FailureKind::Refused, 0, Some(output));
+                change.fail(index, direction, &why, failure);
+            }
             Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
         },
+        Outcome::NotYet { why } if direction == Direction::Do && turn.workflow.steps[index].poll.is_some() => {
+            change.not_yet(index, why);
+        }
+        Outcome::NotYet { .. } => {
+            let error = "the agent says `not_yet`, and the step does not poll";
+            change.fail(index, direction, error, Failure::of(FailureKind::Mistake));
+        }
         Outcome::Garbled { error } => {
             let error = format!("the agent's output cannot be stored: {error}");
             change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
@@ -228,13 +244,14 @@ const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// How the attempt failed, as far as the service answered.
 fn failure(reply: &Reply, kind: FailureKind) -> Failure {
+    let kind = reply.kind.filter(|kind| *kind == FailureKind::Mistake).unwrap_or(kind);
+    failure_of(kind, reply.status.unwrap_or_default(), reply.answer.as_ref())
+}
+
+fn failure_of(kind: FailureKind, status: u16, answer: Option<&Value>) -> Failure {
     let bytes = |answer: &Value| serde_json::to_string(answer).map_or(usize::MAX, |json| json.len());
-    let answer = reply.answer.as_ref().filter(|answer| bytes(answer) <= MAX_ANSWER && !json::is_deep(answer));
-    Failure {
-        kind: reply.kind.filter(|kind| *kind == FailureKind::Mistake).unwrap_or(kind),
-        status: reply.status.unwrap_or_default(),
-        answer: answer.cloned().unwrap_or_default(),
-    }
+    let answer = answer.filter(|answer| bytes(answer) <= MAX_ANSWER && !json::is_deep(answer));
+    Failure { kind, status, answer: answer.cloned().unwrap_or_default() }
 }
 
 /// The save that settled this attempt succeeded, but its effects may not have gone out.

@@ -123,6 +123,9 @@ pub struct Step {
     /// that nothing was done.
     #[serde(rename = "un", default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// Of a step that polls: no look begins from then on (UTC, milliseconds).
+    #[serde(rename = "pu", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub poll_until: Option<Timestamp>,
     /// When its turn came, where the workflow asks for the time, because every attempt sends the same, or where it waits
     /// (UTC, milliseconds).
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
@@ -254,6 +257,8 @@ struct Recorded {
     failure: Option<Failure>,
     #[serde(rename = "un", default)]
     unsure: bool,
+    #[serde(rename = "pu", default, with = "millisecond::optional")]
+    poll_until: Option<Timestamp>,
     #[serde(rename = "t", default, with = "millisecond::optional")]
     turn: Option<Timestamp>,
     #[serde(rename = "rm")]
@@ -335,6 +340,7 @@ impl TryFrom<Recorded> for Step {
             input: read.input,
             failure: read.failure,
             unsure: read.unsure,
+            poll_until: read.poll_until,
             turn: read.turn,
             reminded: read.reminded,
             alert_at: read.alert_at,
@@ -369,6 +375,7 @@ impl Step {
             input: None,
             failure: None,
             unsure: false,
+            poll_until: None,
             turn: None,
             reminded: None,
             alert_at: None,

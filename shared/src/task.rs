@@ -442,7 +442,8 @@ impl Task {
             && steps.all(|(step, spec)| {
                 spec.undo.is_some() && !spec.leaves_nothing(step) || step.claim().is_some() || is_settled(step)
             });
-        let under_way = self.steps.iter().filter_map(Step::claim).filter(|(direction, _)| *direction == Direction::Do);
+        let acts = self.steps.iter().zip(&workflow.steps).filter(|(_, spec)| !spec.looks_safely());
+        let under_way = acts.filter_map(|(step, _)| step.claim()).filter(|(direction, _)| *direction == Direction::Do);
         let by = if is_guarded { under_way.map(|(_, by)| by).max() } else { self.forward_by };
         by.map(|by| plus(by, skew))
     }

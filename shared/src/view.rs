@@ -141,6 +141,12 @@ pub struct StepStatus {
     /// How many people have still to send the event that it waits for, if it counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<usize>,
+    /// Of a step that polls: until when it looks again (UTC, milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polls_until: Option<Timestamp>,
+    /// Of a step that polls: what the last look said, while it is not done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_look: Option<String>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// Of a step that was passed over: why, with the values that its condition read.
@@ -205,6 +211,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         State::Waiting { until, .. } if task.phase == Phase::Forward => Some(until),
         _ => None,
     };
+    let polls = spec.poll.is_some() && matches!(step.state, State::Pending { .. } | State::Processing { .. });
     StepStatus {
         name: spec.name.clone(),
         agent: spec.agent.clone(),
@@ -243,7 +250,9 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         missing: waits_until
             .and(spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.people))
             .map(|_| task.places(index, workflow)),
-        last_error: step.error.clone().filter(|_| !is_passed_over),
+        polls_until: step.poll_until.filter(|_| polls),
+        last_look: step.error.clone().filter(|_| polls),
+        last_error: step.error.clone().filter(|_| !is_passed_over && !polls),
         passed_over: step.error.clone().filter(|_| is_passed_over),
         held_back: task.is_held_back(index),
         changed_at: task.last_entry(index).map(|entry| entry.at(task.created_at)),

@@ -8,6 +8,7 @@ pub mod edge;
 pub mod file;
 pub mod hosts;
 pub mod http;
+pub mod poll;
 pub mod remind;
 pub mod wait;
 
@@ -21,6 +22,7 @@ use crate::time::SignedDuration;
 use aws::Aws;
 use edge::After;
 use http::Http;
+use poll::Poll;
 use remind::Remind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -138,6 +140,9 @@ pub struct Step {
     /// Who is reminded while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remind: Option<Remind>,
+    /// How its call is repeated until an answer says that the work is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<Poll>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.

@@ -11,6 +11,7 @@ mod mistakes;
 mod operator;
 mod outputs;
 mod people;
+mod polls;
 mod pools;
 mod records;
 mod remind;

@@ -22,6 +22,35 @@ const MISTAKES: &[Mistake<'_>] = &[
     ("a | wait = \"${outputs.b.x}\"\nb | after = [\"a\"]", "wait", &["no step comes before this one"]),
     ("a | wait = \"2d\"\nb |", "name = \"b\"", &["step `b` does not say when it starts"]),
     ("a | wait = \"2d\"\nb | after = [\"a\"]; when = \"outputs.a.x\"", "when", &["a step that waits has no output"]),
+    // Polls.
+    ("a | poll = { every = \"5s\", for = \"1m\" }", "poll", &["missing field `done`"]),
+    ("a | poll = { every = \"5ms\", for = \"1m\", done = \"true\" }", "poll", &["`every` of 5ms is out of range"]),
+    (
+        "a | poll = { every = \"5s\", for = \"5s\", done = \"true\" }",
+        "poll",
+        &["`for` of 5s is out of range", "above `every`"],
+    ),
+    (
+        "a | poll = { every = \"5s\", for = \"1m\", done = \"status == 200\" }",
+        "poll",
+        &["`status` cannot be read here", "`answer`"],
+    ),
+    ("a | poll = { every = \"5s\", for = \"1m\", done = \"input.x\" }", "poll", &["`input.x` cannot be read here"]),
+    (
+        "a | poll = { every = \"5s\", for = \"1m\", done = \"answer.x\" }; retry = { max = 2 }",
+        "retry",
+        &["takes no `retry`"],
+    ),
+    (
+        "a | poll = { every = \"5s\", for = \"1m\", done = \"answer.x\" }; late = { extend = \"1s\", times = 1 }",
+        "late",
+        &["takes no `late`"],
+    ),
+    (
+        "a | value = { x = 1 }; poll = { every = \"5s\", for = \"1m\", done = \"true\" }",
+        "poll",
+        &["calls nothing", "remove `poll`"],
+    ),
     // Edges.
     (
         "a | after = []; when = \"input.x\"\nb | after = [\"a\"]",

@@ -169,10 +169,28 @@ pub enum Defect {
     AlarmEarly,
     /// Operators are told during a pause.
     AlarmInAPause,
+    /// "A poll's next look is a claim", which an undo waits for.
+    LookHoldsUpTheUndo,
+    /// The same of a call that may change something, and the undo does not wait for it.
+    AskLeavesForwardBy,
+    /// "`for` is checked when a look answers": looks that stay silent never end.
+    SilentLooksNeverEnd,
+    /// Every look begins the time of the poll again.
+    LookBeginsThePollAgain,
+    /// A look that finds nothing is an attempt that failed.
+    LookIsAFailure,
+    /// The next look is claimed although the order is paused.
+    LookIsClaimedInAPause,
+    /// The next look is sent at once.
+    LookIsNotHeldBack,
+    /// A step that polls and failed is resubmitted with the time that it had.
+    ResubmitKeepsThePoll,
+    /// The reply that claims the next look does not send it again when it is repeated.
+    LookIsNotSentAgain,
 }
 
 impl Defect {
-    pub const ALL: [Self; 86] = [
+    pub const ALL: [Self; 95] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -259,6 +277,15 @@ impl Defect {
         Self::AlarmTwice,
         Self::AlarmEarly,
         Self::AlarmInAPause,
+        Self::LookHoldsUpTheUndo,
+        Self::AskLeavesForwardBy,
+        Self::SilentLooksNeverEnd,
+        Self::LookBeginsThePollAgain,
+        Self::LookIsAFailure,
+        Self::LookIsClaimedInAPause,
+        Self::LookIsNotHeldBack,
+        Self::ResubmitKeepsThePoll,
+        Self::LookIsNotSentAgain,
     ];
 }
 
@@ -326,6 +353,10 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             }
         }
         (Defect::WaitEndsInAPause, Event::Wake { .. }) if waits(&task) => task.paused_at = None,
+        (Defect::LookBeginsThePollAgain, Event::Reply(_) | Event::Wake { .. }) => {
+            task.steps.iter_mut().for_each(|step| step.poll_until = None);
+        }
+        (Defect::LookIsClaimedInAPause, Event::Reply(_)) => task.paused_at = None,
         (Defect::LateByTheClock, Event::Arrived { .. }) if waited(&task).is_some_and(|until| until <= turn.now) => {
             return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
         }
@@ -419,6 +450,35 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         | (Decision::Keep { effects, .. }, Defect::CancelLosesItsWake, Event::Cancel { .. }) => effects.clear(),
         (Decision::Keep { effects, .. }, Defect::WaitLosesItsWake, Event::Reply(_)) if waits(&before) => {
             effects.retain(|effect| !matches!(effect, Effect::Wake(..)));
+        }
+        (Decision::Save { task, .. }, Defect::LookHoldsUpTheUndo, Event::Reply(_)) => {
+            task.forward_by = task.forward_by.max(task.complete_by());
+        }
+        (Decision::Save { task, .. }, Defect::AskLeavesForwardBy, Event::Wake { .. })
+            if task.steps.iter().any(|step| step.poll_until.is_some()) =>
+        {
+            task.forward_by = before.forward_by;
+        }
+        (Decision::Save { task, .. }, Defect::LookIsAFailure, Event::Reply(reply))
+            if matches!(reply.outcome, Outcome::NotYet { .. }) =>
+        {
+            task.steps[1].failures += 1;
+        }
+        (Decision::Save { task, .. }, Defect::LookIsClaimedInAPause, Event::Reply(_)) => {
+            task.paused_at = seen.paused_at;
+        }
+        (Decision::Save { task, .. }, Defect::LookIsNotHeldBack, Event::Reply(_)) => {
+            for step in task.steps.iter_mut().filter(|step| step.attempt > 1 && step.poll_until.is_some()) {
+                if let State::Processing { complete_by, .. } = &mut step.state {
+                    *complete_by = turn.now + SignedDuration::from_secs(1);
+                }
+            }
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitKeepsThePoll, Event::Act(act)) if is_resubmit(act) => {
+            task.steps[1].poll_until = before.steps[1].poll_until;
+        }
+        (Decision::Keep { effects, .. }, Defect::LookIsNotSentAgain, Event::Reply(_)) => {
+            effects.retain(|effect| !matches!(effect, Effect::Request(request) if request.look.is_some()));
         }
         (Decision::Save { task, .. }, Defect::EventLeavesTheEnd, Event::Arrived { .. })
             if task.phase == Phase::Processed =>
@@ -578,6 +638,9 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         seen.deadline = None;
     }
     let mut early = *turn;
+    if defect == Defect::SilentLooksNeverEnd {
+        seen.steps.iter_mut().for_each(|step| step.poll_until = None);
+    }
     match defect {
         Defect::WaitRunsOutInError if task.phase == Phase::Error => seen.phase = Phase::Forward,
         Defect::WaitRunsOutInAPause => seen.paused_at = None,

@@ -41,6 +41,7 @@ const QUICK: Bounds = Bounds {
     events: 0,
     reminds: false,
     alerts: false,
+    looks: 0,
 };
 
 /// Checks all properties; returns the number of states.
@@ -110,6 +111,14 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a wait and a crash", TIMER, 18_666),
         ("a wait, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..TIMER }, 77_490),
         ("a wait and a deadline", Bounds { deadline: Some(2), failed: 0, ..TIMER }, 10_167),
+        ("a poll and a crash", LOOK, 47_746),
+        (
+            "a poll, pause and cancel",
+            Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, looks: 1, with_c: false, ..LOOK },
+            244_650,
+        ),
+        ("a poll that may act, and a cancel", ASK, 55_364),
+        ("a poll, error and resubmit", POLL_IN_ERROR, 8_679),
         ("an event and a crash", EVENT, 40_624),
         ("two events and a cancel", TWO_EVENTS, 85_779),
         ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
@@ -137,6 +146,12 @@ const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
 /// A step that waits for a time between two others.
 const TIMER: Bounds = Bounds { flow: Flow::Timer, ..QUICK };
+/// A step that polls with a call that changes nothing, between two others.
+const LOOK: Bounds = Bounds { flow: Flow::Look, looks: 2, failed: 0, ..QUICK };
+/// One whose call may change something, last in its order.
+const ASK: Bounds =
+    Bounds { flow: Flow::Ask, with_c: false, b_has_undo: true, cancels: 1, failed: 0, crashes: 0, ..LOOK };
+const POLL_IN_ERROR: Bounds = Bounds { then: "error", resubmits: 1, with_c: false, crashes: 0, looks: 1, ..LOOK };
 /// A step that waits for an event, early or late, and can be undone.
 const EVENT: Bounds =
     Bounds { flow: Flow::Event, chain: true, events: 2, b_has_undo: true, with_c: false, deadline: None, ..QUICK };
@@ -283,6 +298,15 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::KeyIsForgotten
         | Defect::KeptIsNotUndone
         | Defect::EventOwesNoNotice => EVENT,
+        Defect::LookHoldsUpTheUndo
+        | Defect::SilentLooksNeverEnd
+        | Defect::LookBeginsThePollAgain
+        | Defect::LookIsAFailure
+        | Defect::LookIsNotHeldBack
+        | Defect::LookIsNotSentAgain => LOOK,
+        Defect::LookIsClaimedInAPause => Bounds { pauses: 1, crashes: 0, ..LOOK },
+        Defect::AskLeavesForwardBy => ASK,
+        Defect::ResubmitKeepsThePoll => POLL_IN_ERROR,
         Defect::TakenTwice | Defect::TakenIsNotUndone => TWO_EVENTS,
         Defect::PersonIsAKey | Defect::KeyIsEverybodys | Defect::OnePersonIsEnough | Defect::FirstIsNotUndone => PEOPLE,
         Defect::ResubmitForgetsTheFirst => PEOPLE_IN_ERROR,

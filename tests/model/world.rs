@@ -70,6 +70,8 @@ pub enum Answer {
     FailedAgain,
     Unavailable,
     Deferred,
+    /// Of a step that polls.
+    NotYet,
 }
 
 /// A send that was lost in a crash and must be repeated.
@@ -129,6 +131,10 @@ pub enum Flow {
     Gate,
     /// b waits two seconds after a.
     Timer,
+    /// b polls after a for two seconds, every second, with a call that changes nothing.
+    Look,
+    /// The same with a call that may change something, and that b undoes.
+    Ask,
     /// b waits for an event for two seconds, in a chain after a or else beside it, and c after b for another of its name.
     Event,
     /// The same without c, and b needs the event of two people. See [`KEYS`].
@@ -143,7 +149,7 @@ impl Flow {
     fn catches(self) -> bool {
         match self {
             Self::Branch | Self::Gate => true,
-            Self::Plain | Self::Timer | Self::Event | Self::People => false,
+            Self::Plain | Self::Timer | Self::Event | Self::People | Self::Look | Self::Ask => false,
         }
     }
 
@@ -197,6 +203,8 @@ pub struct Bounds {
     pub reminds: bool,
     /// Whether operators are alerted once half of the time for an event has passed.
     pub alerts: bool,
+    /// Looks that find nothing.
+    pub looks: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -222,6 +230,7 @@ pub struct State {
     pub failed: u8,
     pub unavailable: u8,
     pub deferred: u8,
+    pub looks: u8,
     pub cancels: u8,
     pub resubmits: u8,
     pub pauses: u8,
@@ -293,14 +302,24 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let waits = bounds.flow == Flow::Timer || bounds.flow.has_event();
-        let is_new = bounds.deadline.is_some() || bounds.mapped || waits;
+        let has_new_step = !matches!(bounds.flow, Flow::Plain | Flow::Branch | Flow::Gate);
+        let is_new = bounds.deadline.is_some() || bounds.mapped || has_new_step;
         let at_once = if is_new { "after = []\n" } else { "" };
         text += &step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Timer {
             text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
+        } else if matches!(bounds.flow, Flow::Look | Flow::Ask) {
+            let poll = "after = [\"a\"]\npoll = { every = \"1s\", for = \"2s\", done = \"answer.ok\" }\n";
+            let looked = step("b", 1, poll, bounds.flow == Flow::Ask)
+                .replace(&format!("retry = {{ max = {max}, backoff = [\"1s\"] }}\n"), "");
+            text += &match bounds.flow {
+                Flow::Look => {
+                    looked.replace("agent = \"x\"", "http = { url = \"https://x.example/\", method = \"GET\" }")
+                }
+                _ => looked,
+            };
         } else if bounds.flow.has_event() {
             text += &event("b", if bounds.chain { "\"a\"" } else { "" }, true);
         } else if bounds.flow == Flow::Branch && !bounds.alone {
@@ -313,13 +332,14 @@ impl World {
         } else if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate | Flow::Timer | Flow::Event | Flow::People => "after = [\"b\"]\n",
+                Flow::Gate | Flow::Timer | Flow::Event | Flow::People | Flow::Look | Flow::Ask => "after = [\"b\"]\n",
                 Flow::Plain if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain => "after = [\"a\", \"b\"]\n",
             };
             text += &step("c", c, after, true);
         }
-        let workflow = parse("model", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own workflow");
+        let workflow =
+            parse("model", &text, Known { agents: &["x", "http"], inputs: &[] }).expect("the model's own workflow");
         Self { workflow, bounds, defect, drained: Mutex::default() }
     }
 
@@ -345,13 +365,15 @@ impl World {
             Msg::NoticeSent { version } => Event::NoticeSent { version },
             Msg::Reply { step, attempt, answer } => {
                 let outcome = match answer {
-                    Answer::Done => Outcome::Done { output: json!(null) },
+                    Answer::Done => Outcome::Done { output: json!({"ok": true}) },
+                    Answer::NotYet => Outcome::NotYet { why: "w".into() },
                     Answer::Failed | Answer::FailedAgain => Outcome::Failed { error: "e".into() },
                     Answer::Unavailable => Outcome::Unavailable { error: "e".into(), retry_after_ms: None },
                     Answer::Deferred => Outcome::Deferred { error: "e".into(), retry_after_ms: 0 },
                 };
                 let reply = Reply::new(task.id.clone(), &self.workflow.steps[step].name, attempt, outcome);
-                Event::Reply(Reply { unsure: answer == Answer::FailedAgain, ..reply })
+                let looked = self.workflow.steps[step].looks_safely();
+                Event::Reply(Reply { unsure: answer == Answer::FailedAgain, looked, ..reply })
             }
             Msg::Request { .. } => return None,
         })
@@ -520,6 +542,42 @@ impl World {
             }
             if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && new.way(i, &self.workflow) != Way::Go {
                 return Some("a step starts only when all it depends on are done");
+            }
+            if claimed && old.paused_at.is_some() {
+                return Some("nothing starts in a pause");
+            }
+            let spec = &self.workflow.steps[i];
+            if let (true, Some(poll), Some(until)) = (claimed, &spec.poll, was.poll_until) {
+                if is.poll_until != Some(until) && is.claim().is_some_and(|(of, _)| of == Direction::Do) {
+                    return Some("a poll keeps its time");
+                }
+                if spec.looks_safely() && new.forward_by != old.forward_by {
+                    return Some("an undo does not wait for a look that changes nothing");
+                }
+                // One that was already due may come late.
+                let from = is.claim().map(|(_, by)| by - spec.timeout);
+                if is.state != step::State::Processed && from.is_some_and(|from| from >= until && from > now()) {
+                    return Some("no look is claimed ahead for a time after the poll");
+                }
+                if spec.looks_safely() && was.claim().is_some() && from.is_some_and(|from| from < now() + poll.every) {
+                    return Some("a look comes a while after the last one");
+                }
+            }
+            if was.state == step::State::Failed
+                && matches!(is.state, step::State::Pending { .. })
+                && is.poll_until.is_some()
+            {
+                return Some("a resubmitted poll is given its time again");
+            }
+            let is_out = is.error.as_ref().is_some_and(|error| error.starts_with("not done within"));
+            if spec.poll.is_some() && is.state == step::State::Failed && is_out && was.state != is.state {
+                let every = spec.poll.as_ref().map_or(SignedDuration::ZERO, |poll| poll.every);
+                if was.poll_until.is_none_or(|until| now() + every < until) {
+                    return Some("a poll is given its time");
+                }
+            }
+            if spec.poll.is_some() && is.failures > 0 {
+                return Some("a look is no failure");
             }
             if claimed && old.is_over(now(), SKEW) {
                 return Some("nothing starts after the deadline");
@@ -952,10 +1010,12 @@ impl World {
         match verdict {
             Verdict::Recover { task, effects, expired } => {
                 let failures = |t: &Task| t.failure_count();
-                if failures(&task) != failures(&state.task) + u32::try_from(expired).unwrap() {
+                let gone = |s: &step::Step| s.claim().is_some_and(|(_, by)| now().duration_since(by) >= SKEW);
+                let is_look = |i: usize| self.workflow.steps[i].poll.is_some() && !state.task.steps[i].owes_undo();
+                let looks = state.task.steps.iter().enumerate().filter(|(i, s)| gone(s) && is_look(*i)).count();
+                if failures(&task) != failures(&state.task) + u32::try_from(expired - looks).unwrap() {
                     next.broken = Some("I3: an expired attempt counts exactly once");
                 }
-                let gone = |s: &step::Step| s.claim().is_some_and(|(_, by)| now().duration_since(by) >= SKEW);
                 let extended = |(was, is): &(&step::Step, &step::Step)| is.extended > was.extended;
                 let extended = state.task.steps.iter().zip(&task.steps).filter(extended).count();
                 if expired + extended != state.task.steps.iter().filter(|s| gone(s)).count() {
@@ -1004,6 +1064,7 @@ impl World {
             }
             Answer::Unavailable => next.unavailable -= 1,
             Answer::Deferred => next.deferred -= 1,
+            Answer::NotYet => next.looks -= 1,
         }
         let answer = if is_again { Answer::FailedAgain } else { answer };
         next.net.insert(Msg::Reply { step, attempt, answer });
@@ -1026,9 +1087,10 @@ impl World {
         } else if next.undone.get(step) != Some(&true) {
             next.applied[step] = true;
             let is_skipped = |j: usize| next.task.steps[j].state == step::State::Skipped;
+            let is_look = self.workflow.steps[step].looks_safely();
             let needs = |a: &&After| a.edge != Edge::Always && !self.workflow.steps[a.step].agent.is_empty();
             let mut needed = self.workflow.steps[step].after.iter().filter(needs);
-            if needed.any(|a| !next.applied[a.step] && !is_skipped(a.step)) {
+            if !is_look && needed.any(|a| !next.applied[a.step] && !is_skipped(a.step)) {
                 next.broken = Some("a step is done only on top of what it depends on");
             }
         }
@@ -1178,8 +1240,8 @@ impl World {
                     Effect::Request(r) if serves && r.reminder.is_none() => {
                         let step = self.workflow.position(&r.step).unwrap();
                         applied[step] = r.direction == Direction::Do;
-                        let outcome = Outcome::Done { output: json!(null) };
-                        Event::Reply(Reply::to(&r, outcome))
+                        let outcome = Outcome::Done { output: json!({"ok": true}) };
+                        Event::Reply(Reply { looked: r.look.is_some(), ..Reply::to(&r, outcome) })
                     }
                     Effect::Alert(a) => Event::AlertSent { version: a.version },
                     Effect::Notice(_) if task.notice_owed => Event::NoticeSent { version: task.turned_at },
@@ -1284,6 +1346,8 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     }
     for step in &mut task.steps {
         step.error = None;
+        step.output = None;
+        step.poll_until.iter_mut().for_each(shift);
         // Only people read since when it waits.
         step.turn = None;
         step.alert_at.iter_mut().for_each(shift);
@@ -1339,6 +1403,7 @@ impl World {
             failed: b.failed,
             unavailable: b.unavailable,
             deferred: b.deferred,
+            looks: b.looks,
             cancels: b.cancels,
             resubmits: b.resubmits,
             pauses: b.pauses,
@@ -1369,12 +1434,14 @@ impl Model for World {
         };
         let cancel = (state.cancels > 0).then_some(Msg::Cancel);
         for &msg in state.net.iter().chain(&cancel) {
-            if let Msg::Request { .. } = msg {
+            if let Msg::Request { step, undo, .. } = msg {
+                let polls = !undo && self.workflow.steps[step].poll.is_some();
                 let may = [
                     (Answer::Done, true),
                     (Answer::Failed, state.failed > 0),
                     (Answer::Unavailable, state.unavailable > 0),
                     (Answer::Deferred, state.deferred > 0),
+                    (Answer::NotYet, polls && state.looks > 0),
                 ];
                 actions.extend(may.iter().filter(|m| m.1).map(|&(answer, _)| Action::Agent { msg, answer }));
                 continue;

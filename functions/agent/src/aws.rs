@@ -1,6 +1,6 @@
 //! Signed calls to AWS that workflow files name. How an action is called is in the table of [`shared::workflow::aws`].
 
-use crate::agents::http::{envelope, header, is_json, kept};
+use crate::agents::http::{envelope, header, is_json, judge, kept};
 use crate::mask::Mask;
 use crate::remote::{builder, bytes, not_called, output, retry_after, too_long, traced, unanswered};
 use crate::{AgentError, Call};
@@ -18,7 +18,6 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde_json::{Map, Value, json};
 use shared::history::shorten;
 use shared::message::{MAX_ANSWER, Request};
-use shared::step::Direction;
 use shared::workflow::aws::{Aws as Action, Protocol, S3_HEADERS, Service};
 use shared::workflow::http::{Meaning, encoded};
 use std::sync::{Arc, OnceLock};
@@ -173,7 +172,7 @@ impl Aws {
                 let Invoked { payload, failed } = answer.await?;
                 return match failed {
                     true => Err(function_error(action, &payload)),
-                    false => result(action, 200, json!({}), &payload, request.direction),
+                    false => result(action, request, 200, json!({}), &payload),
                 };
             }
         }
@@ -221,19 +220,19 @@ impl Aws {
         if !status.is_success() && body.as_ref().is_some_and(is_expired) {
             *cloud.known.lock().await = None;
         }
-        understood(action, request.direction, status, &headers, body)
+        understood(action, request, status, &headers, body)
     }
 }
 
 /// What an answer means to its step: the output, or how the call failed.
-pub(crate) async fn understand(action: &Action, direction: Direction, answer: Response) -> Result<Value, AgentError> {
+pub(crate) async fn understand(action: &Action, request: &Request, answer: Response) -> Result<Value, AgentError> {
     let (status, headers) = (answer.status(), answer.headers().clone());
-    understood(action, direction, status, &headers, bytes(answer).await?)
+    understood(action, request, status, &headers, bytes(answer).await?)
 }
 
 fn understood(
     action: &Action,
-    direction: Direction,
+    request: &Request,
     status: StatusCode,
     headers: &HeaderMap,
     body: Option<Vec<u8>>,
@@ -255,7 +254,7 @@ fn understood(
     if let Some(error) = failed_parts(action, body) {
         return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
     }
-    result(action, status.as_u16(), header(headers), body, direction)
+    result(action, request, status.as_u16(), header(headers), body)
 }
 
 impl Cloud {
@@ -473,8 +472,11 @@ fn signature(
 }
 
 /// What is kept of an answer that means done. A body that is no JSON is empty here.
-fn result(action: &Action, status: u16, header: Value, body: &[u8], direction: Direction) -> Result<Value, AgentError> {
-    let mask = Mask::default();
+fn result(action: &Action, request: &Request, status: u16, header: Value, body: &[u8]) -> Result<Value, AgentError> {
+    let (mask, direction) = (Mask::default(), request.direction);
+    if let Some(look) = &request.look {
+        judge(look, status, &header, body, &mask)?;
+    }
     match &action.keep {
         Some(keep) => kept(keep, status, header, body, direction, &mask),
         None if body.is_empty() => Ok(Value::Null),

@@ -84,7 +84,8 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
                     *unsure |= record.is_redelivered;
                 }
                 span.replied(reply.as_ref());
-                (reply, record, span)
+                let delay = SignedDuration::from_millis(i64::try_from(request.delay_ms).unwrap_or_default());
+                (reply, record, delay, span)
             });
         } else {
             span.fail("no_such_agent");
@@ -109,14 +110,15 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
     response
 }
 
-type Done = (Option<Reply>, Record, traces::Span);
+/// A reply with the record it answers, and how long that was held back on purpose.
+type Done = (Option<Reply>, Record, SignedDuration, traces::Span);
 
 async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Response) {
     let mut senders = Vec::new();
     let (effects, from): (Vec<_>, Vec<_>) = ready
         .into_iter()
-        .filter_map(|(reply, record, span)| {
-            let reply = Reply { queued_ms: record.waited.and_then(queued_ms), ..reply? };
+        .filter_map(|(reply, record, delay, span)| {
+            let reply = Reply { queued_ms: record.waited.and_then(|waited| queued_ms(waited - delay)), ..reply? };
             senders.extend(span.traceparent().map(|span| (reply.task_id.clone(), Some(reply.step.clone()), span)));
             Some((Effect::Reply(Box::new(reply)), (record.message_id, span)))
         })

@@ -101,8 +101,8 @@ async fn understood(direction: Direction, answer: Response) -> Result<Value, Age
 /// As for a call.
 pub async fn understand(request: &Request, answer: Response) -> Result<Value, AgentError> {
     match (&request.aws, request.over_http()) {
-        (Some(action), _) => aws::understand(action, request.direction, answer).await,
-        (None, Some(call)) => http::understood(call, request.direction, answer, &Mask::default()).await,
+        (Some(action), _) => aws::understand(action, request, answer).await,
+        (None, Some(call)) => http::understood(call, request, answer, &Mask::default()).await,
         (None, None) => understood(request.direction, answer).await,
     }
 }

@@ -114,6 +114,7 @@ impl Runtime {
         }
         match reply.as_ref().map(|reply| &reply.outcome) {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
+            Some(Outcome::NotYet { .. }) => tracing::debug!("looked: not done yet"),
             // The reason is in the order's history: the words of a remote service may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
                 tracing::info!(agent = request.agent, "a step failed permanently")
@@ -153,11 +154,13 @@ impl Runtime {
         let kind = kind.map(|message::Kind::Mistake| FailureKind::Mistake);
         let outcome = match outcome {
             message::Outcome::Done { output } => Outcome::Done { output },
+            message::Outcome::NotYet { why } => Outcome::NotYet { why },
             message::Outcome::Failed { error } => Outcome::Failed { error },
             message::Outcome::Unavailable { error, retry_after_ms } => Outcome::Unavailable { error, retry_after_ms },
             message::Outcome::Deferred { error, retry_after_ms } => Outcome::Deferred { error, retry_after_ms },
         };
-        Some(Reply { status, answer, kind, unsure, ..Reply::to(request, outcome) })
+        let looked = request.look.is_some() && matches!(outcome, Outcome::Done { .. });
+        Some(Reply { status, answer, kind, unsure, looked, ..Reply::to(request, outcome) })
     }
 }
 
@@ -175,7 +178,7 @@ impl Calling {
     fn answered(mut self, answer: &Result<Value, AgentError>) {
         let Some(span) = self.0.take() else { return };
         match answer {
-            Ok(_) => {}
+            Ok(_) | Err(AgentError::NotYet { .. }) => {}
             Err(AgentError::Permanent { .. } | AgentError::Refused { .. }) => span.fail("permanent"),
             Err(AgentError::Unusable { .. }) => span.fail("unusable"),
             Err(AgentError::NotCalled { .. }) => span.fail("not_called"),

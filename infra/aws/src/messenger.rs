@@ -94,7 +94,9 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
     };
     let (message, event) = match effect {
         Effect::Request(request) => {
-            (Some(message(config.queue_of(request), json::write(request), Some(&request.tenant))?), None)
+            let delay_s = i32::try_from(request.delay_ms.div_ceil(1000)).unwrap_or(i32::MAX);
+            let sent = message(config.queue_of(request), json::write(request), Some(&request.tenant))?;
+            (Some(Outgoing { delay_s, ..sent }), None)
         }
         Effect::Wake(wake, delay) => {
             let body = json::write(&ToScheduler::Wake(wake.clone()));

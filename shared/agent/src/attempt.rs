@@ -88,6 +88,10 @@ impl Attempt<'_> {
                     self.breaker.succeeded();
                     return Some(unusable(error));
                 }
+                Ok(Err(AgentError::NotYet { why })) => {
+                    self.breaker.succeeded();
+                    return Some(Outcome::NotYet { why }.into());
+                }
                 // Another call in this attempt would lack the same.
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     self.breaker.withdrawn(self.now());

@@ -41,6 +41,11 @@ pub enum AgentError {
         /// What happened, in words.
         error: String,
     },
+    /// The step polls, and the service's work is neither done nor has it failed.
+    NotYet {
+        /// What the service said, in words.
+        why: String,
+    },
     /// The remote service was not called, because something is missing on this side. The service may be well, so the
     /// breaker does not count it.
     NotCalled {
@@ -83,6 +88,7 @@ impl fmt::Display for AgentError {
         | Self::Permanent { error }
         | Self::Refused { error, .. }
         | Self::Unusable { error }
+        | Self::NotYet { why: error }
         | Self::NotCalled { error, .. }) = self;
         f.write_str(error)
     }

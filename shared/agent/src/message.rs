@@ -141,12 +141,17 @@ pub enum Kind {
 
 /// How an attempt went.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "outcome", rename_all = "lowercase")]
+#[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// Done, or undone.
     Done {
         /// What later steps and the undo need to know.
         output: Value,
+    },
+    /// The step polls, and the service's work is neither done nor has it failed.
+    NotYet {
+        /// What the service said, in words.
+        why: String,
     },
     /// It can never succeed.
     Failed {

@@ -90,6 +90,7 @@ impl Policy {
             fail: None,
             wait: None,
             remind: None,
+            poll: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },

@@ -8,7 +8,7 @@ use crate::names::names;
 use crate::outputs::MAX_IN_REQUEST;
 use crate::step::{Direction, State};
 use crate::task::{Phase, Priority, Task, Way};
-use crate::time::{Timestamp, plus, until};
+use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::http::Http;
 use crate::workflow::{Work, Workflow};
 use serde_json::Value;
@@ -118,6 +118,11 @@ pub(super) fn request_for(
     };
     let before = workflow.before(index).into_iter();
     let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), output(i)?)));
+    let safely = (direction == Direction::Do).then_some(spec).filter(|spec| spec.looks_safely());
+    // A look that was claimed ahead of its time, sent again, is held back for what is left.
+    let delay = safely.map_or(SignedDuration::ZERO, |_| until(turn.now, plus(complete_by, -work.timeout)));
+    let by_agent = work.http.is_some() || work.aws.is_some();
+    let look = spec.poll.as_ref().filter(|_| direction == Direction::Do && by_agent).map(|poll| poll.look.clone());
     let (http, call, held) = match http {
         Some(http) if work.http.is_some_and(Http::maps_host) => (None, None, Some(http)),
         Some(http) if http.body.is_some() || http.keep.is_some() => (None, Some(http), None),
@@ -132,6 +137,8 @@ pub(super) fn request_for(
         call,
         held,
         aws: work.aws.cloned(),
+        look,
+        delay_ms: u64::try_from(delay.as_millis()).unwrap_or_default(),
         direction,
         attempt: step.attempt,
         reminder: None,

@@ -58,11 +58,18 @@ pub(super) struct Run<'s> {
     pub names: &'s Names<'s>,
     items: Cell<usize>,
     work: Cell<usize>,
+    /// What is not there is absent, as behind `.?`.
+    is_patient: bool,
 }
 
 impl<'s> Run<'s> {
     pub(super) fn new(text: &'s str, names: &'s Names<'s>) -> Self {
-        Self { text, names, items: Cell::new(0), work: Cell::new(0) }
+        Self { text, names, items: Cell::new(0), work: Cell::new(0), is_patient: false }
+    }
+
+    /// The same for an answer that may not have everything yet.
+    pub(super) fn patient(text: &'s str, names: &'s Names<'s>) -> Self {
+        Self { is_patient: true, ..Self::new(text, names) }
     }
 
     /// The value of `node`, which may be all of the expression or a part of it.
@@ -83,7 +90,13 @@ impl<'s> Run<'s> {
             Form::Path(base, steps) => self.path(base, steps, scope),
             Form::Not(inner) => self.truth(inner, "!", scope).map(|truth| own(!truth)),
             Form::And(left, right) => Ok(own(self.truth(left, "&&", scope)? && self.truth(right, "&&", scope)?)),
-            Form::Or(left, right) => Ok(own(self.truth(left, "||", scope)? || self.truth(right, "||", scope)?)),
+            Form::Or(left, right) => match self.truth(left, "||", scope) {
+                Ok(true) => Ok(own(true)),
+                Ok(false) => self.truth(right, "||", scope).map(own),
+                // What is there may be enough.
+                Err(Stop::Absent) if self.is_patient && self.truth(right, "||", scope)? => Ok(own(true)),
+                Err(stop) => Err(stop),
+            },
             Form::Both(operator, left, right) => self.both(node, *operator, left, right, scope),
             Form::Choice(parts) => {
                 let [condition, then, other] = &**parts;
@@ -138,6 +151,9 @@ impl<'s> Run<'s> {
             Err(gap) => gap,
         };
         let source = |to: usize| &self.text[base.from..to];
+        if self.is_patient && gap.inside.as_ref().is_none_or(|inside| !inside.is_string() && !inside.is_number()) {
+            return Err(Stop::Absent);
+        }
         let Some(inside) = gap.inside else { return Err(format!("`{}` has no value here", source(base.to)).into()) };
         // Then the rest of the path is absent too.
         if matches!(steps[gap.step].what, Access::Optional(_)) && (inside.is_object() || inside.is_null()) {
@@ -233,6 +249,10 @@ impl<'s> Run<'s> {
     ) -> Found<'a> {
         let sign = operator.sign();
         let (a, b) = (self.eval(left, scope)?, self.eval(right, scope)?);
+        let takes_null = matches!(operator, Operator::Equal | Operator::Unequal | Operator::In);
+        if self.is_patient && !takes_null && (a.is_null() || b.is_null()) {
+            return Err(Stop::Absent);
+        }
         let order = || {
             self.alike((left, &a), (right, &b), sign, &[Kind::Number, Kind::Text])?;
             match (&*a, &*b) {
@@ -350,6 +370,9 @@ impl<'s> Run<'s> {
 
     fn truth<'a>(&'a self, node: &'a Node, what: &str, scope: Around<'a>) -> Result<bool, Stop> {
         let value = self.eval(node, scope)?;
+        if self.is_patient && value.is_null() {
+            return Err(Stop::Absent);
+        }
         value.as_bool().ok_or_else(|| self.wrong(node, &value, what, &[Kind::Bool]).into())
     }
 

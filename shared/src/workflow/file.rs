@@ -4,6 +4,7 @@ mod aws;
 mod check;
 mod http;
 mod mapped;
+mod poll;
 mod remind;
 
 use super::aws::Aws;
@@ -18,6 +19,7 @@ use crate::schema::Input;
 use crate::time::SignedDuration;
 use aws::RawAws;
 use http::RawHttp;
+use poll::RawPoll;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -135,6 +137,7 @@ struct RawStep {
     failed: Option<Spanned<String>>,
     remind: Option<Spanned<RawRemind>>,
     alert: Option<Spanned<bool>>,
+    poll: Option<Spanned<RawPoll>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -368,7 +371,8 @@ fn build_step(
     };
     let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), on_failure)?;
     let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
-    let late = late.filter(|_| is_work);
+    let poll = raw.poll.as_ref().map(|poll| poll::build(poll, raw)).transpose()?;
+    let late = late.filter(|_| is_work && poll.is_none());
     let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), DEFAULT_CALLS)?;
     let undo = match &raw.undo {
         None => None,
@@ -441,6 +445,7 @@ fn build_step(
         fail,
         wait,
         remind: raw.remind.as_ref().map(|raw| remind::build(raw, timeout, calls, around)).transpose()?,
+        poll,
         timeout,
         retry,
         late: self::late(late)?,
@@ -552,6 +557,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("retry", raw.retry.as_ref().map(Spanned::span)),
         ("calls", raw.calls.as_ref().map(Spanned::span)),
         ("late", raw.late.as_ref().map(Spanned::span)),
+        ("poll", raw.poll.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
     let may_have = |name: &str| kind == "event" && matches!(name, "output" | "catch" | "undo" | "timeout");

@@ -89,7 +89,7 @@ pub fn on_failure_error(text: &str) -> String {
 }
 
 pub fn workflow(text: &str) -> Workflow {
-    parse("sample.toml", text, Known { agents: &["x", "y"], inputs: &[] }).unwrap()
+    parse("sample.toml", text, Known { agents: &["x", "y", "http"], inputs: &[] }).unwrap()
 }
 
 pub fn secs(s: i64) -> SignedDuration {

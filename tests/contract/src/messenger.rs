@@ -68,6 +68,8 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         call: None,
         held: None,
         aws: None,
+        look: None,
+        delay_ms: 0,
         direction: Direction::Do,
         attempt: 1,
         reminder: None,

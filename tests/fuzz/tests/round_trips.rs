@@ -132,6 +132,7 @@ impl Draw {
                 answer: dice.content(),
             }),
             unsure: self.of(&[true, false]),
+            poll_until: self.maybe(Self::time),
             turn: self.maybe(Self::time),
             reminded: self.maybe(|draw| Reminded {
                 sent: draw.small(),
@@ -272,6 +273,8 @@ impl Draw {
             call: None,
             held: None,
             aws: self.maybe(Self::signed),
+            look: None,
+            delay_ms: u64::from(self.small()),
             direction: self.direction(),
             attempt: self.small(),
             reminder: self.maybe(Self::small),
@@ -294,10 +297,11 @@ impl Draw {
 
     /// A message to a scheduler. Fields that only choose the queue are left out of the message, and so here.
     fn for_scheduler(&mut self) -> ToScheduler {
-        let outcome = match self.0.u32(..4) {
+        let outcome = match self.0.u32(..5) {
             0 => Outcome::Done { output: self.value(4) },
             1 => Outcome::Failed { error: self.text() },
             2 => Outcome::Unavailable { error: self.text(), retry_after_ms: self.maybe(Self::number) },
+            3 => Outcome::NotYet { why: self.text() },
             _ => Outcome::Deferred { error: self.text(), retry_after_ms: self.number() },
         };
         let task_id = self.id();
@@ -426,7 +430,7 @@ fn every_record_and_message_is_read_as_it_was_written() {
 #[test]
 fn every_workflow_of_the_repository_is_read_as_it_was_written() {
     let folders = ["../../workflows", "../../tests/simulation/src/workflows"];
-    let known = Known { agents: &["fraud", "inventory", "noop", "payment", "shipping"], inputs: &["order"] };
+    let known = Known { agents: &["fraud", "http", "inventory", "noop", "payment", "shipping"], inputs: &["order"] };
     let mut count = 0;
     for folder in folders.map(|f| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(f)) {
         for file in std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {

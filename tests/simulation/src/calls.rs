@@ -75,6 +75,9 @@ impl SimulatedAgent {
             Direction::Undo => Class::UndoRefused,
         };
         let refuses = fails.is_none() && world.fires(class, &site).is_some();
+        let is_not_yet = fails.is_none()
+            && world.polls(&request.step, request.direction)
+            && world.fires(Class::NotYet, &site).is_some();
         let lies = fails.is_none() && !is_silent && world.fires(Class::RemoteLying, &site).is_some();
         let (answer, answered) = oneshot::channel();
         let (network, request) = (Arc::clone(world), request.clone());
@@ -86,6 +89,7 @@ impl SimulatedAgent {
                 }
                 None => {
                     let answer = match network.plan.script.clone() {
+                        None if is_not_yet => Err(AgentError::NotYet { why: "nothing yet".into() }),
                         None => match network.serve(&request, refuses) {
                             Answer::Done(output) => Ok(output),
                             Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),

@@ -124,6 +124,8 @@ classes! {
     MarkDone = "mark-done", 0.3;
     /// An event is sent too early, too late, or never, and not when its step waits for it.
     EventAtAnyTime = "event-at-any-time", 0.4;
+    /// A look of a step that polls finds nothing yet.
+    NotYet = "not-yet", 0.5;
     /// Somebody pauses an agent and resumes it later.
     PauseAgent = "pause-agent", 0.05;
     /// Somebody acts on all orders at once, each at the version they saw.
@@ -141,7 +143,7 @@ impl Class {
     #[must_use]
     pub fn is_act(self) -> bool {
         use Class::{
-            Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, PauseAgent, PauseOrder, Poison, Resubmit,
+            Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, NotYet, PauseAgent, PauseOrder, Poison, Resubmit,
             ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
         };
         matches!(
@@ -150,6 +152,7 @@ impl Class {
                 | EventAtAnyTime
                 | MarkDone
                 | MoreOrders
+                | NotYet
                 | PauseAgent
                 | PauseOrder
                 | Poison

@@ -355,15 +355,19 @@ impl History {
         let mut latest = None;
         for (n, Save { task, .. }) in saves.iter().enumerate() {
             let is_begun = n > 0 && task.is_undo_begun() && !saves[n - 1].task.is_undo_begun();
-            let waits_for =
-                if workflow.tombstones { under_way(n.checked_sub(1).map(|n| &*saves[n].task), task) } else { latest };
+            let waits_for = if workflow.tombstones {
+                under_way(n.checked_sub(1).map(|n| &*saves[n].task), task, workflow)
+            } else {
+                latest
+            };
             if let Some(from) =
                 waits_for.map(|by| plus(by, self.skew)).filter(|from| is_begun && task.updated_at < *from)
             {
                 let early = task.updated_at.duration_until(from);
                 wrong(Rule::UndoOrder, format!("version {}: the undo begins {early:#} too early", task.version));
             }
-            let forward = task.steps.iter().filter_map(|step| step.claim());
+            let acts = task.steps.iter().zip(&workflow.steps).filter(|(_, spec)| !spec.looks_safely());
+            let forward = acts.filter_map(|(step, _)| step.claim());
             let forward = forward.filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by);
             latest = latest.max(forward.max());
         }
@@ -457,9 +461,10 @@ fn dependents(workflow: &Workflow, index: usize) -> impl Iterator<Item = usize> 
 
 /// The latest deadline of the forward attempts of `before` that no reply settled in `after`: if services keep
 /// tombstones, an undo waits only for these.
-fn under_way(before: Option<&Task>, after: &Task) -> Option<Timestamp> {
-    let steps = before.into_iter().flat_map(|before| &before.steps).zip(&after.steps);
-    let open = steps.filter(|(_, step)| step.settled_at != after.version).map(|(before, _)| before);
+fn under_way(before: Option<&Task>, after: &Task, workflow: &Workflow) -> Option<Timestamp> {
+    let steps = before.into_iter().flat_map(|before| &before.steps).zip(&after.steps).zip(&workflow.steps);
+    let acts = steps.filter(|(_, spec)| !spec.looks_safely()).map(|(steps, _)| steps);
+    let open = acts.filter(|(_, step)| step.settled_at != after.version).map(|(before, _)| before);
     open.filter_map(|step| step.claim()).filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).max()
 }
 

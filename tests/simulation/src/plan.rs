@@ -31,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 11] = [
+const TEXTS: [(&str, &str); 12] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -42,6 +42,7 @@ const TEXTS: [(&str, &str); 11] = [
     ("branch.toml", include_str!("workflows/branch.toml")),
     ("events.toml", include_str!("workflows/events.toml")),
     ("people.toml", include_str!("workflows/people.toml")),
+    ("polls.toml", include_str!("workflows/polls.toml")),
     ("waits.toml", include_str!("workflows/waits.toml")),
 ];
 

@@ -15,7 +15,7 @@ use futures::future::join_all;
 use leader::{Lease, LeaseStore};
 use serde_json::{Value, json};
 use shared::control::{Agents, Pause};
-use shared::message::{AlertEvent, Effect, Notice, NoticeKind};
+use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
 use shared::ports::{AttentionIndex, Created, DuePage, Error, Messenger, Saved, StateStore};
@@ -358,7 +358,8 @@ pub(crate) struct Parcel {
 }
 
 impl Messenger for Faulty {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+    async fn send(&self, mut effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        self.say_what_is_done(&mut effects);
         let mut results: Vec<Result<(), Error>> = Vec::with_capacity(effects.len());
         let mut by_queue: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
         for (owner, effect) in effects.iter().enumerate() {
@@ -398,6 +399,20 @@ impl Messenger for Faulty {
 }
 
 impl Faulty {
+    /// Without a script no answer meets the condition of a step that polls an agent of one's own, so its work counts as
+    /// done once it was done.
+    fn say_what_is_done(&self, effects: &mut [Effect]) {
+        let world = &self.world;
+        for effect in effects {
+            if let Effect::Reply(reply) = effect
+                && world.plan.script.is_none()
+                && world.polls(&reply.step, Direction::Do)
+            {
+                reply.looked |= matches!(reply.outcome, Outcome::Done { .. });
+            }
+        }
+    }
+
     /// The name of an effect in traces, and as a place of faults.
     fn label(&self, effect: &Effect) -> String {
         let world = &self.world;

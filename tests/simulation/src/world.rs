@@ -24,6 +24,7 @@ use serde_json::Value;
 use shared::control::Pause;
 use shared::decision::Act;
 use shared::engine::{self, Core, Engine, Save};
+use shared::expression::Names;
 use shared::message::Request;
 use shared::operator::Outcome;
 use shared::order::Id;
@@ -34,7 +35,9 @@ use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp};
+use shared::workflow::poll::Found;
 use shared::workflow::{Hash, Workflow};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -302,9 +305,32 @@ impl World {
         // Another call under the same key may have been answered since.
         let known = services.known(request, false);
         Some(known.unwrap_or_else(|| {
+            if self.is_not_yet(request, &answer) {
+                return answer;
+            }
             services.settle(request, &answer, &mut self.history().effects);
             answer
         }))
+    }
+
+    /// Whether a step polls in this direction.
+    pub(crate) fn polls(&self, step: &str, direction: Direction) -> bool {
+        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == step);
+        direction == Direction::Do && spec.is_some_and(|spec| spec.poll.is_some())
+    }
+
+    /// Whether the answer to a look says that the work is not done yet. The next look gets another answer.
+    fn is_not_yet(&self, request: &Request, answer: &Result<Value, AgentError>) -> bool {
+        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == request.step);
+        let poll = spec.and_then(|spec| spec.poll.as_ref()).filter(|_| request.direction == Direction::Do);
+        match (answer, poll) {
+            (Err(AgentError::NotYet { .. }), _) => true,
+            (Ok(answer), Some(poll)) if request.look.is_none() => {
+                let names = Names::new().with("answer", Cow::Borrowed(answer));
+                matches!(poll.look.judge(&names), Ok(Found::NotYet(_)))
+            }
+            _ => false,
+        }
     }
 
     /// Whether a request without faults was sent before. The system sends one again if it might be lost, and the second
@@ -312,7 +338,7 @@ impl World {
     pub(crate) fn is_sent_again(&self, queue: &str, body: &str) -> bool {
         self.plan.rates.is_empty()
             && queue.starts_with(&queues::agent(""))
-            && !lock(&self.requests).insert(body.to_owned())
+            && !lock(&self.requests).insert(without_delay(body))
     }
 
     /// An output that is kept beside the record of its order.
@@ -897,4 +923,15 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     world.check_attention();
     world.trace(format_args!("-- the end"));
     (orders.into_iter().map(|(order, _)| order).collect(), redriven)
+}
+
+/// A request that is sent again is held back for what is left.
+fn without_delay(body: &str) -> String {
+    match serde_json::from_str::<Value>(body) {
+        Ok(Value::Object(mut request)) => {
+            request.remove("delay_ms");
+            Value::Object(request).to_string()
+        }
+        _ => body.to_owned(),
+    }
 }

@@ -56,6 +56,7 @@ fn the_scenarios_of_waits_end_as_they_expect() {
 #[test]
 fn the_scenarios_of_events_end_as_they_expect() {
     assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/events"), 2), 8);
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/polls"), 2), 4);
 }
 
 /// Plays all scenarios of an example, each also with this number of seeds, and says how many there are.

@@ -16,6 +16,7 @@ use shared::message::Request;
 use shared::step::Direction;
 use shared::workflow::hosts::Hosts;
 use shared::workflow::http::{self, Body, fill, may_call, secret};
+use shared::workflow::poll::{Found, Look};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -60,7 +61,7 @@ impl Http {
         let mask = Mask::new(secrets.values().cloned());
         let answer = self.asked(request, call, &secrets)?.timeout(time_left).send().await.map_err(unanswered)?;
         traced(&answer);
-        understood(call, request.direction, answer, &mask).await
+        understood(call, request, answer, &mask).await
     }
 
     /// What is sent for `request`, with the name of each secret in place of its value.
@@ -157,25 +158,49 @@ fn over_http(request: &Request) -> Result<&http::Http, AgentError> {
 
 pub(crate) async fn understood(
     call: &http::Http,
-    direction: Direction,
+    request: &Request,
     answer: Response,
     mask: &Mask,
 ) -> Result<Value, AgentError> {
+    let (direction, look) = (request.direction, request.look.as_ref());
     let status = answer.status().as_u16();
     let meaning = call.meaning(status);
     let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
-    if let Some(keep) = call.keep.as_ref().filter(|_| meaning == http::Meaning::Done) {
-        let headers = header(answer.headers());
-        let body = read(answer, meaning, mask).await?;
-        return kept(keep, status, headers, if is_json { &body } else { b"" }, direction, mask);
-    }
-    if meaning == http::Meaning::Done && !is_json {
+    let is_read = is_json || call.keep.is_some() || look.is_some();
+    if meaning == http::Meaning::Done && !is_read {
         return Ok(Value::Null);
     }
+    let headers = header(answer.headers());
     let body = read(answer, meaning, mask).await?;
+    let body = if is_json { body.as_slice() } else { b"" };
+    if let Some(look) = look {
+        judge(look, status, &headers, body, mask)?;
+    }
+    if let Some(keep) = &call.keep {
+        return kept(keep, status, headers, body, direction, mask);
+    }
     let pointer = call.output.as_deref().unwrap_or_default();
-    let output = if body.is_empty() { Value::Null } else { output(&body, pointer, direction, mask)? };
+    let output = if body.is_empty() { Value::Null } else { output(body, pointer, direction, mask)? };
     Ok(mask.value(output))
+}
+
+/// Whether an answer that means done says that the work behind a step that polls is done.
+///
+/// # Errors
+/// It is not done yet, it failed, or a condition has no value.
+pub(crate) fn judge(look: &Look, status: u16, header: &Value, body: &[u8], mask: &Mask) -> Result<(), AgentError> {
+    let answer = if body.is_empty() { Value::Null } else { output(body, "", Direction::Do, mask)? };
+    let (answer, header) = (mask.value(answer), mask.value(header.clone()));
+    let names = Names::new()
+        .with("answer", Cow::Borrowed(&answer))
+        .with("status", Cow::Owned(json!(status)))
+        .with("header", Cow::Owned(header));
+    match look.judge(&names) {
+        Ok(Found::Done) => Ok(()),
+        Ok(Found::NotYet(why)) => Err(AgentError::NotYet { why }),
+        Ok(Found::Failed(error)) => Err(AgentError::Refused { error, status, answer: Some(answer) }),
+        Err(mistake) => Err(AgentError::Unusable { error: mistake.to_string() }),
+    }
 }
 
 /// Not called, and no attempt at this call will be.

@@ -180,6 +180,8 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("next reminder", step.next_reminder_at),
         time("since", step.waiting_since),
         time("until", step.waiting_until),
+        time("polls until", step.polls_until),
+        step.last_look.as_ref().map(|look| format!("last look: {look}")),
         error,
         step.passed_over.clone(),
     ];

@@ -101,6 +101,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.wait.is_some()
         || raw.until.is_some()
         || raw.event.is_some()
+        || raw.poll.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
         || raw.output.is_some()
@@ -259,7 +260,7 @@ impl Graph<'_> {
                      more: &[&str],
                      ran: &BTreeSet<usize>| {
             let roots: Vec<&str> = match what {
-                "output" => more.to_vec(),
+                "output" | "poll" => more.to_vec(),
                 _ => ORDER
                     .iter()
                     .copied()
@@ -329,6 +330,14 @@ impl Graph<'_> {
         if let Some(keep) = step.kept() {
             let roots = ["answer", "status", "header"];
             check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
+        }
+        if let Some(poll) = &step.poll {
+            let roots: &[&str] =
+                if step.http.is_some() || step.aws.is_some() { &["answer", "status", "header"] } else { &["answer"] };
+            for condition in poll.look.conditions() {
+                let at = raw.poll.as_ref().map(Spanned::span);
+                check("poll", at, condition.references().iter().collect(), roots, &known.sure)?;
+            }
         }
         if let Some(output) = &step.output {
             let root = match (&raw.event, &raw.people) {
