@@ -240,7 +240,8 @@ async fn a_token_opens_the_routes_of_its_scopes() {
         let name = format!("{} {}", route.method, route.path);
         let refused = call(route, &nobody, url).json(&json!({})).send().await.unwrap();
         let Some(scope) = &route.scope else {
-            assert_eq!(refused.status(), 200, "{name}");
+            let status = if route.path.starts_with("/callbacks") { 404 } else { 200 };
+            assert_eq!(refused.status(), status, "{name}");
             continue;
         };
         assert_eq!(refused.status(), 401, "{name}");

@@ -156,6 +156,7 @@ impl Synthetic {
             agents: &shared::control::Agents::default(),
             pools: &shared::pools::ONE_EACH,
             outputs: &shared::outputs::NONE,
+            public_url: "https://orders.example",
         };
         let Decision::Save { task, .. } = schedule(&new, &Event::Wake { seen: 0, hops: 0 }, &turn) else { panic!() };
         let begun = Instant::now();

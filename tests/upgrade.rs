@@ -417,12 +417,13 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 15] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 16] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
+    ("task", "sc", "only in orders of definitions with `accept`, which that version refuses to read"),
     (
         "task",
         "xp",
@@ -436,8 +437,8 @@ const DROPPED_BEFORE: [(&str, &str, &str); 15] = [
         "ob",
         "that version fails every step with such an output; deploy this one everywhere before agents return any",
     ),
-    ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
     ("step", "pu", "only in orders of definitions with `poll`, which that version refuses to read"),
+    ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
     ("step", "ev", "only in a state that is called Waiting, which that version refuses to read"),
@@ -511,6 +512,7 @@ fn with_everything() -> Task {
             data: Some(json!({})),
             by: Some("p".into()),
         }],
+        secret: Some("s".into()),
         log: claimed.log,
     }
 }

@@ -3,10 +3,12 @@
 //! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers choose
 //! the transition; the code here defines what each one does to the record and what must be sent after it.
 
+mod callback;
 mod effects;
 mod people;
 mod remind;
 
+pub(crate) use callback::called_back;
 use effects::{Mapped, call, is_withheld, request_of};
 pub(crate) use effects::{
     alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
@@ -311,7 +313,7 @@ impl<'a> Change<'a> {
                 && self.task.phase == Phase::Forward
                 && *until <= now
             {
-                *until = plus(now, spec.timeout);
+                *until = plus(now, spec.accept.as_ref().map_or(spec.timeout, |accept| accept.within));
             }
             if step.poll_until.is_some_and(|until| until <= now) {
                 step.poll_until = None;
@@ -415,6 +417,13 @@ impl<'a> Change<'a> {
             Some(poll) => poll.look.judge(&Names::new().with("answer", Cow::Borrowed(answer))),
             None => Ok(Found::Done),
         }
+    }
+
+    /// Whether the call of step `index` was made by a version of the agent that cannot tell what only accepts.
+    pub(crate) fn only_accepts(&self, index: usize, looked: bool) -> bool {
+        let spec = &self.turn.workflow.steps[index];
+        let is_open = self.task.steps[index].claim().is_some_and(|(direction, _)| direction == Direction::Do);
+        is_open && !looked && spec.accept.as_ref().is_some_and(|accept| accept.when.is_some())
     }
 
     /// A look of step `index` said neither that the work is done nor that it failed.
@@ -766,8 +775,14 @@ impl<'a> Change<'a> {
 
     /// Continues a stopped task in the direction that failed, with every failed step reset.
     pub(crate) fn resubmit(&mut self, by: &str, reason: &str) {
-        for step in &mut self.task.steps {
+        let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
+        for (step, called) in self.task.steps.iter_mut().zip(called) {
             match step.state {
+                State::Failed if called => {
+                    step.state = State::Processed;
+                    step.error = None;
+                    step.failure = None;
+                }
                 State::Failed => {
                     step.state = State::Pending { not_before: None };
                     step.failure = None;
@@ -790,6 +805,8 @@ impl<'a> Change<'a> {
         }
         self.go_on();
         self.note_act(Kind::Resubmitted, None, by, reason);
+        // An event or a callback may have settled the last step in Error, and no Wake would find anything to claim.
+        self.finish_forward();
     }
 
     /// Restarts a stopped task in the direction that failed.

@@ -29,6 +29,8 @@ pub struct Turn<'a> {
     pub pools: &'a Pools,
     /// What is known of outputs beside the record.
     pub outputs: &'a Outputs,
+    /// Where services reach the API of this deployment; empty if they cannot.
+    pub public_url: &'a str,
 }
 
 /// What happened to a task.
@@ -63,6 +65,15 @@ pub enum Event {
         data: Value,
         /// The authenticated person who sent it, if that is known; never a text of the sender's choice.
         by: Option<String>,
+    },
+    /// A service reported the end of work that it had accepted. It may do so again.
+    CalledBack {
+        /// The step.
+        step: String,
+        /// Its idempotency key.
+        key: String,
+        /// What it reported, of at most [`crate::workflow::accept::MAX_CALLBACK`] bytes.
+        data: Value,
     },
     /// The alert that arose at this version is sent.
     AlertSent {

@@ -115,6 +115,8 @@ pub struct Config {
     pub pools: pools::Layout,
     /// Whether each priority has its own queues.
     pub classes: bool,
+    /// Where services reach the API of this deployment; empty if they cannot.
+    pub public_url: String,
 }
 
 /// The result of one event.
@@ -657,7 +659,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         outputs: &'a Outputs,
     ) -> Turn<'a> {
         let (instance, skew) = (self.config.instance.as_str(), self.config.skew);
-        Turn { workflow, input, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH, outputs }
+        let public_url = &self.config.public_url;
+        Turn { workflow, input, now: self.now(), instance, skew, agents, pools: &pools::ONE_EACH, outputs, public_url }
     }
 
     fn stamp(&self) -> String {
@@ -668,7 +671,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 /// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
 fn takes_turns(event: &Event) -> bool {
     match event {
-        Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } => true,
+        Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
         Event::Cancel { .. } | Event::Act(_) | Event::AlertSent { .. } | Event::NoticeSent { .. } => false,
     }
 }

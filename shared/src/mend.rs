@@ -76,7 +76,7 @@ fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
 
 /// Whether a step that waits does so for an event; `None` if it does not wait.
 fn waits_for_event(step: &Spec) -> Option<bool> {
-    step.wait.as_ref().map(|wait| wait.event().is_some())
+    step.wait.as_ref().map(|wait| wait.event().is_some()).or(step.accept.as_ref().map(|_| true))
 }
 
 /// The longest time that a save can give an attempt, in either direction.
@@ -124,7 +124,9 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         ("al.v", task.alert.as_ref().map_or(0, |alert| alert.version)),
         ("bk", task.books.map_or(0, |(first, last)| first.max(last))),
     ];
-    let takes = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()).is_some();
+    let takes = |step: usize| {
+        workflow.steps.get(step).is_some_and(|spec| spec.accept.is_some() || waits_for_event(spec) == Some(true))
+    };
     let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()?.people);
     let counts = |step: u16| people(usize::from(step)).is_some();
     let most = |index: usize| people(index).map_or(usize::MAX, usize::from);
@@ -163,7 +165,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         (
             task.events.iter().filter_map(|event| event.step).any(|step| !takes(usize::from(step))),
             "ev.s",
-            "is not the position of a step that waits for an event",
+            "is not the position of a step that waits for an event or a callback",
         ),
         (data().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps that wait or will"),
         (data().any(is_unfit), "ev.d", "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep"),

@@ -1,6 +1,7 @@
 //! The messages: to the scheduler's queue, to agents' queues, to the submitter's queue and to the event bus. All are
 //! JSON.
 
+use crate::expression::Expression;
 use crate::history::{MAX_TEXT, shorten};
 use crate::order::Id;
 use crate::retry::Calls;
@@ -127,6 +128,12 @@ pub struct Request {
     /// Of a step that polls with a call over HTTP or of AWS: what its answer is held against.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look: Option<Look>,
+    /// Of a step whose service may report later: the address for that report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
+    /// Of such a step with a call over HTTP or of AWS: which answers only accept the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept: Option<Expression>,
     /// How long the message is held back, in milliseconds, at most [`MAX_DELAY`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
@@ -208,8 +215,8 @@ pub struct Reply {
     /// Of a refusal: an earlier call of the attempt had no answer that says what the service did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// The answer was held against [`Request::look`]. An earlier version of the agent does not know it, so what it calls
-    /// done counts as not yet.
+    /// The answer was held against [`Request::look`] or [`Request::accept`]. An earlier version of the agent knows neither,
+    /// so what it calls done counts as not yet, or as accepted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looked: bool,
     /// How it went.
@@ -268,6 +275,12 @@ pub enum Outcome {
         /// The wait that the remote service asked for (`Retry-After`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+    },
+    /// The service accepted the work and reports its end later.
+    Accepted {
+        /// What the undo needs to know until then; as [`Outcome::Done::output`].
+        #[serde(default)]
+        output: Value,
     },
     /// Of a step that polls: the work is neither done nor has it failed.
     NotYet {

@@ -179,9 +179,9 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
         return Err(Refusal::DeepOutput);
     }
     // A wait is part of the workflow's work, so an act means one only if it names it.
-    let is_wait = |index: usize| matches!(task.steps[index].state, State::Waiting { .. });
-    let is_meant = |index| left_to_a_person(task, index).is_some() && (step.is_some() || !is_wait(index));
-    let waits = || (0..task.steps.len()).any(|index| left_to_a_person(task, index).is_some());
+    let is_wait = |index: usize| matches!(task.steps[index].state, State::Waiting { .. } | State::Processing { .. });
+    let is_meant = |index| left_to_a_person(task, index, turn).is_some() && (step.is_some() || !is_wait(index));
+    let waits = || (0..task.steps.len()).any(|index| left_to_a_person(task, index, turn).is_some());
     let index = only(task, step, turn, is_meant).map_err(|why| match why {
         Refusal::NotFailed if step.is_none() && waits() => Refusal::UnnamedWait,
         why => why,
@@ -189,7 +189,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if output.is_some() && matches!(task.steps[index].state, State::Waiting { event: false, .. }) {
         return Err(Refusal::WaitsForTime);
     }
-    let direction = left_to_a_person(task, index).expect("only such a step is picked");
+    let direction = left_to_a_person(task, index, turn).expect("only such a step is picked");
     let mut change = Change::begin(task, turn);
     let kind = if output.is_some() { Kind::MarkedDone } else { Kind::Skipped };
     let step = &mut change.task.steps[index];
@@ -215,12 +215,16 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
 }
 
 /// The direction in which step `index` has failed, or waits after an unsuccessful attempt.
-fn left_to_a_person(task: &Task, index: usize) -> Option<Direction> {
+fn left_to_a_person(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Direction> {
     let step = &task.steps[index];
     match (task.phase, &step.state) {
         (Phase::Error, State::Failed) => Some(Direction::Do),
         (Phase::Error | Phase::Forward, State::Pending { .. }) if step.attempt > 0 => Some(Direction::Do),
         (Phase::Error | Phase::Forward, State::Waiting { .. }) => Some(Direction::Do),
+        // A look was sent ahead of its time, and changes nothing.
+        (Phase::Error | Phase::Forward, State::Processing { .. }) if turn.workflow.steps[index].looks_safely() => {
+            Some(Direction::Do)
+        }
         (Phase::UndoError, State::UndoFailed) => Some(Direction::Undo),
         (Phase::UndoError | Phase::Undoing, State::UndoPending { .. }) if step.undo_failures > 0 => {
             Some(Direction::Undo)

@@ -203,9 +203,11 @@ impl Pools {
             // Low-priority requests may wait long in a healthy pool.
             let queued = if before.priority == Priority::Low { 0 } else { reply.queued_ms.unwrap_or_default() };
             let news = match &reply.outcome {
-                Outcome::Done { .. } | Outcome::NotYet { .. } | Outcome::Garbled { .. } | Outcome::Failed { .. } => {
-                    News::Answered { queued: asked_wait(queued), timeout: work.timeout }
-                }
+                Outcome::Done { .. }
+                | Outcome::Accepted { .. }
+                | Outcome::NotYet { .. }
+                | Outcome::Garbled { .. }
+                | Outcome::Failed { .. } => News::Answered { queued: asked_wait(queued), timeout: work.timeout },
                 Outcome::Unavailable { .. } => News::Missed,
                 Outcome::Deferred { retry_after_ms, .. } => News::Held(asked_wait(*retry_after_ms)),
             };

@@ -43,6 +43,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             let (name, key, hash) = (name.clone(), key.clone(), canonical_hash(data));
             on_event(task, Arrival { name, key, hash, step: None, data: Some(data.clone()), by }, turn)
         }
+        Event::CalledBack { step, key, data } => on_callback(task, step, key, data, turn),
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
@@ -68,7 +69,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
-        Event::Act(_) | Event::Arrived { .. } => return None,
+        Event::Act(_) | Event::Arrived { .. } | Event::CalledBack { .. } => return None,
         Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
             let (direction, _) = task.holds(index, reply.attempt)?;
@@ -137,6 +138,35 @@ fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     if task.has_begun() { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
 }
 
+/// As an event, but the address is the step's, and it counts whatever attempt of the step was made.
+fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>) -> Decision {
+    let found = turn.workflow.position(step).filter(|&index| turn.workflow.steps[index].accept.is_some());
+    let Some(index) = found else { return keep(Kept::Declined(Declined::Unknown)) };
+    let hash = canonical_hash(data);
+    if let Some(known) = change::called_back(task, index).filter(|known| known.key == key) {
+        return match known.hash == hash {
+            true => operator::repeated(task, turn),
+            false => keep(Kept::Declined(Declined::KeyReused)),
+        };
+    }
+    let mut change = Change::begin(task, turn);
+    let counts = match task.phase {
+        Phase::Forward | Phase::Error => true,
+        Phase::Undoing => !task.is_undo_begun(),
+        Phase::Processed | Phase::Undone | Phase::UndoError => false,
+    };
+    let called = if counts { change.call_back(index, key, &hash, data) } else { Err(Declined::Late) };
+    if let Err(why) = called {
+        return keep(Kept::Declined(why));
+    }
+    if change.task.phase == Phase::Forward {
+        change.run_on();
+        change.wake_if_waiting();
+        change.use_up_due();
+    }
+    change.save()
+}
+
 fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // An earlier delivery of this Wake may have saved claims that its sender did not know of, and died before sending
     // their requests. The stored attempt and deadline are re-sent, never new ones.
@@ -174,7 +204,14 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     if reply.attempt == 0 || reply.attempt > step.attempt {
         return keep(Kept::Foreign);
     }
-    let Some((direction, complete_by)) = task.holds(index, reply.attempt) else {
+    // An agent that accepted the work may end it by a reply of the same attempt.
+    let accepted = match (&reply.outcome, &step.state) {
+        (Outcome::Done { .. }, State::Waiting { until, .. }) if step.attempt == reply.attempt => {
+            Some((Direction::Do, *until))
+        }
+        _ => None,
+    };
+    let Some((direction, complete_by)) = task.holds(index, reply.attempt).or(accepted) else {
         return on_settled_reply(task, index, reply.attempt, turn);
     };
     if turn.now >= complete_by {
@@ -189,6 +226,22 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             change.complete(index, direction);
         }
         // The service did its work, so this failure is none that a `catch` may pass over.
+        Outcome::Accepted { output } => {
+            let accept = turn.workflow.steps[index].accept.as_ref().filter(|_| direction == Direction::Do);
+            let accepted = match accept {
+                Some(accept) => change.accept(index, accept, output.clone()).map_err(|error| error.to_string()),
+                None => Err("the agent says `accepted`, and the step has no `accept`".to_owned()),
+            };
+            if let Err(error) = accepted {
+                change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
+            }
+        }
+        Outcome::Done { output } if change.only_accepts(index, reply.looked) => {
+            let accept = turn.workflow.steps[index].accept.as_ref().expect("it may only accept");
+            if let Err(error) = change.accept(index, accept, output.clone()) {
+                change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake));
+            }
+        }
         Outcome::Done { output } => match change.judge(index, output, reply.looked) {
             Ok(Found::Done) => match change.keep_of(index, output.clone()) {
                 Ok(()) => change.complete(index, direction),

@@ -35,12 +35,12 @@ pub enum State {
         #[serde(rename = "cb", with = "millisecond::required")]
         complete_by: Timestamp,
     },
-    /// Its turn came, and it waits for a time or an event. It sleeps while the task does not go forward.
+    /// Its turn came, and it waits for a time, an event, or the callback of a service that accepted its work. It sleeps while the task does not go forward.
     Waiting {
         /// When it ends, or until when the event may come (UTC, milliseconds).
         #[serde(rename = "u", with = "millisecond::required")]
         until: Timestamp,
-        /// Whether it waits for an event.
+        /// Whether it waits for an event or a callback.
         #[serde(rename = "ev", default, skip_serializing_if = "std::ops::Not::not")]
         event: bool,
     },
@@ -476,8 +476,11 @@ impl Step {
         match self.state {
             // A step that only computes has no attempts, and an expression may fail before the first.
             // An event that did not come may fail and be caught.
-            State::Pending { .. } | State::Skipped | State::Failed | State::Caught => self.attempt > 0,
-            State::Waiting { .. } | State::PassedOver => false,
+            // Only a step whose service accepted its work waits after an attempt.
+            State::Pending { .. } | State::Waiting { .. } | State::Skipped | State::Failed | State::Caught => {
+                self.attempt > 0
+            }
+            State::PassedOver => false,
             State::Processing { .. }
             | State::Processed
             | State::UndoPending { .. }

@@ -77,8 +77,17 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     let has_waited = !waited.is_empty();
     for index in waited {
         // In Error and in an undo, waits sleep.
-        if change.task.phase == Phase::Forward {
-            change.time_out(index);
+        if change.task.phase != Phase::Forward {
+            continue;
+        }
+        match &turn.workflow.steps[index].accept {
+            // A late attempt, as any other: whether the service did the work is unknown.
+            Some(accept) => {
+                missed += 1;
+                let error = format!("no callback within {:#}", accept.within);
+                change.miss(index, Direction::Do, Miss::Expired, &error, Failure::of(FailureKind::Spent));
+            }
+            None => change.time_out(index),
         }
     }
     if has_waited {

@@ -239,6 +239,9 @@ pub struct Task {
     /// while the last is the current version.
     #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
     pub books: Option<(u64, u64)>,
+    /// What the tokens in its addresses are made of, if a step hands one out.
+    #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
     /// The events that it accepted, oldest first.
     #[serde(rename = "ev", default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Arrival>,
@@ -360,6 +363,7 @@ impl Task {
             notice_owed: false,
             expires: false,
             books: None,
+            secret: None,
             events: Vec::new(),
             log: Vec::new(),
         }

@@ -241,8 +241,8 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::Undone
             | State::UndoFailed => None,
         },
-        wait: spec.wait.as_ref().map(Wait::words),
         event: spec.wait.as_ref().and_then(Wait::event).map(|event| event.name.clone()),
+        wait: spec.wait.as_ref().map(Wait::words).or(spec.accept.as_ref().map(|_| "waits for its callback".into())),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
         reminders: step.reminded.as_ref().map(|reminded| reminded.sent),

@@ -3,6 +3,7 @@
 //! A workflow is data. A task names the definition it was submitted under by the hash of its content, so that a new
 //! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
 
+pub mod accept;
 pub mod aws;
 pub mod edge;
 pub mod file;
@@ -19,6 +20,7 @@ use crate::schema;
 use crate::step::{Direction, FailureKind, State};
 use crate::task::MAX_GRACE;
 use crate::time::SignedDuration;
+use accept::Accept;
 use aws::Aws;
 use edge::After;
 use http::Http;
@@ -140,6 +142,9 @@ pub struct Step {
     /// Who is reminded while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remind: Option<Remind>,
+    /// When its service only accepts the work, and reports its end later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept: Option<Accept>,
     /// How its call is repeated until an answer says that the work is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll: Option<Poll>,
@@ -242,6 +247,12 @@ impl Workflow {
     #[must_use]
     pub fn hash(&self) -> Hash {
         Hash::of(&serde_json::to_vec(self).expect("a workflow has only string keys"))
+    }
+
+    /// Whether a step hands an address to its service.
+    #[must_use]
+    pub fn is_called_back(&self) -> bool {
+        self.steps.iter().any(|step| step.accept.is_some())
     }
 
     /// The names of the events that its steps wait for.

@@ -2,6 +2,7 @@
 
 mod batches;
 mod bounds;
+mod callbacks;
 mod endings;
 mod engine;
 mod expression;

@@ -21,6 +21,7 @@ fn mended(bench: &mut Bench, change: impl FnOnce(&mut Task)) -> Result<(), Unfit
         agents: &bench.agents,
         pools: &bench.pools,
         outputs: &bench.outputs,
+        public_url: "https://orders.example",
     };
     let version = bench.task.version;
     let (task, effects) = mend(&bench.task, "acme", "ann", "a bad disk", &turn)?;

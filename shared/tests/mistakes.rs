@@ -51,6 +51,17 @@ const MISTAKES: &[Mistake<'_>] = &[
         "poll",
         &["calls nothing", "remove `poll`"],
     ),
+    // Accepted work.
+    ("a | accept = { within = \"1ms\" }", "accept", &["`within` of 1ms is out of range"]),
+    ("a | accept = { when = \"status == 202\" }", "accept", &["says itself that it only accepts", "remove `when`"]),
+    ("a | http = \"https://x.example\"; accept = { when = \"input.x\" }", "accept", &["`input.x` cannot be read here"]),
+    ("a | with = { to = \"${callback}\" }", "with", &["`callback` cannot be read here"]),
+    (
+        "a | accept = { }; poll = { every = \"5s\", for = \"1m\", done = \"true\" }",
+        "poll",
+        &["both `accept` and `poll`"],
+    ),
+    ("a | wait = \"1h\"; accept = { }", "accept", &["calls nothing", "remove `accept`"]),
     // Edges.
     (
         "a | after = []; when = \"input.x\"\nb | after = [\"a\"]",

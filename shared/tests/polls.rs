@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, What};
+use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::message::{Effect, Outcome, Reply};
 use shared::step::State;
 
@@ -222,6 +222,19 @@ fn a_resubmitted_poll_gets_its_time_again() {
     assert_eq!(bench.task.steps[0].poll_until, Some(at(66_000)));
     let answer = bench.answer("a", done(json!({"ok": true})));
     bench.on(&answer).is("Processed a=Processed#2", "notice Completed");
+}
+
+// Most of the time a step that polls has a look ahead of it, and a person need not wait for that.
+#[test]
+fn a_step_that_polls_can_be_skipped_by_its_name() {
+    let mut bench = bench(LOOKS, json!({}));
+    bench.wake(0);
+    let answer = not_yet(&bench);
+    bench.on(&answer).on(&act(What::Skip { step: None }));
+    assert_eq!(bench.kept, Some(Kept::Refused(Refusal::UnnamedWait)));
+    bench.on(&act(What::Skip { step: Some("a".into()) })).is("Pending a=Skipped#2 b=Pending", "wake");
+    let late = looked(&bench);
+    bench.on(&late).keeps(Kept::Repeated, "wake");
 }
 
 // A wait that a service asks for, or an open breaker, moves the next look.

@@ -417,6 +417,7 @@ fn holders(bench: &Bench) -> Vec<&str> {
         agents: &bench.agents,
         pools: &bench.pools,
         outputs: &bench.outputs,
+        public_url: "https://orders.example",
     };
     shared::supervisor::holders(&bench.task, &turn)
 }

@@ -187,10 +187,28 @@ pub enum Defect {
     ResubmitKeepsThePoll,
     /// The reply that claims the next look does not send it again when it is repeated.
     LookIsNotSentAgain,
+    /// "A callback counts once an attempt said accepted": that answer may be lost.
+    CallbackNeedsAccepted,
+    /// "In Error a callback is refused": the resubmission asks a service that replays its 202.
+    CallbackIsRefusedInError,
+    /// The callback that was kept in Error is not taken by the resubmission.
+    ResubmitForgetsTheCallback,
+    /// An undo waits for the long deadline of accepted work.
+    AcceptedHoldsUpTheUndo,
+    /// A callback is missed although the order is paused.
+    CallbackIsMissedInAPause,
+    /// The deadline of accepted work does not bring its order into the due index.
+    CallbackIsNotDue,
+    /// Accepted work is nothing to undo.
+    AcceptedIsNotUndone,
+    /// The callback of the last step leaves the end to a Wake, which finds nothing to claim.
+    CallbackLeavesTheEnd,
+    /// A callback is not remembered.
+    CallbackIsForgotten,
 }
 
 impl Defect {
-    pub const ALL: [Self; 95] = [
+    pub const ALL: [Self; 104] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -286,6 +304,15 @@ impl Defect {
         Self::LookIsNotHeldBack,
         Self::ResubmitKeepsThePoll,
         Self::LookIsNotSentAgain,
+        Self::CallbackNeedsAccepted,
+        Self::CallbackIsRefusedInError,
+        Self::ResubmitForgetsTheCallback,
+        Self::AcceptedHoldsUpTheUndo,
+        Self::CallbackIsMissedInAPause,
+        Self::CallbackIsNotDue,
+        Self::AcceptedIsNotUndone,
+        Self::CallbackLeavesTheEnd,
+        Self::CallbackIsForgotten,
     ];
 }
 
@@ -357,6 +384,20 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             task.steps.iter_mut().for_each(|step| step.poll_until = None);
         }
         (Defect::LookIsClaimedInAPause, Event::Reply(_)) => task.paused_at = None,
+        (Defect::CallbackNeedsAccepted, Event::CalledBack { .. })
+            if !matches!(task.steps[1].state, State::Waiting { .. }) && task.events.is_empty() =>
+        {
+            return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
+        }
+        (Defect::CallbackIsRefusedInError, Event::CalledBack { .. })
+            if task.phase == Phase::Error && task.events.is_empty() =>
+        {
+            return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
+        }
+        (Defect::CallbackIsForgotten, Event::CalledBack { .. }) => task.events.clear(),
+        (Defect::AcceptedIsNotUndone, Event::Wake { .. }) if waits_to_undo(&task) && waits(&task) => {
+            task.steps[1].attempt = 0;
+        }
         (Defect::LateByTheClock, Event::Arrived { .. }) if waited(&task).is_some_and(|until| until <= turn.now) => {
             return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
         }
@@ -480,6 +521,29 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Keep { effects, .. }, Defect::LookIsNotSentAgain, Event::Reply(_)) => {
             effects.retain(|effect| !matches!(effect, Effect::Request(request) if request.look.is_some()));
         }
+        (Decision::Save { task, .. }, Defect::ResubmitForgetsTheCallback, Event::Act(act))
+            if is_resubmit(act) && !task.events.is_empty() =>
+        {
+            task.steps[1].state = State::Pending { not_before: None };
+        }
+        (Decision::Save { task, .. }, Defect::AcceptedHoldsUpTheUndo, Event::Reply(reply))
+            if matches!(reply.outcome, Outcome::Accepted { .. }) =>
+        {
+            task.forward_by = task.forward_by.max(waited(task));
+        }
+        (Decision::Save { task, .. }, Defect::CallbackIsNotDue, _) if waited(task).is_some() => {
+            task.due = task.due.map(|due| due.max(turn.now + SignedDuration::from_secs(60)));
+        }
+        (Decision::Save { task, .. }, Defect::AcceptedIsNotUndone, Event::Wake { .. }) => {
+            for (is, attempt) in task.steps.iter_mut().zip(attempts) {
+                is.attempt = is.attempt.max(attempt);
+            }
+        }
+        (Decision::Save { task, .. }, Defect::CallbackLeavesTheEnd, Event::CalledBack { .. })
+            if task.phase == Phase::Processed =>
+        {
+            (task.phase, task.due, task.notice_owed) = (Phase::Forward, before.due, false);
+        }
         (Decision::Save { task, .. }, Defect::EventLeavesTheEnd, Event::Arrived { .. })
             if task.phase == Phase::Processed =>
         {
@@ -490,9 +554,11 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         {
             (task.notice_owed, task.due) = (false, None);
         }
-        (Decision::Save { task, .. }, Defect::WaitRunsOutInAPause | Defect::AlarmInAPause, Event::Act(act))
-            if act.what == What::Pause =>
-        {
+        (
+            Decision::Save { task, .. },
+            Defect::WaitRunsOutInAPause | Defect::CallbackIsMissedInAPause | Defect::AlarmInAPause,
+            Event::Act(act),
+        ) if act.what == What::Pause => {
             task.due = before.due;
         }
         (Decision::Save { task, .. }, Defect::EventIsNotDue, _) if waited(task).is_some() => {
@@ -643,7 +709,7 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
     }
     match defect {
         Defect::WaitRunsOutInError if task.phase == Phase::Error => seen.phase = Phase::Forward,
-        Defect::WaitRunsOutInAPause => seen.paused_at = None,
+        Defect::WaitRunsOutInAPause | Defect::CallbackIsMissedInAPause => seen.paused_at = None,
         Defect::WaitRunsOutEarly if waited(task).is_some() => early.skew = SignedDuration::ZERO,
         Defect::AlarmEarly if waited(task).is_some_and(|until| until > turn.now) => early.skew = SignedDuration::ZERO,
         Defect::AlarmInAPause if waited(task).is_some_and(|until| until + turn.skew > turn.now) => {

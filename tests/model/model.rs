@@ -42,6 +42,7 @@ const QUICK: Bounds = Bounds {
     reminds: false,
     alerts: false,
     looks: 0,
+    accepts: 0,
 };
 
 /// Checks all properties; returns the number of states.
@@ -119,6 +120,10 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ),
         ("a poll that may act, and a cancel", ASK, 55_364),
         ("a poll, error and resubmit", POLL_IN_ERROR, 8_679),
+        ("accepted work and a crash", ACCEPT, 43_850),
+        ("accepted work and a pause", Bounds { pauses: 1, crashes: 0, max: 1, ..ACCEPT }, 34_908),
+        ("accepted work and a cancel", Bounds { cancels: 1, crashes: 0, max: 1, ..ACCEPT }, 26_473),
+        ("accepted work, error and resubmit", ACCEPT_IN_ERROR, 71_642),
         ("an event and a crash", EVENT, 40_624),
         ("two events and a cancel", TWO_EVENTS, 85_779),
         ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
@@ -152,6 +157,11 @@ const LOOK: Bounds = Bounds { flow: Flow::Look, looks: 2, failed: 0, ..QUICK };
 const ASK: Bounds =
     Bounds { flow: Flow::Ask, with_c: false, b_has_undo: true, cancels: 1, failed: 0, crashes: 0, ..LOOK };
 const POLL_IN_ERROR: Bounds = Bounds { then: "error", resubmits: 1, with_c: false, crashes: 0, looks: 1, ..LOOK };
+/// A step whose service accepts its work, and reports its end early, late or never.
+const ACCEPT: Bounds =
+    Bounds { flow: Flow::Accept, chain: true, accepts: 1, failed: 0, with_c: false, b_has_undo: true, max: 2, ..QUICK };
+/// It fails, and its callback comes then.
+const ACCEPT_IN_ERROR: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashes: 0, max: 1, ..ACCEPT };
 /// A step that waits for an event, early or late, and can be undone.
 const EVENT: Bounds =
     Bounds { flow: Flow::Event, chain: true, events: 2, b_has_undo: true, with_c: false, deadline: None, ..QUICK };
@@ -219,6 +229,7 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("reminders, error and resubmit", Bounds { reminds: true, events: 1, ..EVENT_IN_ERROR }, 1_964_988),
         ("two people and a crash", Bounds { crashes: 1, cancels: 1, ..PEOPLE }, 808_713),
         ("two people, of whom one may say no, error and resubmit", Bounds { events: 4, ..PEOPLE_IN_ERROR }, 291_853),
+        ("accepted work beside another step, error and resubmit", Bounds { chain: false, ..ACCEPT_IN_ERROR }, 729_210),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
@@ -298,6 +309,14 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::KeyIsForgotten
         | Defect::KeptIsNotUndone
         | Defect::EventOwesNoNotice => EVENT,
+        Defect::CallbackNeedsAccepted
+        | Defect::AcceptedHoldsUpTheUndo
+        | Defect::CallbackIsNotDue
+        | Defect::CallbackLeavesTheEnd
+        | Defect::CallbackIsForgotten => ACCEPT,
+        Defect::AcceptedIsNotUndone => Bounds { cancels: 1, crashes: 0, ..ACCEPT },
+        Defect::CallbackIsMissedInAPause => Bounds { pauses: 1, crashes: 0, ..ACCEPT },
+        Defect::CallbackIsRefusedInError | Defect::ResubmitForgetsTheCallback => ACCEPT_IN_ERROR,
         Defect::LookHoldsUpTheUndo
         | Defect::SilentLooksNeverEnd
         | Defect::LookBeginsThePollAgain

@@ -72,6 +72,8 @@ pub enum Answer {
     Deferred,
     /// Of a step that polls.
     NotYet,
+    /// The service accepted the work, and reports its end later.
+    Accepted,
 }
 
 /// A send that was lost in a crash and must be repeated.
@@ -103,6 +105,8 @@ pub enum Action {
     Person { hand: Hand, lost: u8 },
     /// Somebody sends the event with this key, for the first time or again. Nothing else redelivers it.
     Arrive { key: u8, lost: u8 },
+    /// The service that accepted the work of b reports its end, for the first time or again.
+    CallBack { lost: u8 },
     /// A second passes.
     Tick,
 }
@@ -135,6 +139,8 @@ pub enum Flow {
     Look,
     /// The same with a call that may change something, and that b undoes.
     Ask,
+    /// b's service may accept its work for two seconds, after a or beside it, and report its end at any time.
+    Accept,
     /// b waits for an event for two seconds, in a chain after a or else beside it, and c after b for another of its name.
     Event,
     /// The same without c, and b needs the event of two people. See [`KEYS`].
@@ -149,7 +155,7 @@ impl Flow {
     fn catches(self) -> bool {
         match self {
             Self::Branch | Self::Gate => true,
-            Self::Plain | Self::Timer | Self::Event | Self::People | Self::Look | Self::Ask => false,
+            Self::Plain | Self::Timer | Self::Event | Self::People | Self::Look | Self::Ask | Self::Accept => false,
         }
     }
 
@@ -205,6 +211,8 @@ pub struct Bounds {
     pub alerts: bool,
     /// Looks that find nothing.
     pub looks: u8,
+    /// Answers that only accept.
+    pub accepts: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -231,6 +239,9 @@ pub struct State {
     pub unavailable: u8,
     pub deferred: u8,
     pub looks: u8,
+    pub accepts: u8,
+    /// Whether a callback was answered with success.
+    pub called: bool,
     pub cancels: u8,
     pub resubmits: u8,
     pub pauses: u8,
@@ -320,6 +331,9 @@ impl World {
                 }
                 _ => looked,
             };
+        } else if bounds.flow == Flow::Accept {
+            let after = if bounds.chain { "after = [\"a\"]\n" } else { at_once };
+            text += &(step("b", 1, after, true) + "accept = { within = \"2s\" }\n");
         } else if bounds.flow.has_event() {
             text += &event("b", if bounds.chain { "\"a\"" } else { "" }, true);
         } else if bounds.flow == Flow::Branch && !bounds.alone {
@@ -332,7 +346,9 @@ impl World {
         } else if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate | Flow::Timer | Flow::Event | Flow::People | Flow::Look | Flow::Ask => "after = [\"b\"]\n",
+                Flow::Gate | Flow::Timer | Flow::Event | Flow::People | Flow::Look | Flow::Ask | Flow::Accept => {
+                    "after = [\"b\"]\n"
+                }
                 Flow::Plain if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain => "after = [\"a\", \"b\"]\n",
             };
@@ -354,6 +370,7 @@ impl World {
             agents,
             pools,
             outputs: &shared::outputs::NONE,
+            public_url: "https://orders.example",
         }
     }
 
@@ -367,6 +384,7 @@ impl World {
                 let outcome = match answer {
                     Answer::Done => Outcome::Done { output: json!({"ok": true}) },
                     Answer::NotYet => Outcome::NotYet { why: "w".into() },
+                    Answer::Accepted => Outcome::Accepted { output: json!(null) },
                     Answer::Failed | Answer::FailedAgain => Outcome::Failed { error: "e".into() },
                     Answer::Unavailable => Outcome::Unavailable { error: "e".into(), retry_after_ms: None },
                     Answer::Deferred => Outcome::Deferred { error: "e".into(), retry_after_ms: 0 },
@@ -586,9 +604,10 @@ impl World {
                 return Some("what was tried is not passed over");
             }
             let begins = !matches!(was.state, step::State::Waiting { .. });
+            let waits_again = old.phase == Phase::Forward && old.paused_at.is_none() || is.attempt > 0;
             if matches!(is.state, step::State::Waiting { .. })
                 && begins
-                && (new.way(i, &self.workflow) != Way::Go || old.phase != Phase::Forward || old.paused_at.is_some())
+                && (new.way(i, &self.workflow) != Way::Go || !waits_again)
             {
                 return Some("a wait begins when the turn of its step comes, on the way forward, and not in a pause");
             }
@@ -626,7 +645,10 @@ impl World {
                     {
                         return Some("a wait for an event keeps its time");
                     }
-                    step::State::Processed if !by_hand && !is_taken => return Some("a wait ends with its event"),
+                    // The reply of the attempt that accepted may end it, too.
+                    step::State::Processed if !by_hand && !is_taken && is.settled_at != new.version => {
+                        return Some("a wait ends with its event");
+                    }
                     step::State::Failed | step::State::Caught
                         if old.phase != Phase::Forward || old.paused_at.is_some() || until + SKEW > now() =>
                     {
@@ -658,7 +680,23 @@ impl World {
                 return Some("I3: one attempt fails once");
             }
             let failed = is.failures + is.undo_failures > was.failures + was.undo_failures;
-            if failed && was.claim().is_none() {
+            if matches!(is.state, step::State::Waiting { .. })
+                && begins
+                && is.attempt > 0
+                && new.forward_by != old.forward_by
+            {
+                return Some("accepted work leaves the time until which the call may act");
+            }
+            let missed = self.workflow.steps[i].accept.is_some()
+                && matches!(was.state, step::State::Waiting { until, .. } if until + SKEW <= now());
+            let counts = old.phase == Phase::Forward && old.paused_at.is_none();
+            if matches!(was.state, step::State::Waiting { event: true, .. })
+                && is.failures > was.failures
+                && !(missed && counts)
+            {
+                return Some("a callback is missed on the way forward, past its time, and not in a pause");
+            }
+            if failed && was.claim().is_none() && !missed {
                 return Some("I3: only a running attempt can fail");
             }
         }
@@ -831,6 +869,49 @@ impl World {
         Some(next)
     }
 
+    /// The service of b reports the end of its work.
+    fn call_back(&self, state: &State, lost: u8) -> Option<State> {
+        let mut next = state.clone();
+        next.crashes -= u8::from(lost != 0);
+        let was = &state.task.steps[1];
+        match self.schedule(&state.task, &callback(), now()) {
+            Decision::Save { task, effects } => {
+                if next.called {
+                    next.broken = Some("a known callback changes nothing");
+                }
+                if effects.iter().any(|effect| matches!(effect, Effect::Request(_))) {
+                    next.broken = Some("a callback starts nothing");
+                }
+                next.called = true;
+                self.save(&mut next, task);
+                if next.task.phase == Phase::Forward && next.task.steps.iter().all(step::Step::is_settled) {
+                    next.broken = Some("a callback leaves nothing to the Wake that no Wake would do");
+                }
+                if next.task.forward_by != state.task.forward_by {
+                    next.broken = Some("a callback leaves the time until which the call may act");
+                }
+                self.send(&mut next, None, &effects, lost);
+            }
+            Decision::Keep { why: Kept::Declined(_), .. } => {
+                let is_open = matches!(
+                    was.state,
+                    step::State::Pending { .. } | step::State::Processing { .. } | step::State::Waiting { .. }
+                );
+                let is_kept = state.task.phase == Phase::Error && was.state == step::State::Failed;
+                let counts = matches!(state.task.phase, Phase::Forward | Phase::Error);
+                if counts && was.attempt > 0 && (is_open || is_kept) {
+                    next.broken = Some("a callback counts from the first claim on");
+                }
+                if next.called {
+                    next.broken = Some("a known callback keeps its answer");
+                }
+            }
+            Decision::Keep { effects, .. } => self.send(&mut next, None, &effects, lost),
+        }
+        self.prune(&mut next);
+        Some(next)
+    }
+
     fn arrival(&self, key: u8) -> Event {
         if self.bounds.flow != Flow::People {
             return Event::Arrived { name: "e".into(), key: key.to_string(), data: json!({}), by: None };
@@ -973,7 +1054,12 @@ impl World {
 
     /// I3, I4: a reply counts only while its attempt holds the step, and in time.
     fn check_reply(&self, next: &mut State, msg: Msg) {
+        let is_accepted = |step: usize, attempt: u32| {
+            let step = &next.task.steps[step];
+            step.attempt == attempt && matches!(step.state, step::State::Waiting { .. })
+        };
         if let Msg::Reply { step, attempt, .. } = msg
+            && !is_accepted(step, attempt)
             && next.task.holds(step, attempt).is_none_or(|(_, by)| now() >= by)
         {
             next.broken = Some("I4: a late or stale reply changes nothing");
@@ -1016,9 +1102,16 @@ impl World {
                 if failures(&task) != failures(&state.task) + u32::try_from(expired - looks).unwrap() {
                     next.broken = Some("I3: an expired attempt counts exactly once");
                 }
+                let is_missed = |(i, step): (usize, &step::Step)| {
+                    let was = &state.task.steps[i].state;
+                    self.workflow.steps[i].accept.is_some()
+                        && matches!(was, step::State::Waiting { .. })
+                        && *was != step.state
+                };
+                let missed = task.steps.iter().enumerate().filter(|one| is_missed((one.0, one.1))).count();
                 let extended = |(was, is): &(&step::Step, &step::Step)| is.extended > was.extended;
                 let extended = state.task.steps.iter().zip(&task.steps).filter(extended).count();
-                if expired + extended != state.task.steps.iter().filter(|s| gone(s)).count() {
+                if expired + extended - missed != state.task.steps.iter().filter(|s| gone(s)).count() {
                     next.broken = Some("what expired, and only that, is taken back");
                 }
                 next.token = next.token.max(token);
@@ -1065,6 +1158,10 @@ impl World {
             Answer::Unavailable => next.unavailable -= 1,
             Answer::Deferred => next.deferred -= 1,
             Answer::NotYet => next.looks -= 1,
+            Answer::Accepted => {
+                next.accepts -= 1;
+                self.apply(&mut next, step, undo);
+            }
         }
         let answer = if is_again { Answer::FailedAgain } else { answer };
         next.net.insert(Msg::Reply { step, attempt, answer });
@@ -1318,6 +1415,10 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
     }
 }
 
+fn callback() -> Event {
+    Event::CalledBack { step: "b".into(), key: "k".into(), data: json!({}) }
+}
+
 fn resubmit() -> Event {
     let what = What::Resubmit { step: None, input: None };
     Event::Act(Act { what, by: "p".into(), reason: "r".into(), seen: None })
@@ -1404,6 +1505,8 @@ impl World {
             unavailable: b.unavailable,
             deferred: b.deferred,
             looks: b.looks,
+            accepts: b.accepts,
+            called: false,
             cancels: b.cancels,
             resubmits: b.resubmits,
             pauses: b.pauses,
@@ -1435,6 +1538,7 @@ impl Model for World {
         let cancel = (state.cancels > 0).then_some(Msg::Cancel);
         for &msg in state.net.iter().chain(&cancel) {
             if let Msg::Request { step, undo, .. } = msg {
+                let accepts = self.workflow.steps[step].accept.is_some();
                 let polls = !undo && self.workflow.steps[step].poll.is_some();
                 let may = [
                     (Answer::Done, true),
@@ -1442,6 +1546,7 @@ impl Model for World {
                     (Answer::Unavailable, state.unavailable > 0),
                     (Answer::Deferred, state.deferred > 0),
                     (Answer::NotYet, polls && state.looks > 0),
+                    (Answer::Accepted, !undo && accepts && state.accepts > 0),
                 ];
                 actions.extend(may.iter().filter(|m| m.1).map(|&(answer, _)| Action::Agent { msg, answer }));
                 continue;
@@ -1480,6 +1585,12 @@ impl Model for World {
             let decision = self.schedule(&state.task, &self.arrival(key), now());
             let masks = if matches!(decision, Decision::Save { .. }) { masks(count(&decision)) } else { 1 };
             actions.extend((0..masks).map(|lost| Action::Arrive { key, lost }));
+        }
+        // A service reports only work that it has taken.
+        if self.bounds.flow == Flow::Accept && (state.applied[1] || state.called) {
+            let decision = self.schedule(&state.task, &callback(), now());
+            let masks = if matches!(decision, Decision::Save { .. }) { masks(count(&decision)) } else { 1 };
+            actions.extend((0..masks).map(|lost| Action::CallBack { lost }));
         }
         for hand in self.hands(state) {
             if let Some((_, effects)) = self.act(&state.task, hand, now()) {
@@ -1525,6 +1636,7 @@ impl Model for World {
             }
             Action::Person { hand, lost } => self.person(state, hand, lost)?,
             Action::Arrive { key, lost } => self.receive(state, key, lost)?,
+            Action::CallBack { lost } => self.call_back(state, lost)?,
             Action::Tick => {
                 let mut next = state.clone();
                 let mut task = (*state.task).clone();

@@ -11,6 +11,7 @@ use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::redrive;
+use submit::callbacks::CallbackAccepted;
 use submit::events::EventAccepted;
 use submit::http::{Accepted, History, MAX_WAIT_S};
 use submit::submission::MAX_TEXT;
@@ -21,7 +22,7 @@ pub struct Route {
     pub path: String,
     id: String,
     tag: &'static str,
-    /// The scope that the token needs; `None` if a browser may open the route without a token.
+    /// The scope that the token needs; `None` if the route is open without a token.
     pub scope: Option<String>,
     summary: String,
     description: String,
@@ -79,6 +80,8 @@ impl Route {
         let scope = match tag {
             "orders" => Some(scopes.orders),
             "documents" => None,
+            // The address is all that a service needs.
+            "callbacks" => None,
             "workflows" => Some(scopes.workflows),
             _ => Some(scopes.operator),
         };
@@ -221,6 +224,19 @@ pub fn routes() -> Vec<Route> {
                 "too_many_events",
                 "unreadable",
             ]),
+        Route::new("post", "/callbacks/{order_id}/{step}/{token}", "callBack", "callbacks", "Report the end of accepted work")
+            .says(
+                "For services. The address is part of a step's call, and is all that a service needs to know. A callback \
+                 that is repeated gets the same answer. The body has at most 65,536 bytes.",
+            )
+            .takes([
+                order_id(),
+                parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
+                parameter("path", "token", "Token of the step.", json!({"type": "string", "maxLength": 32})),
+            ])
+            .body(json!({"type": "object"}), json!({"state": "finished"}))
+            .answers(202, "Recorded.", "CallbackAccepted", json!({"order_id": ID, "step": "render"}))
+            .refuses(&["no_such_callback", "event_key_reused", "event_late", "event_refused", "invalid_field", "unavailable", "unreadable"]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
@@ -562,6 +578,8 @@ fn schemas() -> Value {
     let mut writes = settings().for_serialize().into_generator();
     named::<Accepted>(&mut writes);
     named::<EventAccepted>(&mut writes);
+    named::<CallbackAccepted>(&mut writes);
+    named::<CallbackAccepted>(&mut writes);
     named::<History>(&mut writes);
     named::<shared::view::Status>(&mut writes);
     named::<list::Rows>(&mut writes);
@@ -696,6 +714,7 @@ pub fn document() -> Value {
         "servers": [{"url": "/"}],
         "tags": [
             {"name": "orders", "description": "For applications."},
+            {"name": "callbacks", "description": "For services that were handed an address."},
             {"name": "operator", "description": "For operators and their tools."},
             {"name": "workflows", "description": "For those who publish workflows."},
             {"name": "documents", "description": "About this API."},

@@ -84,6 +84,7 @@ impl World {
             cache: 1000,
             overload_age,
             files: Default::default(),
+            public_url: "https://orders.example".into(),
             instance: "submit".into(),
         };
         config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();

@@ -28,6 +28,8 @@ SUBMIT_ROUTES = {
     "GET /openapi.json",
     "GET /problems/{code}",
 }
+# Open where the deployment has a public address: the token in the path decides.
+CALLBACK_ROUTES = {"POST /callbacks/{id}/{step}/{token}"}
 OPERATOR_ROUTES = {
     "GET /orders",
     "GET /details/{id}",
@@ -81,6 +83,8 @@ def variables_of(stack, function):
         own |= source.FILES
     elif "http" in served(stack, function):
         own.add("HTTP_HOSTS")
+    if crate(function) == "scheduler":
+        own.add(source.ADDRESS)
     foreign = {v for v, agent in source.AGENT_VARIABLES.items() if agent not in served(stack, function)}
     return source.REQUIRED | source.LISTS | set(source.NUMBERS) | set(source.FLAGS) | (own - foreign)
 
@@ -765,11 +769,14 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
     is_open = stack.parameters["OpenOrders"] == "true"
     routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
     wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | WORKFLOW_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
+    if stack.parameters["PublicUrl"] and is_active(stack):
+        wanted |= CALLBACK_ROUTES
     if set(routes) != wanted:
         yield f"routes: {sorted(set(routes) ^ wanted)}"
     for key, p in routes.items():
-        is_order = key in SUBMIT_ROUTES
-        wanted = "NONE" if key in CONSOLE_ROUTES or is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
+        is_callback = key in CALLBACK_ROUTES
+        is_order = key in SUBMIT_ROUTES or is_callback
+        wanted = "NONE" if key in CONSOLE_ROUTES or is_callback or is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
         if p.get("AuthorizationType", "NONE") != wanted:
             yield f"{key}: {p.get('AuthorizationType', 'NONE')} instead of {wanted}"
         names = ["OrderScope"] if is_order else [] if key in WORKFLOW_ROUTES else ["OperatorScope"]

@@ -41,6 +41,8 @@ FLAGS = {name: default for name, default in re.findall(r'flag\(&lookup, "([A-Z_]
 # May be left out: nothing has several pools then.
 # What workflow files are read with.
 FILES = set(re.findall(r'given\("([A-Z_]+)"\)', _config))
+# Only the scheduler hands out addresses.
+ADDRESS = _one(r'public_url\(lookup\("([A-Z_]+)"\)', _config, "the variable with the public address")
 POOLS = _one(r'pools\(&lookup\("([A-Z_]+)"\)', _config, "the variable that names pools")
 
 

@@ -15,6 +15,7 @@ SETTINGS = {
     "alone": {"Sample": "false", "InventoryUrl": "", "FraudUrl": "", "PaymentUrl": "", "ShippingUrl": ""},
     "jwt": JWT,
     "open": {"OpenOrders": "true"},
+    "callbacks": {"PublicUrl": "https://orders.example"},
     "jwt-open": {**JWT, "OpenOrders": "true"},
     "key-email-unprotected": {"KmsKeyArn": KEY, "AlarmEmail": "ops@shop.example", "DeletionProtection": "false"},
     "classes": {"PriorityClasses": "true"},

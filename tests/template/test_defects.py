@@ -188,6 +188,7 @@ DEFECTS = [
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationType", "NONE"), {}),
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationScopes", PASS), JWT),
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "Bulk", P, "AuthorizationScopes", [{"Ref": "OrderScope"}]), JWT),
+    ("nothing_is_open_but_what_a_parameter_opens", api("Conditions", "TakesCallbacks", {"Fn::Equals": [{"Ref": "Active"}, "true"]}), {}),
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "ListOrders", P, "AuthorizationType", {"Fn::If": ["OrdersAreOpen", "NONE", "AWS_IAM"]}), {"OpenOrders": "true"}),
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "PostOrder", P, "AuthorizationType", PASS), {}),
     ("nothing_is_open_but_what_a_parameter_opens", api("Resources", "SubmitPermission", P, "SourceArn", PASS), {}),

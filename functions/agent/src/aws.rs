@@ -474,9 +474,7 @@ fn signature(
 /// What is kept of an answer that means done. A body that is no JSON is empty here.
 fn result(action: &Action, request: &Request, status: u16, header: Value, body: &[u8]) -> Result<Value, AgentError> {
     let (mask, direction) = (Mask::default(), request.direction);
-    if let Some(look) = &request.look {
-        judge(look, status, &header, body, &mask)?;
-    }
+    judge(request, status, &header, body, &mask)?;
     match &action.keep {
         Some(keep) => kept(keep, status, header, body, direction, &mask),
         None if body.is_empty() => Ok(Value::Null),

@@ -114,6 +114,7 @@ impl Runtime {
         }
         match reply.as_ref().map(|reply| &reply.outcome) {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
+            Some(Outcome::Accepted { .. }) => tracing::debug!("the service accepted a step"),
             Some(Outcome::NotYet { .. }) => tracing::debug!("looked: not done yet"),
             // The reason is in the order's history: the words of a remote service may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
@@ -154,12 +155,14 @@ impl Runtime {
         let kind = kind.map(|message::Kind::Mistake| FailureKind::Mistake);
         let outcome = match outcome {
             message::Outcome::Done { output } => Outcome::Done { output },
+            message::Outcome::Accepted { output } => Outcome::Accepted { output },
             message::Outcome::NotYet { why } => Outcome::NotYet { why },
             message::Outcome::Failed { error } => Outcome::Failed { error },
             message::Outcome::Unavailable { error, retry_after_ms } => Outcome::Unavailable { error, retry_after_ms },
             message::Outcome::Deferred { error, retry_after_ms } => Outcome::Deferred { error, retry_after_ms },
         };
-        let looked = request.look.is_some() && matches!(outcome, Outcome::Done { .. });
+        let is_read = request.look.is_some() || request.accept.is_some();
+        let looked = is_read && matches!(outcome, Outcome::Done { .. });
         Some(Reply { status, answer, kind, unsure, looked, ..Reply::to(request, outcome) })
     }
 }
@@ -178,7 +181,7 @@ impl Calling {
     fn answered(mut self, answer: &Result<Value, AgentError>) {
         let Some(span) = self.0.take() else { return };
         match answer {
-            Ok(_) | Err(AgentError::NotYet { .. }) => {}
+            Ok(_) | Err(AgentError::NotYet { .. } | AgentError::Accepted { .. }) => {}
             Err(AgentError::Permanent { .. } | AgentError::Refused { .. }) => span.fail("permanent"),
             Err(AgentError::Unusable { .. }) => span.fail("unusable"),
             Err(AgentError::NotCalled { .. }) => span.fail("not_called"),

@@ -1,6 +1,7 @@
 //! The HTTP API of orders, as API Gateway passes it on (payload format 2.0).
 
 use crate::Submit;
+use crate::callbacks;
 use crate::events;
 use crate::problem::{self, Problem};
 use crate::submission;
@@ -89,6 +90,7 @@ async fn route<S: StateStore, M: Messenger>(
             Ok(json_answer(200, &History { order_id: task.id, history }, &[]))
         }
         ("POST", ["orders", id, "events", name]) => events::post(submit, event, id, name).await,
+        ("POST", ["callbacks", id, step, token]) => callbacks::post(submit, event, (*id, *step, *token)).await,
         ("GET", ["openapi.json"]) => Ok(answer(200, "application/json", Some(OPENAPI.to_owned()), &[])),
         ("GET", ["problems", code]) => {
             let page = problem::page(code).ok_or_else(no_route)?;
@@ -96,7 +98,7 @@ async fn route<S: StateStore, M: Messenger>(
         }
         // The operator function answers GET; API Gateway never routes it here.
         (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["orders", _, "events", _]) => Err(problem::wrong_method("POST")),
+        (_, ["orders", _, "events", _] | ["callbacks", _, _, _]) => Err(problem::wrong_method("POST")),
         (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
             Err(problem::wrong_method("GET"))
         }

@@ -1,5 +1,6 @@
 //! Submit: accepts orders over HTTP and, in the same way, from the submission queue; and reports their state.
 
+pub mod callbacks;
 pub mod events;
 pub mod http;
 pub mod input;

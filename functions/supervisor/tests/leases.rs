@@ -213,6 +213,7 @@ async fn two_leaders_at_once_do_no_harm() {
         agents: &shared::control::Agents::default(),
         pools: &shared::pools::ONE_EACH,
         outputs: &shared::outputs::NONE,
+        public_url: "https://orders.example",
     };
     world.store.rearm(&task, task.due, 2).await.unwrap();
     let unaware = Task { lease_token: 1, ..task.clone() };

@@ -57,6 +57,8 @@ pub struct Config {
     /// `WORKFLOW_CONFIG` and `HTTP_HOSTS`: values that replace those in the `config` of workflow files, for example
     /// `{"order": {"limit_cents": 1000}}`; and hosts that may come with an order, separated by commas.
     pub files: Settings,
+    /// `PUBLIC_URL`: where services reach the API, for callbacks; empty if they cannot.
+    pub public_url: String,
     /// Name of this process, unique among all that run.
     pub instance: String,
 }
@@ -119,6 +121,7 @@ impl Config {
             cache: number(&lookup, "TASK_CACHE", 1000, 1, 1_000_000)?,
             overload_age: SignedDuration::from_millis(number(&lookup, "OVERLOAD_AGE_MS", 30_000, 0, 3_600_000)?),
             files: files(&lookup)?,
+            public_url: public_url(lookup("PUBLIC_URL").unwrap_or_default())?,
             instance: instance(),
         })
     }
@@ -270,6 +273,31 @@ pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
             problem: format!("`{text}` is out of range; write a whole number from {least} to {most}"),
         }),
     }
+}
+
+/// Where services reach the API: the beginning of every address that a step hands out.
+fn public_url(text: String) -> Result<String, Error> {
+    let is_url = text.starts_with("https://") || text.starts_with("http://127.0.0.1");
+    if text.is_empty() || is_url && text.len() <= MAX_PUBLIC_URL && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(text.trim_end_matches('/').to_owned());
+    }
+    let problem = format!(
+        "`{text}` is no address; write for example https://orders.example, at most {MAX_PUBLIC_URL} characters"
+    );
+    Err(Error { name: "PUBLIC_URL", problem })
+}
+
+/// Longest [`Config::public_url`].
+const MAX_PUBLIC_URL: usize = 200;
+
+/// 128 bits of the system's entropy, in hexadecimal digits: what the tokens of one order are made of.
+///
+/// # Panics
+/// If the operating system has none.
+#[must_use]
+pub fn secret() -> String {
+    let bits = || getrandom::u64().expect("the operating system has entropy");
+    format!("{:016x}{:016x}", bits(), bits())
 }
 
 /// A name for this process that no other one has: 64 bits of the system's entropy. Bits of a clock would not do: two

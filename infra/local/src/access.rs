@@ -31,8 +31,10 @@ const MOST: usize = 200;
 const BURST: Duration = Duration::from_secs(2);
 /// The header with which a caller whose token names nobody says who it is. API Gateway never reads it.
 pub const BY: &str = "stepwarden-by";
-/// First parts of paths that a browser opens before it has a token. Nothing behind them is secret.
-const OPEN: [&str; 3] = ["openapi.json", "problems", "console"];
+/// Methods and first parts of paths that need no token: what a browser opens before it has one, behind which nothing is
+/// secret, and the addresses for callbacks, which contain tokens of their own.
+const OPEN: [(&str, &str); 4] =
+    [("GET", "openapi.json"), ("GET", "problems"), ("GET", "console"), ("POST", "callbacks")];
 
 /// Where the tokens come from. By default there is one random token, in memory only.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +124,7 @@ impl Access {
     pub fn admit(&self, event: &mut ApiGatewayV2httpRequest) -> Result<(), Problem> {
         let parts = || event.raw_path.as_deref().unwrap_or("/").split('/').filter(|part| !part.is_empty());
         let method = event.request_context.http.method.as_str();
-        if method == "GET" && parts().next().is_some_and(|first| OPEN.contains(&first)) {
+        if parts().next().is_some_and(|first| OPEN.contains(&(method, first))) {
             return Ok(());
         }
         let is_submission = method == "POST" && parts().eq(["orders"]);

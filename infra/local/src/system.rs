@@ -189,6 +189,9 @@ impl System {
                 .context("creating tables and queues")?;
         }
 
+        if config.public_url.is_empty() {
+            config.public_url = url_of(&listener)?;
+        }
         traces::init(&config.instance);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -443,6 +446,7 @@ pub fn local_config(reply_queues: ReplyQueues, pools: Layout, external_agents: V
         cache,
         overload_age: OVERLOAD_AGE,
         files: Settings::default(),
+        public_url: String::new(),
         instance: instance(),
     }
 }

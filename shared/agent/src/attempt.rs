@@ -88,6 +88,13 @@ impl Attempt<'_> {
                     self.breaker.succeeded();
                     return Some(unusable(error));
                 }
+                Ok(Err(AgentError::Accepted { output })) => {
+                    self.breaker.succeeded();
+                    return Some(match self.done(output) {
+                        Answer { outcome: Outcome::Done { output }, .. } => Outcome::Accepted { output }.into(),
+                        unusable => unusable,
+                    });
+                }
                 Ok(Err(AgentError::NotYet { why })) => {
                     self.breaker.succeeded();
                     return Some(Outcome::NotYet { why }.into());

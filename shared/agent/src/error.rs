@@ -41,6 +41,11 @@ pub enum AgentError {
         /// What happened, in words.
         error: String,
     },
+    /// The service accepted the work and reports its end later, to [`Request::callback`](crate::Request::callback).
+    Accepted {
+        /// What the undo needs to know until then.
+        output: Value,
+    },
     /// The step polls, and the service's work is neither done nor has it failed.
     NotYet {
         /// What the service said, in words.
@@ -69,6 +74,12 @@ impl AgentError {
         Self::Refused { error: error.into(), status, answer }
     }
 
+    /// The service accepted the work and reports its end later. `output` is what the undo needs to know until then.
+    #[must_use]
+    pub fn accepted(output: Value) -> Self {
+        Self::Accepted { output }
+    }
+
     /// The service does not answer now. The next attempt begins after the wait that the step's `retry` sets.
     #[must_use]
     pub fn unavailable(error: impl Into<String>) -> Self {
@@ -84,12 +95,15 @@ impl AgentError {
 
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Transient { error, .. }
-        | Self::Permanent { error }
-        | Self::Refused { error, .. }
-        | Self::Unusable { error }
-        | Self::NotYet { why: error }
-        | Self::NotCalled { error, .. }) = self;
+        let error = match self {
+            Self::Accepted { .. } => "the service accepted the work",
+            Self::Transient { error, .. }
+            | Self::Permanent { error }
+            | Self::Refused { error, .. }
+            | Self::Unusable { error }
+            | Self::NotYet { why: error }
+            | Self::NotCalled { error, .. } => error,
+        };
         f.write_str(error)
     }
 }

@@ -61,6 +61,9 @@ pub struct Request {
     /// Priority of the order: `high`, `normal` or `low`.
     #[serde(default)]
     pub priority: String,
+    /// Of a step with `accept`: the address to which the service reports the end of its work.
+    #[serde(default)]
+    pub callback: Option<String>,
     /// The order's input, or what the step's `with` makes of it.
     #[serde(default)]
     pub input: Value,
@@ -146,6 +149,11 @@ pub enum Outcome {
     /// Done, or undone.
     Done {
         /// What later steps and the undo need to know.
+        output: Value,
+    },
+    /// The service accepted the work and reports its end later.
+    Accepted {
+        /// What the undo needs to know until then.
         output: Value,
     },
     /// The step polls, and the service's work is neither done nor has it failed.

@@ -90,6 +90,7 @@ impl Policy {
             fail: None,
             wait: None,
             remind: None,
+            accept: None,
             poll: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),

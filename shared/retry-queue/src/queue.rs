@@ -202,6 +202,7 @@ impl<S: StateStore> RetryQueue<S> {
             observer: None,
             pools: shared::pools::Layout::new(),
             classes: false,
+            public_url: String::new(),
         };
         Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }
     }

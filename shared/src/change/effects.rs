@@ -9,6 +9,7 @@ use crate::outputs::MAX_IN_REQUEST;
 use crate::step::{Direction, State};
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus, until};
+use crate::workflow::accept::address;
 use crate::workflow::http::Http;
 use crate::workflow::{Work, Workflow};
 use serde_json::Value;
@@ -55,6 +56,15 @@ pub(super) fn call_of(
     {
         names = names.with("output", Cow::Owned(output));
     }
+    if direction == Direction::Do && work.reads("callback") {
+        let address = callback(task, index, direction, turn).ok_or_else(|| {
+            Mistake(
+                "`callback`: this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler"
+                    .into(),
+            )
+        })?;
+        names = names.with("callback", Cow::Owned(Value::String(address)));
+    }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
     let input = match (&step.input, work.with) {
         // An input that an operator set replaces what the file maps.
@@ -67,6 +77,13 @@ pub(super) fn call_of(
     };
     turn.outputs.loss()?;
     Ok((http, input))
+}
+
+/// Where the service of step `index` reports the end of its work, if it may.
+fn callback(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<String> {
+    let spec = turn.workflow.steps.get(index).filter(|_| direction == Direction::Do && !turn.public_url.is_empty())?;
+    spec.accept.as_ref()?;
+    Some(address(turn.public_url, &task.id, &spec.name, task.secret.as_deref()?))
 }
 
 /// The request for step `index` as claimed now. The engine adds the order's input where the file maps none. `None`: no
@@ -138,6 +155,8 @@ pub(super) fn request_for(
         held,
         aws: work.aws.cloned(),
         look,
+        callback: callback(task, index, direction, turn),
+        accept: spec.accept.as_ref().filter(|_| direction == Direction::Do).and_then(|accept| accept.when.clone()),
         delay_ms: u64::try_from(delay.as_millis()).unwrap_or_default(),
         direction,
         attempt: step.attempt,

@@ -1,5 +1,6 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
+mod accept;
 mod aws;
 mod check;
 mod http;
@@ -17,6 +18,7 @@ use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::schema::Input;
 use crate::time::SignedDuration;
+use accept::RawAccept;
 use aws::RawAws;
 use http::RawHttp;
 use poll::RawPoll;
@@ -137,6 +139,7 @@ struct RawStep {
     failed: Option<Spanned<String>>,
     remind: Option<Spanned<RawRemind>>,
     alert: Option<Spanned<bool>>,
+    accept: Option<Spanned<RawAccept>>,
     poll: Option<Spanned<RawPoll>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
@@ -371,6 +374,8 @@ fn build_step(
     };
     let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), on_failure)?;
     let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
+    let accept = raw.accept.as_ref().map(|accept| accept::build(accept, raw, http.is_some() || aws.is_some()));
+    let accept = accept.transpose()?;
     let poll = raw.poll.as_ref().map(|poll| poll::build(poll, raw)).transpose()?;
     let late = late.filter(|_| is_work && poll.is_none());
     let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), DEFAULT_CALLS)?;
@@ -445,6 +450,7 @@ fn build_step(
         fail,
         wait,
         remind: raw.remind.as_ref().map(|raw| remind::build(raw, timeout, calls, around)).transpose()?,
+        accept,
         poll,
         timeout,
         retry,
@@ -557,6 +563,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("retry", raw.retry.as_ref().map(Spanned::span)),
         ("calls", raw.calls.as_ref().map(Spanned::span)),
         ("late", raw.late.as_ref().map(Spanned::span)),
+        ("accept", raw.accept.as_ref().map(Spanned::span)),
         ("poll", raw.poll.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];

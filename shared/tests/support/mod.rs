@@ -194,6 +194,7 @@ impl Bench {
             agents: &self.agents,
             pools: &self.pools,
             outputs: &self.outputs,
+            public_url: "https://orders.example",
         };
         schedule(&self.task, event, &turn)
     }
@@ -261,6 +262,7 @@ impl Bench {
             agents: &self.agents,
             pools: &self.pools,
             outputs: &self.outputs,
+            public_url: "https://orders.example",
         };
         self.expired = 0;
         match supervise(&self.task, token, &turn) {

@@ -69,6 +69,8 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         held: None,
         aws: None,
         look: None,
+        callback: None,
+        accept: None,
         delay_ms: 0,
         direction: Direction::Do,
         attempt: 1,

@@ -48,6 +48,7 @@ fn turn(workflow: &Workflow) -> Turn<'_> {
         agents: &ALL_RUN,
         pools: &ONE_EACH,
         outputs: &shared::outputs::NONE,
+        public_url: "https://orders.example",
     }
 }
 

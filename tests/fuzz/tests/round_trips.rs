@@ -232,6 +232,7 @@ impl Draw {
                 data: draw.maybe(Self::content),
                 by: draw.maybe(Self::text),
             }),
+            secret: self.maybe(Self::text),
             log: self.many(Self::entry),
         }
     }
@@ -274,6 +275,8 @@ impl Draw {
             held: None,
             aws: self.maybe(Self::signed),
             look: None,
+            callback: self.maybe(Self::text),
+            accept: None,
             delay_ms: u64::from(self.small()),
             direction: self.direction(),
             attempt: self.small(),
@@ -297,10 +300,11 @@ impl Draw {
 
     /// A message to a scheduler. Fields that only choose the queue are left out of the message, and so here.
     fn for_scheduler(&mut self) -> ToScheduler {
-        let outcome = match self.0.u32(..5) {
+        let outcome = match self.0.u32(..6) {
             0 => Outcome::Done { output: self.value(4) },
             1 => Outcome::Failed { error: self.text() },
             2 => Outcome::Unavailable { error: self.text(), retry_after_ms: self.maybe(Self::number) },
+            4 => Outcome::Accepted { output: self.value(4) },
             3 => Outcome::NotYet { why: self.text() },
             _ => Outcome::Deferred { error: self.text(), retry_after_ms: self.number() },
         };

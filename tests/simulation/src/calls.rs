@@ -2,13 +2,14 @@
 
 use crate::dice::Class;
 use crate::node::Node;
+use crate::people;
 use crate::port::direction;
 use crate::queues::wait_ms;
 use crate::services::Answer;
 use crate::world::World;
 use agent::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::message::Request;
 use shared::step::Direction;
 use shared::time::{SignedDuration, until};
@@ -78,6 +79,10 @@ impl SimulatedAgent {
         let is_not_yet = fails.is_none()
             && world.polls(&request.step, request.direction)
             && world.fires(Class::NotYet, &site).is_some();
+        let accepted = match fails.is_none() && world.may_accept(request) {
+            true => world.fires(Class::Accepted, &site).map(|mut draw| draw.between(1, 20_000)),
+            false => None,
+        };
         let lies = fails.is_none() && !is_silent && world.fires(Class::RemoteLying, &site).is_some();
         let (answer, answered) = oneshot::channel();
         let (network, request) = (Arc::clone(world), request.clone());
@@ -89,6 +94,11 @@ impl SimulatedAgent {
                 }
                 None => {
                     let answer = match network.plan.script.clone() {
+                        None if accepted.is_some() => {
+                            let after = Duration::from_millis(accepted.unwrap_or_default());
+                            tokio::spawn(people::call_back(Arc::clone(&network), request.clone(), after));
+                            Err(AgentError::Accepted { output: json!({ "accepted": true }) })
+                        }
                         None if is_not_yet => Err(AgentError::NotYet { why: "nothing yet".into() }),
                         None => match network.serve(&request, refuses) {
                             Answer::Done(output) => Ok(output),

@@ -124,6 +124,8 @@ classes! {
     MarkDone = "mark-done", 0.3;
     /// An event is sent too early, too late, or never, and not when its step waits for it.
     EventAtAnyTime = "event-at-any-time", 0.4;
+    /// A service only accepts the work of a step, and reports its end later.
+    Accepted = "accepted", 0.6;
     /// A look of a step that polls finds nothing yet.
     NotYet = "not-yet", 0.5;
     /// Somebody pauses an agent and resumes it later.
@@ -143,12 +145,14 @@ impl Class {
     #[must_use]
     pub fn is_act(self) -> bool {
         use Class::{
-            Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, NotYet, PauseAgent, PauseOrder, Poison, Resubmit,
-            ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
+            Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, NotYet, PauseAgent, PauseOrder, Poison,
+            Resubmit, ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
         };
         matches!(
             self,
-            Bulk | Cancel
+            Accepted
+                | Bulk
+                | Cancel
                 | EventAtAnyTime
                 | MarkDone
                 | MoreOrders

@@ -143,6 +143,7 @@ pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Confi
         external_agents: Vec::new(),
         pools,
         priority_classes: classes,
+        public_url: "https://orders.example".into(),
         shards,
         order_buckets: 1,
         clock_skew: SignedDuration::ZERO,

@@ -152,6 +152,9 @@ pub struct World {
 }
 
 /// What reaches a process other than from queues.
+/// The beginning of the name under which the callback of a step is sent.
+pub(crate) const CALLBACK: &str = "callback:";
+
 pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
@@ -311,6 +314,14 @@ impl World {
             services.settle(request, &answer, &mut self.history().effects);
             answer
         }))
+    }
+
+    /// Whether the service of a step may report its end later.
+    pub(crate) fn may_accept(&self, request: &Request) -> bool {
+        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == request.step);
+        request.direction == Direction::Do
+            && self.plan.script.is_none()
+            && spec.is_some_and(|spec| spec.accept.is_some())
     }
 
     /// Whether a step polls in this direction.
@@ -550,6 +561,7 @@ impl World {
             observer: Some(Arc::new(move |save: &Save<'_>| observed.history().observed(save.task))),
             pools: self.config.pools.clone(),
             classes: self.config.priority_classes,
+            public_url: self.config.public_url.clone(),
         };
         let port = Faulty::new(self, node);
         Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
@@ -681,7 +693,11 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
             if let Knock::Event(id, Sending { name, key, data, by, .. }, answer) = knock {
                 let submit = &submit;
                 under_way.push(Box::pin(async move {
-                    let _ = answer.send(submit.deliver(&id, &name, &key, data, by).await.map(drop));
+                    let sent = match name.strip_prefix(CALLBACK) {
+                        Some(step) => submit.call_back(&id, step, &key, data).await,
+                        None => submit.deliver(&id, &name, &key, data, by).await.map(drop),
+                    };
+                    let _ = answer.send(sent);
                 }));
             } else if let Knock::Submit(key, body, answer) = knock {
                 let submit = &submit;

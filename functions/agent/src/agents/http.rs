@@ -11,12 +11,12 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::{Value, json};
-use shared::expression::{Mapping, Names};
+use shared::expression::{Mapping, Mistake, Names};
 use shared::message::Request;
 use shared::step::Direction;
 use shared::workflow::hosts::Hosts;
 use shared::workflow::http::{self, Body, fill, may_call, secret};
-use shared::workflow::poll::{Found, Look};
+use shared::workflow::poll::Found;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -162,20 +162,19 @@ pub(crate) async fn understood(
     answer: Response,
     mask: &Mask,
 ) -> Result<Value, AgentError> {
-    let (direction, look) = (request.direction, request.look.as_ref());
+    let direction = request.direction;
+    let is_judged = request.look.is_some() || request.accept.is_some();
     let status = answer.status().as_u16();
     let meaning = call.meaning(status);
     let is_json = answer.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(is_json);
-    let is_read = is_json || call.keep.is_some() || look.is_some();
+    let is_read = is_json || call.keep.is_some() || is_judged;
     if meaning == http::Meaning::Done && !is_read {
         return Ok(Value::Null);
     }
     let headers = header(answer.headers());
     let body = read(answer, meaning, mask).await?;
     let body = if is_json { body.as_slice() } else { b"" };
-    if let Some(look) = look {
-        judge(look, status, &headers, body, mask)?;
-    }
+    judge(request, status, &headers, body, mask)?;
     if let Some(keep) = &call.keep {
         return kept(keep, status, headers, body, direction, mask);
     }
@@ -184,22 +183,37 @@ pub(crate) async fn understood(
     Ok(mask.value(output))
 }
 
-/// Whether an answer that means done says that the work behind a step that polls is done.
+/// Whether an answer that means done says that the work is done, where the step asks for more than the status.
 ///
 /// # Errors
-/// It is not done yet, it failed, or a condition has no value.
-pub(crate) fn judge(look: &Look, status: u16, header: &Value, body: &[u8], mask: &Mask) -> Result<(), AgentError> {
+/// It is only accepted, it is not done yet, it failed, or a condition has no value.
+pub(crate) fn judge(
+    request: &Request,
+    status: u16,
+    header: &Value,
+    body: &[u8],
+    mask: &Mask,
+) -> Result<(), AgentError> {
+    if request.look.is_none() && request.accept.is_none() {
+        return Ok(());
+    }
     let answer = if body.is_empty() { Value::Null } else { output(body, "", Direction::Do, mask)? };
     let (answer, header) = (mask.value(answer), mask.value(header.clone()));
     let names = Names::new()
         .with("answer", Cow::Borrowed(&answer))
         .with("status", Cow::Owned(json!(status)))
         .with("header", Cow::Owned(header));
-    match look.judge(&names) {
-        Ok(Found::Done) => Ok(()),
-        Ok(Found::NotYet(why)) => Err(AgentError::NotYet { why }),
-        Ok(Found::Failed(error)) => Err(AgentError::Refused { error, status, answer: Some(answer) }),
-        Err(mistake) => Err(AgentError::Unusable { error: mistake.to_string() }),
+    let unusable = |mistake: Mistake| AgentError::Unusable { error: mistake.to_string() };
+    if let Some(accept) = &request.accept {
+        let test = accept.test_of_what_is_there(&names);
+        let test = test.map_err(|mistake| unusable(Mistake(format!("`when` of `accept`: {mistake}"))))?;
+        return if test.holds { Err(AgentError::Accepted { output: answer.clone() }) } else { Ok(()) };
+    }
+    let Some(look) = &request.look else { return Ok(()) };
+    match look.judge(&names).map_err(unusable)? {
+        Found::Done => Ok(()),
+        Found::NotYet(why) => Err(AgentError::NotYet { why }),
+        Found::Failed(error) => Err(AgentError::Refused { error, status, answer: Some(answer.clone()) }),
     }
 }
 
@@ -260,7 +274,12 @@ pub(crate) fn envelope(request: &Request) -> Value {
     let mut body =
         json!({"order_id": request.task_id, "step": request.step, "tenant": request.tenant, "input": request.input});
     match request.direction {
-        Direction::Do => body["outputs"] = json!(request.outputs),
+        Direction::Do => {
+            body["outputs"] = json!(request.outputs);
+            if let Some(callback) = &request.callback {
+                body["callback"] = json!(callback);
+            }
+        }
         Direction::Undo => {
             body["undoes"] = json!(request.undoes);
             body["output"] = json!(request.output);

@@ -155,7 +155,7 @@ impl Span {
     /// How an attempt went: the kinds of outcome of a reply, or `silent`.
     pub fn replied(&self, reply: Option<&Reply>) {
         match reply.map(|reply| &reply.outcome) {
-            Some(Outcome::Done { .. } | Outcome::NotYet { .. }) => {}
+            Some(Outcome::Done { .. } | Outcome::Accepted { .. } | Outcome::NotYet { .. }) => {}
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => self.fail("failed"),
             Some(Outcome::Unavailable { .. }) => self.fail("unavailable"),
             Some(Outcome::Deferred { .. }) => self.fail("deferred"),

@@ -102,6 +102,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.until.is_some()
         || raw.event.is_some()
         || raw.poll.is_some()
+        || raw.accept.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
         || raw.output.is_some()
@@ -260,7 +261,7 @@ impl Graph<'_> {
                      more: &[&str],
                      ran: &BTreeSet<usize>| {
             let roots: Vec<&str> = match what {
-                "output" | "poll" => more.to_vec(),
+                "output" | "poll" | "accept" => more.to_vec(),
                 _ => ORDER
                     .iter()
                     .copied()
@@ -316,20 +317,27 @@ impl Graph<'_> {
                 check(wait.key(), at, wait.references(), &[], &known.sure)?;
             }
         }
+        let address: &[&str] = if step.accept.is_some() { &["callback"] } else { &[] };
         for (what, mapping, at) in
             [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
         {
             if let Some(mapping) = mapping {
-                check(what, at, mapping.references(), &[], &known.sure)?;
+                check(what, at, mapping.references(), address, &known.sure)?;
             }
         }
         let at = raw.http.as_ref().map(Spanned::span);
         for text in step.http.iter().flat_map(|http| http.templates()) {
-            check("http", at.clone(), text.references().collect(), &[], &known.sure)?;
+            check("http", at.clone(), text.references().collect(), address, &known.sure)?;
         }
         if let Some(keep) = step.kept() {
-            let roots = ["answer", "status", "header"];
+            let mut roots = vec!["answer", "status", "header"];
+            roots.extend(step.accept.as_ref().map(|_| "event"));
             check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
+        }
+        if let Some(when) = step.accept.as_ref().and_then(|accept| accept.when.as_ref()) {
+            let at = raw.accept.as_ref().map(Spanned::span);
+            let roots = ["answer", "status", "header"];
+            check("accept", at, when.references().iter().collect(), &roots, &known.sure)?;
         }
         if let Some(poll) = &step.poll {
             let roots: &[&str] =
@@ -340,12 +348,13 @@ impl Graph<'_> {
             }
         }
         if let Some(output) = &step.output {
-            let root = match (&raw.event, &raw.people) {
-                (Some(_), Some(_)) => "events",
-                (Some(_), None) => "event",
-                (None, _) => "answer",
+            let roots: &[&str] = match (&raw.event, &raw.people, &step.accept) {
+                (Some(_), Some(_), _) => &["events"],
+                (Some(_), None, _) => &["event"],
+                (None, _, Some(_)) => &["answer", "event"],
+                (None, _, None) => &["answer"],
             };
-            check("output", spans(raw.output.as_ref()), output.references(), &[root], &known.sure)?;
+            check("output", spans(raw.output.as_ref()), output.references(), roots, &known.sure)?;
         }
         let undo = step.undo.iter();
         let at = raw.undo.as_ref().map(Spanned::span);

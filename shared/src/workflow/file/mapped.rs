@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 30] = [
     "agent",
     "http",
     "lambda",
@@ -26,6 +26,7 @@ const KEYS: [&str; 29] = [
     "failed",
     "remind",
     "alert",
+    "accept",
     "poll",
     "after",
     "when",

@@ -1,0 +1,113 @@
+//! Callbacks: what a service reports about work that it accepted, at the address that it was handed.
+
+use crate::Submit;
+use crate::problem::{self, Problem};
+use crate::submission::{MAX_TEXT, unavailable};
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::http::{body, check_media_type, json_answer, read};
+use edge::{query, whole_number};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use shared::decision::{Declined, Event, Kept};
+use shared::engine::Handled;
+use shared::json::{self, Fault};
+use shared::order::{Id, canonical_hash};
+use shared::ports::{Messenger, StateStore};
+use shared::workflow::accept::{MAX_CALLBACK, is_token};
+use stepwarden_aws::metrics;
+
+/// The answer to a callback that is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CallbackAccepted {
+    /// The order.
+    pub order_id: Id,
+    /// The step whose work it ends.
+    pub step: String,
+}
+
+/// Takes what a service reports about a step. The address is all that it needs to know. One that is repeated gets the
+/// same answer.
+pub(crate) async fn post<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    (id, step, token): (&str, &str, &str),
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    query::read(event, &[])?;
+    check_media_type(event)?;
+    let order = Id::parse(id).ok_or_else(unknown)?;
+    let task = submit.engine.store.load(&order).await.map_err(|e| unavailable(&e))?.ok_or_else(unknown)?;
+    let secret = task.secret.as_deref().unwrap_or_default();
+    if !is_token(token, secret, step) {
+        return Err(unknown());
+    }
+    let data = data(&body(event)?)?;
+    let given = event.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::trim);
+    let key = match given.filter(|key| !key.is_empty() && key.len() <= MAX_TEXT) {
+        Some(key) => key.to_owned(),
+        // What it reports: most services send no key.
+        None => canonical_hash(&data),
+    };
+    submit.call_back(&order, step, &key, data).await?;
+    let accepted = CallbackAccepted { order_id: order, step: step.to_owned() };
+    Ok(json_answer(202, &accepted, &[]))
+}
+
+impl<S: StateStore, M: Messenger> Submit<S, M> {
+    /// Records what a service reports about a step of the order `id`, or recognises what it reported before.
+    ///
+    /// # Errors
+    /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
+    pub async fn call_back(&self, id: &Id, step: &str, key: &str, data: Value) -> Result<(), Problem> {
+        let called = Event::CalledBack { step: step.to_owned(), key: key.to_owned(), data };
+        let handled = self.engine.handle(vec![(id.clone(), called)]).await.pop().expect("one answer for one event");
+        match handled.map_err(|e| unavailable(&e))? {
+            Handled::Applied(_) | Handled::Kept(Kept::Repeated, _) => Ok(()),
+            Handled::Kept(Kept::Declined(why), task) => {
+                metrics::EVENTS_REFUSED.add(&task.workflow);
+                Err(refusal(why))
+            }
+            Handled::Kept(..) | Handled::NoSuchTask => Err(unknown()),
+        }
+    }
+}
+
+/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+fn unknown() -> Problem {
+    problem::no_such_callback("token", "no step of an order has this address")
+}
+
+/// What is reported: the body, an object.
+fn data(body: &[u8]) -> Result<Value, Problem> {
+    if body.len() > MAX_CALLBACK {
+        let bytes = body.len();
+        let detail =
+            format!("the body has {bytes} bytes; the limit is {MAX_CALLBACK}: report a reference to large data");
+        return Err(problem::too_large(None, detail));
+    }
+    if body.is_empty() {
+        return Ok(Value::Object(Map::new()));
+    }
+    let mut data = Value::Object(read::<Map<String, Value>>(body)?);
+    if json::is_deep(&data) {
+        return Err(problem::invalid_field("body", Fault::Deep.to_string()));
+    }
+    whole_number::write(&mut data);
+    Ok(data)
+}
+
+fn refusal(why: Declined) -> Problem {
+    match why {
+        Declined::Unfit | Declined::NotTaken | Declined::NoPerson | Declined::SamePerson => {
+            let detail = "`output` of the step has no value for this body; send the fields that it reads";
+            problem::event_refused("body", detail)
+        }
+        Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
+        Declined::Unknown => unknown(),
+        Declined::Early | Declined::Late | Declined::Full => {
+            let detail =
+                "the step is over: it has a callback, it was done otherwise, or the order has ended or is being undone";
+            problem::event_late(None, detail)
+        }
+    }
+}

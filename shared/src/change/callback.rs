@@ -1,0 +1,96 @@
+//! Work that a service accepted, and the callback that reports its end.
+
+use super::Change;
+use crate::decision::Declined;
+use crate::expression::Mistake;
+use crate::history::Kind;
+use crate::names::names;
+use crate::step::{Direction, State};
+use crate::task::{Arrival, Phase, Task};
+use crate::time::plus;
+use crate::workflow::accept::Accept;
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// The name under which the callback of a step is recorded. No event has such a name.
+fn name_of(step: &str) -> String {
+    format!("callback:{step}")
+}
+
+/// The key of the callback that step `index` took, if one came.
+pub(crate) fn called_back(task: &Task, index: usize) -> Option<&Arrival> {
+    let is_its = |event: &&Arrival| event.step.map(usize::from) == Some(index) && event.name.starts_with("callback:");
+    task.events.iter().find(is_its)
+}
+
+impl Change<'_> {
+    /// The service accepted the work of step `index` and reports its end later. `forward_by` stays where the call's own
+    /// CompleteBy put it, so that a cancellation never waits for the callback.
+    ///
+    /// # Errors
+    /// The answer cannot be kept for an undo.
+    pub(crate) fn accept(&mut self, index: usize, accept: &Accept, answer: Value) -> Result<(), Mistake> {
+        self.keep(index, answer, "the accepting answer")?;
+        let until = plus(self.turn.now, accept.within);
+        let step = &mut self.task.steps[index];
+        step.settled_at = self.task.version;
+        step.error = None;
+        step.state = State::Waiting { until, event: true };
+        step.turn = step.turn.or(Some(self.turn.now));
+        self.log(Kind::Waiting, Some(index), Some(format!("accepted; its callback may come until {until}")));
+        self.waits = true;
+        Ok(())
+    }
+
+    /// Records the callback of step `index`. It counts from the first claim on: the answer that accepted may be lost.
+    pub(crate) fn call_back(&mut self, index: usize, key: &str, hash: &str, data: &Value) -> Result<(), Declined> {
+        let step = &self.task.steps[index];
+        let is_open = match (self.task.phase, &step.state) {
+            (_, State::Waiting { .. }) => true,
+            (Phase::Forward | Phase::Undoing | Phase::Error, State::Pending { .. } | State::Processing { .. }) => {
+                step.attempt > 0
+            }
+            // The next resubmission takes it in place of a claim.
+            (Phase::Error, State::Failed) => step.attempt > 0,
+            _ => false,
+        };
+        if !is_open || called_back(&self.task, index).is_some() {
+            return Err(if step.attempt == 0 { Declined::Early } else { Declined::Late });
+        }
+        let spec = &self.turn.workflow.steps[index];
+        let kept = match spec.output.as_ref().or(spec.kept()) {
+            None => Ok(data.clone()),
+            Some(output) => {
+                let answer = self.turn.outputs.of(step).unwrap_or_default();
+                let names = names(&self.task, index, Direction::Do, self.turn)
+                    .with("answer", Cow::Owned(answer))
+                    .with("event", Cow::Borrowed(data));
+                output.evaluate(&names)
+            }
+        };
+        if self.turn.outputs.loss().is_err() {
+            return Err(Declined::Unfit);
+        }
+        let kept = kept.and_then(|output| self.keep(index, output, "the output"));
+        kept.map_err(|_| Declined::Unfit)?;
+        let name = name_of(&spec.name);
+        let text = format!("callback, key `{key}`");
+        let step = u16::try_from(index).expect("at most MAX_STEPS steps");
+        self.task.events.push(Arrival {
+            name,
+            key: key.into(),
+            hash: hash.into(),
+            step: Some(step),
+            data: None,
+            by: None,
+        });
+        let step = &mut self.task.steps[index];
+        if step.state != State::Failed {
+            step.state = State::Processed;
+            step.error = None;
+            step.failure = None;
+        }
+        self.log(Kind::Completed, Some(index), Some(text));
+        Ok(())
+    }
+}
