@@ -126,6 +126,8 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
         Ok(bytes(at, count)?.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     };
     let end = (0..archive.len()).rev().find(|at| archive[*at..].starts_with(END)).ok_or_else(broken)?;
+    // The record at the end has 22 bytes. One that is cut may still say what is read here.
+    bytes(end, 22)?;
     let count = number(end + 10, 2)?;
     let mut at: usize = number(end + 16, 4)?;
     let mut files = Vec::new();
