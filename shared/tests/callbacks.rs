@@ -34,7 +34,7 @@ fn with_secret(steps: &str) -> Bench {
     bench
 }
 
-// L3: the call ends, its CompleteBy stays where it is, and the step waits.
+// L4: the call ends, its CompleteBy stays where it is, and the step waits.
 #[test]
 fn accepted_work_waits_for_its_callback() {
     let mut bench = with_secret(STEPS);

@@ -36,7 +36,7 @@ fn delay(bench: &Bench) -> u64 {
     bench.request("a").delay_ms
 }
 
-// L9: one save and one message a look, no failure, no breaker's turn, no entry in the history.
+// L5: one save and one message a look, no failure, no breaker's turn, no entry in the history.
 #[test]
 fn a_look_is_claimed_ahead_in_the_save_of_the_last_one() {
     let mut bench = bench(LOOKS, json!({}));

@@ -1,5 +1,5 @@
 //! Goal: a callback that is answered with 2xx is stored and counts once, only who has the address can send one, and each
-//! refusal says what to do. Method: requests as API Gateway passes them on, over the real store. // L3
+//! refusal says what to do. Method: requests as API Gateway passes them on, over the real store. // L4
 
 use crate::world::{World, call};
 use serde_json::{Value, json};
