@@ -167,7 +167,11 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "ev.s",
             "is not the position of a step that waits for an event or a callback",
         ),
-        (data().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps that wait or will"),
+        (
+            task.events.iter().filter(|event| event.data.is_some() && event.step.is_none()).count() > MAX_KEPT,
+            "ev",
+            "keeps more than 16 events for steps to come",
+        ),
         (data().any(is_unfit), "ev.d", "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep"),
         (
             task.events.iter().any(|event| event.data.is_some() && event.step.is_some_and(|step| !counts(step))),

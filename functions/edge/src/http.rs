@@ -103,7 +103,9 @@ pub fn person(event: &ApiGatewayV2httpRequest) -> Result<Option<String>, Problem
         };
         let (role, _) = session.split_once('/')?;
         let is_user = role.starts_with("AWSReservedSSO_");
-        Some(if is_user { caller.to_owned() } else { format!("{before}:assumed-role/{role}") })
+        let user = session.split_once('/').filter(|_| is_user).map(|(_, user)| user);
+        // One user may have several roles there.
+        Some(user.map_or_else(|| format!("{before}:assumed-role/{role}"), |user| format!("{before}:sso-user/{user}")))
     });
     match person {
         Some(person) if person.len() > MAX_PERSON => {

@@ -187,13 +187,18 @@ async fn a_step_that_counts_people_counts_who_is_authenticated() {
 
     // IAM Identity Center writes its user's name into the session. Two people may choose one key.
     let ann = "assumed-role/AWSReservedSSO_Approver_0123456789abcdef/ann@example.com";
-    assert_eq!(say(&world, &id, "k1", yes, signed(ann)).await, counts(&format!("arn:aws:sts::123456789012:{ann}")));
+    let user = "arn:aws:sts::123456789012:sso-user/ann@example.com";
+    assert_eq!(say(&world, &id, "k1", yes, signed(ann)).await, counts(user));
     let task = world.task(&id).await;
     assert_eq!(task.process_state(), ProcessState::Processed);
     let by = task.steps[0].output.as_ref().unwrap().as_array().unwrap().iter().map(|one| one["by"].clone());
-    assert_eq!(by.collect::<Vec<_>>(), [json!(desk), json!(format!("arn:aws:sts::123456789012:{ann}"))]);
+    assert_eq!(by.collect::<Vec<_>>(), [json!(desk), json!(user)]);
     assert_eq!(say(&world, &id, "k9", yes, token("carl")).await, refused(409, "event_late"));
-    assert_eq!(say(&world, &id, "k1", yes, signed(ann)).await.0, 202, "its key is known after the end");
+    // The same user by another permission set is the same person.
+    let other = "assumed-role/AWSReservedSSO_Admin_89abcdef01234567/ann@example.com";
+    for one in [ann, other] {
+        assert_eq!(say(&world, &id, "k1", yes, signed(one)).await.0, 202, "its key is known after the end");
+    }
 }
 
 #[tokio::test]

@@ -196,12 +196,6 @@ impl Change<'_> {
         let mut declined = None;
         for index in waiting {
             match self.meaning(index, &arrival) {
-                // It waits for others as well, and holds what they sent.
-                Ok(Meaning::Counts)
-                    if self.task.events.iter().filter(|event| event.data.is_some()).count() >= MAX_KEPT =>
-                {
-                    return Err(Declined::Full);
-                }
                 Ok(Meaning::Counts | Meaning::Done(_)) if place.is_some() => return Err(Declined::SamePerson),
                 Ok(meaning) => {
                     self.task.events.push(arrival);
@@ -221,7 +215,9 @@ impl Change<'_> {
             let is_early = (0..workflow.steps.len()).any(is_open);
             return Err(if is_early { Declined::Early } else { Declined::Late });
         }
-        if self.task.events.iter().filter(|event| event.data.is_some()).count() >= MAX_KEPT {
+        // What a step has from some of its people counts for that step, and locks out nobody.
+        let is_early = |event: &&Arrival| event.data.is_some() && event.step.is_none();
+        if self.task.events.iter().filter(is_early).count() >= MAX_KEPT {
             return Err(Declined::Full);
         }
         // What no step to come will ever take would hold the place of one that is.

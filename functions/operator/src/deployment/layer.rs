@@ -131,6 +131,7 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
     let count = number(end + 10, 2)?;
     let mut at: usize = number(end + 16, 4)?;
     let mut files = Vec::new();
+    let mut all = 0;
     for _ in 0..count {
         if bytes(at, 4)? != ENTRY {
             return Err(broken());
@@ -148,6 +149,10 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
             8 => miniz_oxide::inflate::decompress_to_vec_with_limit(text, MOST).map_err(|_| broken())?,
             _ => return Err(broken()),
         };
+        all += text.len();
+        if all > MOST {
+            return Err(format!("the layer's workflow files have more than {MOST} bytes together"));
+        }
         let toml = String::from_utf8(text).map_err(|_| format!("{named}: is not UTF-8"))?;
         files.push(File { name: named.to_owned(), toml });
     }
