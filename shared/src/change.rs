@@ -8,7 +8,7 @@ mod effects;
 mod people;
 mod remind;
 
-pub(crate) use callback::called_back;
+pub(crate) use callback::{called_back, is_callback};
 use effects::{Mapped, call, is_withheld, request_of};
 pub(crate) use effects::{
     alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
@@ -313,7 +313,9 @@ impl<'a> Change<'a> {
                 && self.task.phase == Phase::Forward
                 && *until <= now
             {
-                *until = plus(now, spec.accept.as_ref().map_or(spec.timeout, |accept| accept.within));
+                let time = spec.accept.as_ref().map_or(spec.timeout, |accept| accept.within);
+                *until = plus(now, time);
+                step.alert_at = step.alert_at.map(|_| plus(now, time / 2));
             }
             if step.poll_until.is_some_and(|until| until <= now) {
                 step.poll_until = None;
@@ -594,7 +596,9 @@ impl<'a> Change<'a> {
             // A sibling of a failed step: its outcome is unknown, and nothing new starts.
             (Direction::Do, _) if phase != Phase::Forward => {
                 step.state = State::Pending { not_before: None };
-                self.log(kind, Some(index), Some(error.to_owned()));
+                if poll.is_none() {
+                    self.log(kind, Some(index), Some(error.to_owned()));
+                }
                 // The undo may have waited for this attempt only.
                 self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
             }
@@ -642,8 +646,12 @@ impl<'a> Change<'a> {
             Miss::Deferred(wait) => wait,
             Miss::Expired | Miss::NotYet => SignedDuration::ZERO,
         };
-        let from = plus(now, poll.every.max(wish));
-        if self.task.steps[index].poll_until.is_some_and(|until| from >= until) {
+        let (mut from, every) = (plus(now, poll.every.max(wish)), plus(now, poll.every));
+        if let Some(until) = self.task.steps[index].poll_until {
+            // A wish for a longer wait ends no poll.
+            from = from.min(plus(until, -SignedDuration::from_millis(1)));
+        }
+        if self.task.steps[index].poll_until.is_some_and(|until| every >= until) {
             let error = format!("not done within {:#}: {error}", poll.within);
             self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Timeout));
             return;

@@ -246,7 +246,7 @@ pub enum Refusal {
     #[error("the step waits for a time, so there is no output to record; skip it, or end its wait with retry-now")]
     WaitsForTime,
     /// A step that waits for an event ends by it, or by hand.
-    #[error("the step waits for an event; send the event, or skip the step or mark it as done")]
+    #[error("the step waits for an event or a callback; send the event, or skip the step or mark it as done")]
     WaitsForEvent,
     /// The step is with an agent.
     #[error("the step is with an agent; wait for its reply or its CompleteBy")]

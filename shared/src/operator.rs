@@ -179,7 +179,10 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
         return Err(Refusal::DeepOutput);
     }
     // A wait is part of the workflow's work, so an act means one only if it names it.
-    let is_wait = |index: usize| matches!(task.steps[index].state, State::Waiting { .. } | State::Processing { .. });
+    let is_wait = |index: usize| {
+        let polls = task.steps[index].poll_until.is_some() && task.phase == Phase::Forward;
+        polls || matches!(task.steps[index].state, State::Waiting { .. })
+    };
     let is_meant = |index| left_to_a_person(task, index, turn).is_some() && (step.is_some() || !is_wait(index));
     let waits = || (0..task.steps.len()).any(|index| left_to_a_person(task, index, turn).is_some());
     let index = only(task, step, turn, is_meant).map_err(|why| match why {

@@ -8,7 +8,7 @@
 use crate::change::{self, Change, Miss};
 use crate::decision::{Decision, Declined, Event, Kept, Turn};
 use crate::json;
-use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, Outcome, Reply, Wake};
+use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply, Wake};
 use crate::operator;
 use crate::order::canonical_hash;
 use crate::retry::asked_wait;
@@ -98,7 +98,9 @@ fn keep(why: Kept) -> Decision {
 /// received is out, and nothing would send that notice (simulation, seed 115).
 fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     // Two people may choose the same key.
-    if let Some(known) = task.events.iter().find(|known| known.key == event.key && known.by == event.by) {
+    if let Some(known) =
+        task.events.iter().find(|known| known.key == event.key && known.by == event.by && !change::is_callback(known))
+    {
         return match known.name == event.name && known.hash == event.hash {
             true => repeated(task, turn),
             false => keep(Kept::Declined(Declined::KeyReused)),
@@ -143,10 +145,11 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
     let found = turn.workflow.position(step).filter(|&index| turn.workflow.steps[index].accept.is_some());
     let Some(index) = found else { return keep(Kept::Declined(Declined::Unknown)) };
     let hash = canonical_hash(data);
-    if let Some(known) = change::called_back(task, index).filter(|known| known.key == key) {
-        return match known.hash == hash {
-            true => operator::repeated(task, turn),
-            false => keep(Kept::Declined(Declined::KeyReused)),
+    if let Some(known) = change::called_back(task, index) {
+        return match (known.hash == hash, known.key == key) {
+            (true, _) => operator::repeated(task, turn),
+            (false, true) => keep(Kept::Declined(Declined::KeyReused)),
+            (false, false) => keep(Kept::Declined(Declined::Late)),
         };
     }
     let mut change = Change::begin(task, turn);
@@ -160,10 +163,12 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
         return keep(Kept::Declined(why));
     }
     if change.task.phase == Phase::Forward {
+        change.tell(NoticeKind::StepCompleted, Some(index));
         change.run_on();
         change.wake_if_waiting();
-        change.use_up_due();
     }
+    // A due time of before this save would find an order that has just changed, and send nothing that was lost.
+    change.use_up_due();
     change.save()
 }
 

@@ -85,7 +85,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
             Some(accept) => {
                 missed += 1;
                 let error = format!("no callback within {:#}", accept.within);
-                change.miss(index, Direction::Do, Miss::Expired, &error, Failure::of(FailureKind::Spent));
+                change.miss(index, Direction::Do, Miss::Expired, &error, Failure::of(FailureKind::Timeout));
             }
             None => change.time_out(index),
         }
@@ -226,9 +226,10 @@ pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
         let agent = match &step.state {
             State::Processing { complete_by, .. } if is_past(*complete_by, turn) => Some(spec.agent.as_str()),
             State::UndoProcessing { complete_by, .. } if is_past(*complete_by, turn) => undo,
-            State::Pending { not_before: Some(_) } => Some(spec.agent.as_str()),
+            // A step that polls waits for its next look.
+            State::Pending { not_before: Some(_) } if spec.poll.is_none() => Some(spec.agent.as_str()),
             State::UndoPending { not_before: Some(_) } => undo,
-            State::Pending { not_before: None }
+            State::Pending { .. }
             | State::UndoPending { not_before: None }
             | State::Processing { .. }
             | State::Waiting { .. }

@@ -49,7 +49,7 @@ fn accepted_work_waits_for_its_callback() {
     );
     bench.on(&answer).keeps(Kept::Repeated, "");
     let end = called("k", json!({"id": "j7", "url": "u"}));
-    bench.at(60_000).on(&end).is("Pending a=Processed#1 b=Pending", "wake");
+    bench.at(60_000).on(&end).is("Pending a=Processed#1 b=Pending", "wake, notice StepCompleted");
     assert_eq!(bench.task.steps[0].output, Some(json!({"id": "j7", "url": "u"})));
     let seen = bench.task.version;
     bench.wake(seen).is("Processing a=Processed#1 b=Processing#1", "do b#1");
@@ -57,6 +57,7 @@ fn accepted_work_waits_for_its_callback() {
     bench.on(&end).keeps(Kept::Repeated, "");
     bench.on(&called("k", json!({}))).keeps(Kept::Declined(Declined::KeyReused), "");
     bench.on(&called("l", json!({}))).keeps(Kept::Declined(Declined::Late), "");
+    bench.on(&called("l", json!({"id": "j7", "url": "u"}))).keeps(Kept::Repeated, "");
 }
 
 // "A callback counts once an attempt said accepted": the answer that accepted may be lost.
@@ -64,12 +65,18 @@ fn accepted_work_waits_for_its_callback() {
 fn a_callback_counts_from_the_first_claim_on() {
     let mut bench = with_secret(STEPS);
     bench.on(&called("k", json!({}))).keeps(Kept::Declined(Declined::Early), "");
-    bench.wake(0).on(&called("k", json!({"id": 1}))).is("Pending a=Processed#1 b=Pending", "wake");
+    bench
+        .wake(0)
+        .on(&called("k", json!({"id": 1})))
+        .is("Pending a=Processed#1 b=Pending", "wake, notice StepCompleted");
     // While the step is back on its ladder, too.
     let mut bench = with_secret(STEPS);
     bench.wake(0);
     let gone = bench.answer("a", unavailable(None));
-    bench.on(&gone).on(&called("k", json!({"id": 1}))).is("Pending a=Processed#1f1 b=Pending", "wake");
+    bench
+        .on(&gone)
+        .on(&called("k", json!({"id": 1})))
+        .is("Pending a=Processed#1f1 b=Pending", "wake, notice StepCompleted");
     let late = bench.reply("a", 1, done(json!({"id": 2})));
     bench.on(&late).keeps(Kept::Repeated, "wake");
     assert_eq!(bench.task.steps[0].output, Some(json!({"id": 1})));
@@ -140,6 +147,21 @@ fn in_error_a_callback_is_kept_for_the_resubmission() {
     assert_eq!(bench.task.steps[1].output, Some(json!({"id": "j9"})));
 }
 
+// What was refused, and was done all the same, is undone: the service said so with success.
+#[test]
+fn a_callback_after_a_refusal_owes_the_undo() {
+    let mut bench = with_secret(&STEPS.replace("accept =", "on_failure = \"error\"; accept ="));
+    bench.wake(0).failed("a").on(&called("k", json!({"id": "j9"}))).at(11_000).cancel();
+    let seen = bench.task.version;
+    bench.wake(seen).is("Undoing a=UndoProcessing#2 b=Pending", "undo a#2");
+    assert_eq!(bench.request("a").input, json!({"id": "j9"}));
+    // While the order is being undone, too.
+    let mut bench = with_secret(STEPS);
+    bench.wake(0).failed("a").on(&called("k", json!({"id": "j9"}))).is("Undoing a=Failed#1 b=Pending", "");
+    let seen = bench.task.version;
+    bench.at(11_000).wake(seen).is("Undoing a=UndoProcessing#2 b=Pending", "undo a#2");
+}
+
 #[test]
 fn in_a_pause_the_callback_counts_and_its_time_sleeps() {
     let mut bench = with_secret(STEPS);
@@ -148,7 +170,7 @@ fn in_a_pause_the_callback_counts_and_its_time_sleeps() {
     bench.on(&answer).on(&act(What::Pause)).at(2 * HOUR).on(&act(What::Resume));
     bench.is("Pending a=Waiting+3600000#1 b=Pending", "");
     bench.on(&act(What::Pause)).on(&called("k", json!({"id": 1})));
-    bench.is("Pending a=Processed#1 b=Pending", "");
+    bench.is("Pending a=Processed#1 b=Pending", "notice StepCompleted");
 }
 
 // An agent that does not know `accept` calls what was accepted done.
@@ -167,8 +189,7 @@ fn an_answer_that_was_not_held_against_accept_is_accepted() {
 
 #[test]
 fn what_the_callback_says_is_mapped() {
-    let steps =
-        "a | after = []; accept = { within = \"1h\" }; output = { id = \"${answer.id}\", url = \"${event.url}\" }";
+    let steps = "a | after = []; accept = { within = \"1h\" }; output = { id = \"${first(answer.id, event.id)}\", url = \"${first(event.url, answer.url)}\" }";
     let mut bench = with_secret(steps);
     bench.wake(0);
     let answer = accepted(&bench);

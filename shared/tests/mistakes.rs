@@ -55,6 +55,13 @@ const MISTAKES: &[Mistake<'_>] = &[
     ("a | accept = { within = \"1ms\" }", "accept", &["`within` of 1ms is out of range"]),
     ("a | accept = { when = \"status == 202\" }", "accept", &["says itself that it only accepts", "remove `when`"]),
     ("a | http = \"https://x.example\"; accept = { when = \"input.x\" }", "accept", &["`input.x` cannot be read here"]),
+    (
+        "a | accept = { }; output = { x = \"${event.x}\" }",
+        "output",
+        &["`event.x` may not be there", "write `first(event.x, ...)`"],
+    ),
+    ("a | http = \"https://x.example\"; accept = { }; with = { x = 1 }", "accept", &["does not hand out its address"]),
+    ("a | lambda = \"f\"; accept = { }", "accept", &["always answers 200", "`when = \"true\"`"]),
     ("a | with = { to = \"${callback}\" }", "with", &["`callback` cannot be read here"]),
     (
         "a | accept = { }; poll = { every = \"5s\", for = \"1m\", done = \"true\" }",

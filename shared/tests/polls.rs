@@ -246,5 +246,9 @@ fn the_next_look_keeps_to_what_the_service_asks_for() {
     bench.on(&answer);
     assert_eq!(delay(&bench), 20_000);
     assert!(!bench.effects.iter().any(|effect| matches!(effect, Effect::Wake(..))));
+    // It ends no poll: the last look is made before its time is over.
+    let answer = bench.answer("a", unavailable(Some(3_600_000)));
+    bench.on(&answer);
+    assert_eq!((delay(&bench), bench.task.steps[0].state == State::Failed), (59_999, false));
     assert_eq!(bench.task.steps[0].failure, None);
 }

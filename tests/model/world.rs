@@ -587,6 +587,14 @@ impl World {
             {
                 return Some("a resubmitted poll is given its time again");
             }
+            let is_reported = old.events.iter().any(|event| event.step.map(usize::from) == Some(i));
+            if was.state == step::State::Failed
+                && matches!(is.state, step::State::Pending { .. })
+                && is_reported
+                && self.workflow.steps[i].accept.is_some()
+            {
+                return Some("work whose end was reported is not asked for again");
+            }
             let is_out = is.error.as_ref().is_some_and(|error| error.starts_with("not done within"));
             if spec.poll.is_some() && is.state == step::State::Failed && is_out && was.state != is.state {
                 let every = spec.poll.as_ref().map_or(SignedDuration::ZERO, |poll| poll.every);

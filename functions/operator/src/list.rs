@@ -221,6 +221,8 @@ pub(crate) fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec
         let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
         let direction = match step.state {
             State::Failed => Direction::Do,
+            // A step that polls waits for its next look.
+            State::Pending { .. } if step.poll_until.is_some() => return None,
             State::Pending { not_before } if step.failures > 0 || is_held_back(not_before) => Direction::Do,
             State::Processing { .. } if under_way && step.failures > 0 => Direction::Do,
             State::UndoFailed => Direction::Undo,

@@ -17,7 +17,7 @@ after = []
 agent = "x"
 timeout = "10s"
 accept = { within = "7d" }
-output = { url = "${event.url}", id = "${answer.id}" }
+output = { url = "${first(event.url, answer.url)}", id = "${first(answer.id, 0)}" }
 [[step]]
 name = "b"
 after = ["a"]

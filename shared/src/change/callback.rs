@@ -19,8 +19,13 @@ fn name_of(step: &str) -> String {
 
 /// The key of the callback that step `index` took, if one came.
 pub(crate) fn called_back(task: &Task, index: usize) -> Option<&Arrival> {
-    let is_its = |event: &&Arrival| event.step.map(usize::from) == Some(index) && event.name.starts_with("callback:");
+    let is_its = |event: &&Arrival| event.step.map(usize::from) == Some(index) && is_callback(event);
     task.events.iter().find(is_its)
+}
+
+/// Whether this is a callback, and no event that somebody sent by its name.
+pub(crate) fn is_callback(event: &Arrival) -> bool {
+    event.name.starts_with("callback:")
 }
 
 impl Change<'_> {
@@ -50,11 +55,11 @@ impl Change<'_> {
             (Phase::Forward | Phase::Undoing | Phase::Error, State::Pending { .. } | State::Processing { .. }) => {
                 step.attempt > 0
             }
-            // The next resubmission takes it in place of a claim.
-            (Phase::Error, State::Failed) => step.attempt > 0,
+            // The next resubmission takes it in place of a claim, and an undo needs to know of it.
+            (Phase::Error | Phase::Undoing, State::Failed) | (Phase::Undoing, State::Caught) => step.attempt > 0,
             _ => false,
         };
-        if !is_open || called_back(&self.task, index).is_some() {
+        if !is_open {
             return Err(if step.attempt == 0 { Declined::Early } else { Declined::Late });
         }
         let spec = &self.turn.workflow.steps[index];
@@ -85,10 +90,11 @@ impl Change<'_> {
             by: None,
         });
         let step = &mut self.task.steps[index];
-        if step.state != State::Failed {
+        // What was refused was done all the same, so its undo is owed.
+        step.failure = None;
+        if !matches!(step.state, State::Failed | State::Caught) {
             step.state = State::Processed;
             step.error = None;
-            step.failure = None;
         }
         self.log(Kind::Completed, Some(index), Some(text));
         Ok(())

@@ -45,6 +45,11 @@ pub(super) fn call_of(
              `with`, and name in it what the step needs"
         )));
     }
+    if turn.workflow.steps[index].accept.as_ref().is_some_and(|accept| accept.when.is_some())
+        && direction == Direction::Do
+    {
+        callback(task, index, direction, turn).ok_or_else(no_address)?;
+    }
     // Most workflows map nothing.
     if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
         return Ok((work.http.cloned(), step.input.clone()));
@@ -57,12 +62,7 @@ pub(super) fn call_of(
         names = names.with("output", Cow::Owned(output));
     }
     if direction == Direction::Do && work.reads("callback") {
-        let address = callback(task, index, direction, turn).ok_or_else(|| {
-            Mistake(
-                "`callback`: this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler"
-                    .into(),
-            )
-        })?;
+        let address = callback(task, index, direction, turn).ok_or_else(no_address)?;
         names = names.with("callback", Cow::Owned(Value::String(address)));
     }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
@@ -77,6 +77,10 @@ pub(super) fn call_of(
     };
     turn.outputs.loss()?;
     Ok((http, input))
+}
+
+fn no_address() -> Mistake {
+    Mistake("`callback`: this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler".into())
 }
 
 /// Where the service of step `index` reports the end of its work, if it may.

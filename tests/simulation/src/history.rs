@@ -508,7 +508,9 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             wrong(Rule::FailureCount, format!("version {v}: step {n} fails twice at once"));
         }
         let counts = new.failures > old.failures || new.undo_failures > old.undo_failures;
-        if counts && old.claim().is_none() {
+        // Of work that a service accepted, the callback may be missed.
+        let is_accepted = matches!(old.state, State::Waiting { .. }) && old.attempt > 0;
+        if counts && old.claim().is_none() && !is_accepted {
             wrong(Rule::FailureCount, format!("version {v}: step {n} fails while no agent has it"));
         }
         // A save can contain several changes, but not the answer to a request that is sent after it: a save is missing.
@@ -524,6 +526,8 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         }
         if let State::Waiting { event: true, .. } = old.state
             && new.state == State::Processed
+            // An agent may end what its service accepted by a reply.
+            && old.attempt == 0
             && after.events.iter().all(|event| event.step.map(usize::from) != Some(n))
             && after.acted_at <= before.version
         {

@@ -37,6 +37,10 @@ pub(super) fn build(spanned: &Spanned<RawAccept>, step: &RawStep, is_read: bool)
             return Err((when.span(), message.into()));
         }
         None if !is_read => None,
+        None if step.http.is_none() => {
+            let message = "a call of AWS always answers 200; say in `when` which answers only accept, for example `when = \"true\"`";
+            return Err((spanned.span(), message.into()));
+        }
         None => Some(Expression::condition(USUAL).expect("it is valid")),
         when => mapped::condition(when.as_ref(), "when")?,
     };

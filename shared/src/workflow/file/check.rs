@@ -330,9 +330,31 @@ impl Graph<'_> {
             check("http", at.clone(), text.references().collect(), address, &known.sure)?;
         }
         if let Some(keep) = step.kept() {
-            let mut roots = vec!["answer", "status", "header"];
-            roots.extend(step.accept.as_ref().map(|_| "event"));
-            check("output", spans(raw.output.as_ref()), keep.references(), &roots, &known.sure)?;
+            let roots: &[&str] =
+                if step.accept.is_some() { &["answer", "event"] } else { &["answer", "status", "header"] };
+            check("output", spans(raw.output.as_ref()), keep.references(), roots, &known.sure)?;
+        }
+        if step.accept.is_some() {
+            let kept = step.kept().or(step.output.as_ref()).into_iter().flat_map(|kept| kept.references());
+            if let Some(bare) = kept.into_iter().find(|one| !one.guarded) {
+                let path = bare.path.join(".");
+                let message = format!(
+                    "`output` of step `{}`: `{path}` may not be there, because the service may be done at once, or report \
+                     before it answers; write `first({path}, ...)`",
+                    step.name
+                );
+                return Err((spans(raw.output.as_ref()).unwrap_or_else(|| raw.name.span()), message));
+            }
+            let with = step.with.iter().flat_map(|with| with.references());
+            let texts = step.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
+            let is_handed = with.chain(texts).any(|one| one.path[0] == "callback");
+            if (step.http.is_some() || step.aws.is_some()) && step.with.is_some() && !is_handed {
+                let message = format!(
+                    "step `{}` does not hand out its address; put `${{callback}}` where its service reads it",
+                    step.name
+                );
+                return Err((raw.accept.as_ref().map_or_else(|| raw.name.span(), Spanned::span), message));
+            }
         }
         if let Some(when) = step.accept.as_ref().and_then(|accept| accept.when.as_ref()) {
             let at = raw.accept.as_ref().map(Spanned::span);

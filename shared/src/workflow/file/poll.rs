@@ -36,7 +36,7 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
             step.retry.as_ref().map(Spanned::span),
             "looks again every so often, whatever happened to the last look",
         ),
-        ("late", step.late.as_ref().map(Spanned::span), "looks again when a look is late"),
+        ("late", step.late.as_ref().map(Spanned::span), "looks again when an answer is late"),
     ];
     if let Some((key, span, why)) = others.into_iter().find_map(|(key, span, why)| Some((key, span?, why))) {
         return Err((span, format!("a step that polls {why}, so it takes no `{key}`; remove `{key}`")));
