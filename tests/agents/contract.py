@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples/new/agents"))
 
 import stepwarden_agent as contract  # noqa: E402
-from stepwarden_agent import Agent, Failed, Unavailable  # noqa: E402
+from stepwarden_agent import Accepted, Agent, Failed, NotYet, Unavailable  # noqa: E402
 
 REPLY = json.loads((ROOT / "docs/schemas/reply.json").read_text())
 
@@ -70,6 +70,21 @@ class Contract(unittest.TestCase):
         self.assertEqual((self.one(fail(KeyError("x")))["outcome"], self.calls), ("unavailable", 3))
         reply = self.one(lambda _: {"a": float("nan")}) if not self.sent.clear() else None
         self.assertEqual((reply["outcome"], reply["kind"]), ("failed", "mistake"))
+
+    def test_work_that_ends_later_is_told_in_one_call(self):
+        def function(request):
+            self.calls += 1
+            raise answer
+
+        for answer, expected in (
+            (NotYet("still printing"), {"outcome": "not_yet", "why": "still printing"}),
+            (Accepted({"job": 7}), {"outcome": "accepted", "output": {"job": 7}}),
+            (Accepted({"job": float("inf")}), {"outcome": "failed", "kind": "mistake"}),
+        ):
+            self.calls, self.sent = 0, []
+            reply = self.one(function, request(callback="https://api.example/callbacks/1"))
+            self.assertEqual({key: reply.get(key) for key in expected}, expected)
+            self.assertEqual(self.calls, 1)
 
     def test_an_earlier_call_makes_a_refusal_unsure(self):
         answers = [Unavailable("lost"), Failed("no")]

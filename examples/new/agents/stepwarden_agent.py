@@ -41,9 +41,22 @@ class Unavailable(Exception):
         self.more = {"status": status, "retry_after_ms": retry_after_s and int(retry_after_s * 1000)}
 
 
+class NotYet(Exception):
+    """The step polls, and the service's work is neither done nor has it failed. The words are what the service said."""
+
+
+class Accepted(Exception):
+    """The service accepted the work and reports its end later, to the request's `callback`. `output` is what the undo needs to know
+    until then."""
+
+    def __init__(self, output):
+        super().__init__("the service accepted the work")
+        self.output = output
+
+
 class Agent:
     """An agent called `name`. `do` and `undo` have a function for each step: it gets the request, and returns the step's
-    output, or raises `Failed` or `Unavailable`. Any other exception counts as `Unavailable`."""
+    output, or raises `Failed`, `Unavailable`, `NotYet` or `Accepted`. Any other exception counts as `Unavailable`."""
 
     def __init__(self, name, do, undo=None):
         self.name, self.functions = name, {"do": do, "undo": undo or {}}
@@ -111,7 +124,13 @@ class Agent:
             try:
                 if function is None:
                     raise Unavailable(f"agent {self.name} has no function to {request['direction']} {request['step']}")
-                outcome = done(function(request))
+                outcome = with_output("done", function(request))
+                break
+            except Accepted as accepted:
+                outcome = with_output("accepted", accepted.output)
+                break
+            except NotYet as not_yet:
+                outcome = {"outcome": "not_yet", "why": str(not_yet)}
                 break
             except Failed as error:
                 # An earlier call may have taken effect, although its answer was lost.
@@ -128,13 +147,13 @@ class Agent:
         return outcome if time.time() < complete_by else None
 
 
-def done(output):
+def with_output(outcome, output):
     try:
         json.dumps(output, allow_nan=False)
     except (TypeError, ValueError) as error:
         # The work is done, so it must not be tried again; the step's undo is owed.
         return {"outcome": "failed", "kind": "mistake", "error": f"the output is not JSON: {error}"}
-    return {"outcome": "done", "output": output}
+    return {"outcome": outcome, "output": output}
 
 
 def given(fields):
