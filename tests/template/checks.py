@@ -511,6 +511,19 @@ def a_sweep_ends_before_its_lease_and_before_the_next_sweep(stack):
 
 
 @check
+def no_repeat_of_a_deployment_outlives_it(stack):
+    """CloudFormation gives a folder's deployment up after the resource's ServiceTimeout. A repeat of its request must have ended by
+    then, or it would run after those of the next deployment."""
+    invoke = stack.properties("OperatorEventInvokeConfig")
+    longest = invoke.get("MaximumEventAgeInSeconds", 6 * 3600) + int(stack.properties("Operator")["Timeout"])
+    if longest > source.ACTIVATION_S:
+        yield f"Operator: a repeat may end after {longest} s, and CloudFormation waits {source.ACTIVATION_S} s"
+    # Lambda waits a minute before the first repeat and two before the second.
+    if invoke.get("MaximumRetryAttempts") != 2:
+        yield "Operator: a request that failed is not repeated while CloudFormation waits"
+
+
+@check
 def functions_are_built_once_and_log_as_json(stack):
     for function in functions(stack):
         raw = stack.raw["Resources"][function]["Properties"]

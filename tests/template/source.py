@@ -28,6 +28,8 @@ SCOPES["role_tenants"] = {_one(r'let roles = lookup\("([A-Z_]+)"\)', _auth, "the
 for _method, _body in re.findall(r"\n    pub fn (\w+)<'a>\(&'a self.*?\{\n(.*?)\n    \}\n", _auth, re.S):
     SCOPES[_method] = set().union(*(SCOPES[field] for field in re.findall(r"self\.(\w+)", _body)))
 _agents = _read("functions/agent/src/agents/mod.rs")
+# How long CloudFormation waits for the activation of a folder's workflows.
+ACTIVATION_S = min(int(_one(r"ServiceTimeout: (\d+)", path.read_text(), path.name)) for path in (ROOT / "examples").glob("new*/template.yaml"))
 
 # Environment: required, lists, and numbers as name -> (default, least, most).
 REQUIRED = set(re.findall(r'\btext\("([A-Z_]+)"\)', _config))
