@@ -77,7 +77,8 @@ pub fn is_overtaken(pointer: &Pointer, deployed: Option<&Hash>) -> bool {
 }
 
 /// The last definition that was active under a name, and the one that was active before it.
-fn last_two<'a>(
+#[must_use]
+pub fn last_two<'a>(
     pointer: Option<&'a Option<Pointer>>,
     deployed: Option<&'a Hash>,
 ) -> (Option<&'a Hash>, Option<&'a Hash>) {

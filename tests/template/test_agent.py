@@ -117,5 +117,7 @@ def test_a_folder_brings_its_workflows_and_the_system_may_read_them(folder):
     assert 200 <= int(p["ServiceTimeout"]) <= 600
     # A version in use never goes before its successor: CloudFormation deletes after the update. But none stays behind.
     assert stack.resources[name].get("DeletionPolicy", "Delete") == "Delete"
+    # The function takes a Delete for the rollback of a Create.
+    assert stack.resources[activation]["DeletionPolicy"] == "RetainExceptOnCreate"
     # Orders may come as soon as a workflow is active, so its agent is there first.
     assert stack.resources[activation].get("DependsOn", []) == (["StockAgent"] if "StockAgent" in stack.transformed["Resources"] else [])

@@ -83,7 +83,9 @@ pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<
     let mut files = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| unreadable(folder, e))?.path();
-        if path.extension().is_some_and(|e| e == "toml") {
+        // Editors keep locks and copies under such names.
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path.extension().is_some_and(|e| e == "toml") && !is_hidden {
             files.push(path);
         }
     }

@@ -4,7 +4,9 @@
 //! by an operator lasts until the file changes, and a repeated request changes nothing. Nothing is ever removed.
 //!
 //! The files come as the version of a Lambda layer: `sam deploy` packages a folder for it, and its ARN changes with its content, so
-//! CloudFormation asks for an update when a file has changed.
+//! CloudFormation asks for an update when a file has changed. Lambda numbers the versions of a layer and uses no number again. So an
+//! update to a lower number is a rollback, and what a name stood for before the deployment that failed is restored; an old file
+//! that is deployed again has a higher number.
 
 #[cfg(feature = "deployment")]
 pub mod layer;
@@ -15,13 +17,18 @@ use crate::workflows::{Row, Source, State};
 use edge::problem::Problem;
 use serde::{Deserialize, Serialize};
 use shared::history::shorten;
-use shared::registry::Change;
+use shared::registry::{Change, Pointer};
+use shared::time::{SignedDuration, plus};
+use shared::workflow::file::name_of;
 use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
-use stepwarden_aws::registry::{Brought, Origin};
+use stepwarden_aws::registry::{Brought, Origin, Replaced, Undo};
 
 /// Attempts at an activation that somebody else's change of the same name precedes.
 const ATTEMPTS: usize = 5;
+/// A request is not repeated later than this: twice the time that CloudFormation waits for its answer. In this time, one with an older
+/// layer than the last one is a repeat; after it, someone began to count anew.
+const REPEATS: SignedDuration = SignedDuration::from_mins(10);
 /// AWS CloudFormation, "Custom resource request and response reference": longest response, in bytes.
 const MAX_ANSWER: usize = 4096;
 /// AWS CloudFormation, "Understand CloudFormation quotas": longest value of an output, in bytes.
@@ -47,6 +54,9 @@ pub struct Request {
     pub physical_resource_id: Option<String>,
     /// What the template says.
     pub resource_properties: Properties,
+    /// With `Update`: what it said before.
+    #[serde(default)]
+    pub old_resource_properties: Option<Properties>,
 }
 
 /// The resource's properties.
@@ -95,6 +105,13 @@ impl Request {
         parts.nth(1).unwrap_or(&self.stack_id)
     }
 
+    /// The version of the layer that an update goes back from, because CloudFormation takes a deployment back.
+    #[must_use]
+    pub fn taken_back(&self) -> Option<&str> {
+        let old = self.old_resource_properties.as_ref()?.layer.as_str();
+        is_newer(old, &self.resource_properties.layer).then_some(old)
+    }
+
     /// The answer to it, which is short enough.
     #[must_use]
     pub fn answer(&self, result: Result<Vec<String>, String>) -> Answer {
@@ -129,18 +146,62 @@ pub struct File {
     pub toml: String,
 }
 
+/// A deployment of a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct Deployment<'a> {
+    /// Name of the folder's stack.
+    pub stack: &'a str,
+    /// Whether it makes the stack.
+    pub creates: bool,
+    /// ARN of the version of the layer with its files; of a rollback, the version that it goes back from.
+    pub layer: &'a str,
+    /// Whether it is a rollback.
+    pub is_back: bool,
+}
+
+/// Whether `one` is a later version of the same layer than `other`.
+fn is_newer(one: &str, other: &str) -> bool {
+    let parts = |arn: &str| {
+        arn.rsplit_once(':').and_then(|(name, number)| Some((name.to_owned(), number.parse::<u64>().ok()?)))
+    };
+    matches!((parts(one), parts(other)), (Some(one), Some(other)) if one.0 == other.0 && one.1 > other.1)
+}
+
 impl Operator {
     /// Puts and activates each file that is another definition than the last deployment brought; what became of each.
     ///
     /// # Errors
     /// What is wrong with the files, each with its line; then nothing was done. Or the store's: then some may be active, and the
     /// next deployment continues.
-    pub async fn deploy(&self, files: &[File], stack: &str) -> Result<Vec<String>, String> {
-        let workflows = self.all(files)?;
+    pub async fn deploy(&self, files: &[File], deployment: Deployment<'_>) -> Result<Vec<String>, String> {
+        let workflows = match self.all(files) {
+            Ok(workflows) => workflows,
+            // The files were good once, and what goes back must not fail.
+            Err(why) if deployment.is_back => return Ok(vec![why]),
+            Err(why) => return Err(why),
+        };
         let mut changes = Vec::with_capacity(files.len());
         for (file, workflow) in files.iter().zip(&workflows) {
-            let done = self.bring(file, workflow, stack).await;
-            changes.push(done.map_err(|problem| format!("{}: {}", file.name, problem.detail))?);
+            let done = self.bring(file, workflow, deployment).await;
+            let told = done.map_err(|problem| format!("{}: {}", file.name, problem.detail))?;
+            // Of a rollback everything was told by `take_back`, unless it is to files that were not there before.
+            if !deployment.is_back || !told.starts_with(&format!("{}: unchanged", workflow.name)) {
+                changes.push(told);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Makes each name what it was before a deployment of `files`, which failed; what became of each. What was changed since stays.
+    ///
+    /// # Errors
+    /// The store's: some may be restored. The same again continues.
+    pub async fn take_back(&self, files: &[File], deployment: Deployment<'_>) -> Result<Vec<String>, String> {
+        let mut changes = Vec::new();
+        // A file without a name is one that was not deployed.
+        for (file, name) in files.iter().filter_map(|file| Some((file, name_of(&file.toml)?))) {
+            let done = self.restore(&name, deployment).await;
+            changes.extend(done.map_err(|problem| format!("{}: {}", file.name, problem.detail))?);
         }
         Ok(changes)
     }
@@ -168,22 +229,34 @@ impl Operator {
         }
     }
 
-    async fn bring(&self, file: &File, workflow: &Workflow, stack: &str) -> Result<String, Problem> {
+    async fn bring(&self, file: &File, workflow: &Workflow, deployment: Deployment<'_>) -> Result<String, Problem> {
         let (store, name, hash) = (&self.engine.store, &workflow.name, workflow.hash());
         let before = store.brought(name).await.map_err(|e| unavailable(&e))?;
-        if before.is_some_and(|before| before.hash == hash) {
+        let is_late = before.as_ref().is_some_and(|before| {
+            let newest = before.layer.as_deref().unwrap_or_default();
+            self.engine.now() < plus(before.since, REPEATS)
+                && (is_newer(newest, deployment.layer) || newest == deployment.layer && !deployment.is_back)
+        });
+        let before = before.and_then(|before| before.hash);
+        if is_late || before.as_ref() == Some(&hash) {
             return Ok(unchanged(name, &hash, self.found(name).await?.as_ref()));
         }
-        let (by, since) = (format!("stack {stack}"), self.engine.now());
+        let (by, since) = (by_stack(deployment.stack), self.engine.now());
         let reason = shorten(&format!("deployed {}", file.name), MAX_REASON);
         let origin = Origin { by: by.clone(), reason: reason.clone(), since };
         store.keep_definition(workflow, &file.toml, &origin).await.map_err(|e| unavailable(&e))?;
-        let brought = Brought { hash: hash.clone(), stack: stack.to_owned(), since };
+        let brought = Brought {
+            hash: Some(hash.clone()),
+            stack: deployment.stack.to_owned(),
+            layer: Some(deployment.layer.to_owned()),
+            undo: Some(Undo { brought: before, created: deployment.creates, change: None }),
+            since,
+        };
         let change = Change::Activate(hash.clone());
         let mut attempt = 1;
         let row = loop {
             let row = self.found(name).await?;
-            match self.changed(name, &change, None, (by.clone(), reason.clone()), Some(&brought)).await {
+            match self.changed(name, &change, None, (by.clone(), reason.clone()), Some(brought.clone())).await {
                 Ok(_) => break row,
                 // The deployment is the newest wish, whoever was faster.
                 Err(problem) if problem.code == "workflow_moved" && attempt < ATTEMPTS => attempt += 1,
@@ -192,12 +265,72 @@ impl Operator {
         };
         let mut told = activated(name, &hash, row.as_ref());
         if row.is_some_and(|row| row.source == Source::Operator && row.hash.as_ref() != Some(&hash)) {
-            tracing::warn!(workflow = name, stack, "a deployment replaced what was activated: {told}");
+            tracing::warn!(
+                workflow = name,
+                stack = deployment.stack,
+                "a deployment replaced what was activated: {told}"
+            );
         }
         for warning in self.warnings(workflow).await {
             told.push_str(&format!("; warning: {warning}"));
         }
         Ok(told)
+    }
+
+    /// Makes `name` what it was before this deployment; `None` if the deployment did nothing to it.
+    async fn restore(&self, name: &str, deployment: Deployment<'_>) -> Result<Option<String>, Problem> {
+        let store = &self.engine.store;
+        let Some(Brought { hash: Some(hash), stack, layer, undo: Some(undo), since: _ }) =
+            store.brought(name).await.map_err(|e| unavailable(&e))?
+        else {
+            return Ok(None);
+        };
+        let is_its = stack == deployment.stack && layer.as_deref() == Some(deployment.layer);
+        if !is_its || deployment.creates && !undo.created {
+            return Ok(None);
+        }
+        let since = self.engine.now();
+        let after = Brought { hash: undo.brought, stack, layer, undo: None, since };
+        let keep = async || store.keep_brought(name, &after).await.map_err(|e| unavailable(&e));
+        let Some(Replaced { version, active, last, previous }) = undo.change else {
+            return keep().await.map(|()| Some(format!("{name}: unchanged")));
+        };
+        let seen = self.seen().await?;
+        let is_still = |row: &Row| row.source == Source::Operator && row.version == version;
+        if seen.row(name).as_ref().is_some_and(is_still) {
+            let told = taken_back(name, active, last.as_ref());
+            let next = Pointer {
+                hash: last.unwrap_or(hash),
+                previous,
+                retired: !active,
+                over: seen.deployed(name),
+                version: version + 1,
+                by: by_stack(deployment.stack),
+                since,
+            };
+            let reason = "the deployment failed and was taken back";
+            let set = store.set_pointer(name, &next, seen.stored.get(name), reason, Some(&after)).await;
+            if set.map_err(|e| unavailable(&e))? {
+                let _ = self.engine.pointers_now().await;
+                return Ok(Some(told));
+            }
+        }
+        // Whoever has changed it since knew what it was.
+        keep().await?;
+        let row = self.found(name).await?;
+        Ok(Some(format!("{name}: stays as {} has made it since", row.as_ref().map_or("somebody", by))))
+    }
+}
+
+fn by_stack(stack: &str) -> String {
+    format!("stack {stack}")
+}
+
+fn taken_back(name: &str, was_active: bool, last: Option<&Hash>) -> String {
+    match (was_active, last) {
+        (true, Some(last)) => format!("{name}: {} is active again, as before this deployment", short(last)),
+        (_, Some(_)) => format!("{name}: is retired again, as before this deployment"),
+        (_, None) => format!("{name}: is retired, because this deployment brought it first"),
     }
 }
 
@@ -254,6 +387,7 @@ mod tests {
             logical_resource_id: "Workflows".into(),
             physical_resource_id: None,
             resource_properties: Properties { layer: String::new() },
+            old_resource_properties: None,
         };
         assert_eq!(request.stack(), "shop-agents");
         for result in [Ok(vec!["\"é\n".repeat(2000)]), Err("\u{1}\"".repeat(5000)), Err("x".repeat(5000))] {

@@ -262,9 +262,9 @@ impl Activation {
 }
 
 /// What one read found.
-struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     deployed: &'a Workflows,
-    stored: BTreeMap<String, stored::Stored>,
+    pub(crate) stored: BTreeMap<String, stored::Stored>,
     pointers: Pointers,
 }
 
@@ -273,12 +273,12 @@ impl Seen<'_> {
         self.pointers.keys().chain(self.deployed.keys()).collect()
     }
 
-    fn deployed(&self, name: &str) -> Option<Hash> {
+    pub(crate) fn deployed(&self, name: &str) -> Option<Hash> {
         self.deployed.get(name).map(Workflow::hash)
     }
 
     /// `None`: there never was such a name.
-    fn row(&self, name: &str) -> Option<Row> {
+    pub(crate) fn row(&self, name: &str) -> Option<Row> {
         let (entry, deployed) = (self.pointers.get(name), self.deployed(name));
         let (state, hash) = match registry::meaning(entry, deployed.as_ref()) {
             Meaning::Active(hash) => (State::Active, Some(hash.clone())),
@@ -307,6 +307,14 @@ impl Seen<'_> {
 
     fn version(&self, name: &str) -> u64 {
         self.row(name).map_or(0, |row| row.version)
+    }
+
+    /// What the change with this number replaces.
+    fn replaced(&self, name: &str, version: u64) -> stored::Replaced {
+        let (entry, deployed) = (self.pointers.get(name), self.deployed(name));
+        let (last, previous) = registry::last_two(entry, deployed.as_ref());
+        let active = matches!(registry::meaning(entry, deployed.as_ref()), Meaning::Active(_));
+        stored::Replaced { version, active, last: last.cloned(), previous: previous.cloned() }
     }
 }
 
@@ -398,7 +406,7 @@ impl Operator {
         change: &Change,
         if_version: Option<u64>,
         (by, reason): (String, String),
-        brought: Option<&stored::Brought>,
+        mut brought: Option<stored::Brought>,
     ) -> Result<Row, Problem> {
         let (store, mut seen) = (&self.engine.store, self.seen().await?);
         let stored = seen.stored.get(name);
@@ -408,7 +416,7 @@ impl Operator {
             Ok(next) => next,
             // Repeated, perhaps because the first answer was lost.
             Err(Refused::Same) => {
-                if let Some(brought) = brought {
+                if let Some(brought) = &brought {
                     store.keep_brought(name, brought).await.map_err(|e| unavailable(&e))?;
                 }
                 return seen.known(name);
@@ -435,8 +443,11 @@ impl Operator {
             }
         }
         next.version = store.last_change(name, stored).await.map_err(|e| unavailable(&e))? + 1;
+        if let Some(undo) = brought.as_mut().and_then(|brought| brought.undo.as_mut()) {
+            undo.change = Some(seen.replaced(name, next.version));
+        }
         tracing::info!(workflow = name, operator = %next.by, hash = %next.hash, retired = next.retired, "changing a workflow: {reason}");
-        if !store.set_pointer(name, &next, stored, &reason, brought).await.map_err(|e| unavailable(&e))? {
+        if !store.set_pointer(name, &next, stored, &reason, brought.as_ref()).await.map_err(|e| unavailable(&e))? {
             return Err(moved(name, self.seen().await?.pointers.get(name)));
         }
         // Where orders are taken in the same process, they follow at once.
@@ -450,7 +461,7 @@ impl Operator {
         Ok(self.seen().await?.row(name))
     }
 
-    async fn seen(&self) -> Result<Seen<'_>, Problem> {
+    pub(crate) async fn seen(&self) -> Result<Seen<'_>, Problem> {
         let deployed = self.deployed()?;
         let stored = self.engine.store.stored_pointers().await.map_err(|e| unavailable(&e))?;
         let pointers = stored.iter().map(|(name, one)| (name.clone(), one.pointer.clone())).collect();

@@ -57,13 +57,49 @@ pub struct Origin {
 /// What the last deployment of a folder brought under a name. A deployment of the same definition changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brought {
-    /// The definition.
-    pub hash: Hash,
+    /// The definition. Absent if the first deployment that brought one was taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<Hash>,
     /// The stack with the folder.
     pub stack: String,
+    /// ARN of the newest version of the layer that brought one, taken back or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// How to take it back; absent once it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Undo>,
     /// When (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
     pub since: Timestamp,
+}
+
+/// What a deployment replaced under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undo {
+    /// What the deployment before it had brought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brought: Option<Hash>,
+    /// Whether it made the folder's stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub created: bool,
+    /// The change of the pointer; absent if the definition was active already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Replaced>,
+}
+
+/// What a name stood for before a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// Number of the change.
+    pub version: u64,
+    /// Whether the name took orders before.
+    pub active: bool,
+    /// The last definition that was active before; `None` for a new name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Hash>,
+    /// The one that was active before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Hash>,
 }
 
 /// A stored definition.

@@ -239,6 +239,13 @@ pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) 
         .map_err(|(at, message)| fail(at, message))
 }
 
+/// The name in a file, whatever else is wrong with it.
+#[must_use]
+pub fn name_of(text: &str) -> Option<String> {
+    let table: toml::Table = text.parse().ok()?;
+    table.get("name")?.as_str().map(str::to_owned)
+}
+
 /// The TOML parser says what it expected, but not what to write: that depends on what is `written` there.
 fn advice(message: &str, written: &str) -> Option<String> {
     if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {

@@ -1,6 +1,6 @@
 //! Reading the files out of the layer, and answering.
 
-use super::{File, Request};
+use super::{Deployment, File, Request};
 use crate::Operator;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
@@ -22,15 +22,16 @@ const ATTEMPTS: usize = 3;
 /// # Errors
 /// The answer could not be delivered. Lambda repeats the request then.
 pub async fn handle(operator: &Operator, clients: &Clients, is_active: bool, request: &Request) -> Result<(), String> {
-    let result = match request.request_type.as_str() {
-        // Orders may need the definitions, and another stack may have brought the same names. A deployment that failed before it
-        // brought anything asks for this, too.
-        "Delete" => Ok(vec!["the workflows stay; retire those that are no longer in use".into()]),
-        _ if !is_active => Ok(vec!["nothing was done, because this Region is a standby (Active=false)".into()]),
-        _ => match files(clients, &request.resource_properties.layer).await {
-            Ok(files) => operator.deploy(&files, request.stack()).await,
-            Err(why) => Err(why),
-        },
+    let endpoint = clients.sdk.endpoint_url();
+    if !is_cloudformations(&request.response_url, request, endpoint) {
+        return Err(
+            "nothing was done: the request's ResponseURL is not an https URL of S3, so CloudFormation did not send it"
+                .into(),
+        );
+    }
+    let result = match is_active {
+        false => Ok(vec!["nothing was done, because this Region is a standby (Active=false)".into()]),
+        true => answered(operator, clients, request).await,
     };
     let (kind, stack) = (request.request_type.as_str(), request.stack());
     match &result {
@@ -54,6 +55,56 @@ pub async fn handle(operator: &Operator, clients: &Clients, is_active: bool, req
     Ok(())
 }
 
+async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> Result<Vec<String>, String> {
+    let (new, old) = (request.resource_properties.layer.as_str(), request.taken_back());
+    let is_deleted = request.request_type == "Delete";
+    let deployment = Deployment {
+        stack: request.stack(),
+        creates: is_deleted || request.request_type == "Create",
+        layer: old.unwrap_or(new),
+        is_back: is_deleted || old.is_some(),
+    };
+    if !deployment.is_back {
+        return operator.deploy(&files(clients, request, new).await?, deployment).await;
+    }
+    let mut changes = match files(clients, request, deployment.layer).await {
+        Ok(files) => operator.take_back(&files, deployment).await?,
+        // Files that cannot be read were not deployed.
+        Err(why) => vec![format!("nothing was taken back: {why}")],
+    };
+    // A Delete means that the stack could not be made: the template keeps the resource at the end of the stack's life. Definitions
+    // are never removed, because orders may need them.
+    if !is_deleted {
+        let files = files(clients, request, new).await?;
+        changes.extend(operator.deploy(&files, deployment).await?);
+    }
+    if changes.is_empty() {
+        changes.push("there was nothing to take back; the definitions stay".into());
+    }
+    Ok(changes)
+}
+
+/// The name that AWS's hosts end with in the partition of an ARN.
+fn domain(arn: &str) -> &'static str {
+    match arn.split(':').nth(1) {
+        Some("aws-cn") => "amazonaws.com.cn",
+        Some("aws-eusc") => "amazonaws.eu",
+        _ => "amazonaws.com",
+    }
+}
+
+/// Whether CloudFormation waits at this URL, as far as it tells: a presigned one of S3, or one of the `endpoint` that stands for AWS.
+fn is_cloudformations(url: &str, request: &Request, endpoint: Option<&str>) -> bool {
+    let Ok(uri) = url.parse::<http::Uri>() else { return false };
+    let Some(authority) = uri.authority() else { return false };
+    let is_endpoint =
+        |endpoint: http::Uri| endpoint.scheme() == uri.scheme() && endpoint.authority() == Some(authority);
+    let host = authority.host().strip_suffix(domain(&request.stack_id)).and_then(|host| host.strip_suffix('.'));
+    let is_s3 = |host: &str| host.split('.').any(|label| label == "s3" || label.starts_with("s3-"));
+    endpoint.and_then(|endpoint| endpoint.parse().ok()).is_some_and(is_endpoint)
+        || uri.scheme_str() == Some("https") && authority.as_str() == authority.host() && host.is_some_and(is_s3)
+}
+
 /// The body of an answer with a good status.
 async fn call(clients: &Clients, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, String> {
     let http = clients.sdk.http_client().ok_or("there is no HTTP client")?;
@@ -66,22 +117,20 @@ async fn call(clients: &Clients, request: http::Request<Vec<u8>>) -> Result<Vec<
 }
 
 /// The workflow files in a version of a layer.
-async fn files(clients: &Clients, arn: &str) -> Result<Vec<File>, String> {
+async fn files(clients: &Clients, request: &Request, arn: &str) -> Result<Vec<File>, String> {
     let is_plain = |part: &&str| part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     let parts: Vec<&str> = arn.split(':').collect();
-    let ["arn", partition, "lambda", region, _, "layer", name, version] = parts.as_slice() else {
+    let ["arn", _, "lambda", region, account, "layer", name, version] = parts.as_slice() else {
         return Err("the property Layer must be the ARN of a layer's version: write !Ref and the layer's name".into());
     };
     if ![region, name, version].into_iter().all(is_plain) {
         return Err("the property Layer is not the ARN of a layer's version".into());
     }
-    let domain = match *partition {
-        "aws-cn" => "amazonaws.com.cn",
-        "aws-eusc" => "amazonaws.eu",
-        _ => "amazonaws.com",
-    };
+    if request.stack_id.split(':').skip(3).take(2).ne([*region, *account]) {
+        return Err("the layer in the property Layer must be in the stack's account and Region".into());
+    }
     let endpoint = clients.sdk.endpoint_url().map(|url| url.trim_end_matches('/').to_owned());
-    let endpoint = endpoint.unwrap_or_else(|| format!("https://lambda.{region}.{domain}"));
+    let endpoint = endpoint.unwrap_or_else(|| format!("https://lambda.{region}.{}", domain(arn)));
     let url = format!("{endpoint}/2018-10-31/layers/{name}/versions/{version}");
     let found = call(clients, signed(clients, region, &url).await?).await;
     let found = found.map_err(|why| {
@@ -116,7 +165,7 @@ async fn signed(clients: &Clients, region: &str, url: &str) -> Result<http::Requ
     request.body(Vec::new()).map_err(|e| e.to_string())
 }
 
-/// The `.toml` files at the top of a ZIP archive, by name. PKWARE, "APPNOTE.TXT": the directory at the end says where each begins.
+/// The `.toml` files of a ZIP archive, by name. PKWARE, "APPNOTE.TXT": the directory at the end says where each begins.
 fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
     const END: &[u8] = b"PK\x05\x06";
     const ENTRY: &[u8] = b"PK\x01\x02";
@@ -140,8 +189,12 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
         let (name, extra, comment) = (number(at + 28, 2)?, number(at + 30, 2)?, number(at + 32, 2)?);
         let named = str::from_utf8(bytes(at + 46, name)?).map_err(|_| broken())?;
         at += 46 + name + extra + comment;
-        if !named.ends_with(".toml") || named.contains('/') {
+        // Editors and archivers keep files of their own beside those of a person.
+        if !named.ends_with(".toml") || named.split('/').any(|part| part.starts_with('.')) {
             continue;
+        }
+        if named.contains('/') {
+            return Err(format!("{named}: is in a folder below; put the workflow files of all folders into one"));
         }
         let text = bytes(header + 30 + number(header + 26, 2)? + number(header + 28, 2)?, packed)?;
         let text = match method {
@@ -164,15 +217,69 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
 mod tests {
     use super::*;
 
-    /// An archive by Python's `zipfile`: a.toml deflated, sub/b.toml, c.txt, d.toml stored.
+    /// An archive by Python's `zipfile`: a.toml, .b.toml and __MACOSX/._a.toml deflated, notes/c.txt, e-f.toml and d.toml stored.
     const ARCHIVE: &[u8] = include_bytes!("../../../../tests/data/layer.zip");
 
     #[test]
     fn the_files_at_the_top_of_an_archive_are_read() {
         let files = unpacked(ARCHIVE).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name.as_str(), file.toml.len())).collect();
-        assert_eq!(names, [("a.toml", 4000), ("d.toml", 15)]);
+        assert_eq!(names, [("a.toml", 4000), ("d.toml", 15), ("e-f.toml", 10)]);
         assert_eq!(files[1].toml, "name = \"d\"\n# é");
+    }
+
+    // Passed over in silence, it would be missing without a word.
+    #[test]
+    fn a_workflow_file_in_a_folder_below_is_refused() {
+        let mut archive = ARCHIVE.to_vec();
+        for at in 0..archive.len() - 8 {
+            if archive[at..].starts_with(b"e-f.toml") {
+                archive[at + 1] = b'/';
+            }
+        }
+        assert!(unpacked(&archive).unwrap_err().starts_with("e/f.toml: is in a folder below"));
+    }
+
+    // Whoever may invoke the function may not make it send anything anywhere.
+    #[test]
+    fn an_answer_goes_to_s3_or_to_the_endpoint_that_stands_for_it() {
+        let good = |url: &str, partition: &str, endpoint: Option<&str>| {
+            let request = serde_json::json!({
+                "RequestType": "Create", "ResponseURL": url, "RequestId": "1", "LogicalResourceId": "A",
+                "StackId": format!("arn:{partition}:cloudformation:eu-west-1:123456789012:stack/shop-agents/1f"),
+                "ResourceProperties": {},
+            });
+            is_cloudformations(url, &serde_json::from_value(request).unwrap(), endpoint)
+        };
+        const BUCKET: &str = "cloudformation-custom-resource-response";
+        for (url, partition) in [
+            (format!("https://{BUCKET}-useast1.s3.amazonaws.com/arn%3Aaws?X-Amz-Signature=1"), "aws"),
+            (format!("https://{BUCKET}-euwest1.s3-eu-west-1.amazonaws.com/a"), "aws"),
+            (format!("https://{BUCKET}-usgovwest1.s3.us-gov-west-1.amazonaws.com/a"), "aws-us-gov"),
+            (format!("https://s3.eu-west-1.amazonaws.com/{BUCKET}-euwest1/a"), "aws"),
+            (format!("https://{BUCKET}-cnnorth1.s3.cn-north-1.amazonaws.com.cn/a"), "aws-cn"),
+        ] {
+            assert!(good(&url, partition, None), "{url}");
+            assert!(!good(&url.replacen("https", "http", 1), partition, None), "{url}");
+        }
+        for url in [
+            "https://example.com/a",
+            "https://s3.amazonaws.com.example.com/a",
+            "https://s3.example.com/?.amazonaws.com",
+            "https://lambda.eu-west-1.amazonaws.com/a",
+            "https://s3amazonaws.com/a",
+            "https://b.s3.amazonaws.com:444/a",
+            "https://a@b.s3.amazonaws.com/a",
+            "https://b.s3.cn-north-1.amazonaws.com.cn/a",
+            "http://127.0.0.1:4566/answer",
+            "not a url",
+            "",
+        ] {
+            assert!(!good(url, "aws", None), "{url}");
+        }
+        assert!(good("http://127.0.0.1:4566/answer", "aws", Some("http://127.0.0.1:4566")));
+        assert!(!good("http://127.0.0.1:4567/answer", "aws", Some("http://127.0.0.1:4566")));
+        assert!(!good("https://127.0.0.1:4566/answer", "aws", Some("http://127.0.0.1:4566")));
     }
 
     #[test]
