@@ -3,7 +3,8 @@
 use serde_json::json;
 use stepwarden_testkit::{Answer, Order};
 
-fn main() {
+/// Plays the order.
+pub fn main() {
     Order::of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/new/workflows/shop.toml"))
         .input(json!({ "item": "lamp", "quantity": 2 }))
         .answers("reserve", [Answer::ok(json!({ "reservation": "r1" }))])

@@ -6,6 +6,10 @@ mod order;
 #[cfg(test)]
 mod tests;
 
+// So that a test can play the example, which names the crate as others do.
+#[cfg(test)]
+extern crate self as stepwarden_testkit;
+
 pub use file::{Scenario, workflow};
 pub use order::{Answer, Event, Order};
 pub use shared::workflow::file::Error;

@@ -34,6 +34,23 @@ fn failures(text: &str) -> Vec<String> {
     played(text).unwrap().into_iter().flat_map(|outcome| outcome.failures).collect()
 }
 
+#[path = "../examples/nothing_to_pack.rs"]
+mod example;
+
+// A test in a README is compiled by nobody: `#[test]` makes rustdoc leave its function out.
+#[test]
+fn the_example_runs_and_is_the_one_of_the_readme() {
+    example::main();
+    let readme = include_str!("../README.md");
+    let lines = |text: &str| -> Vec<String> {
+        let chain = text.lines().map(str::trim).skip_while(|line| !line.starts_with("Order::of(")).skip(1);
+        chain.take_while(|line| line.starts_with('.')).map(str::to_owned).collect()
+    };
+    let shown = lines(readme);
+    assert_eq!(shown.last().map(String::as_str), Some(".check(0..20);"));
+    assert_eq!(shown, lines(include_str!("../examples/nothing_to_pack.rs")));
+}
+
 // The mini-cases: what exists already is looked up, a payment is confirmed only if it has to be, and all marks of `after`.
 #[test]
 fn the_example_s_scenarios_end_as_they_expect() {
