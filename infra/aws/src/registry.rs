@@ -293,3 +293,20 @@ impl DynamoStore {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A version without rollbacks wrote the first; a later one may add fields.
+    #[test]
+    fn what_was_brought_is_read_whoever_wrote_it() {
+        let old: Brought = serde_json::from_str(r#"{"hash":"a","stack":"s","since":5}"#).unwrap();
+        assert_eq!((old.hash, old.layer, old.undo), (Some(Hash("a".into())), None, None));
+        let later =
+            r#"{"stack":"s","layer":"l:3","undo":{"change":{"version":2,"active":true,"x":1},"x":1},"since":5,"x":1}"#;
+        let later: Brought = serde_json::from_str(later).unwrap();
+        let undo = later.undo.unwrap();
+        assert_eq!((later.hash, undo.created, undo.change.unwrap().last), (None, false, None));
+    }
+}
