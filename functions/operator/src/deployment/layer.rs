@@ -93,12 +93,13 @@ fn domain(arn: &str) -> &'static str {
     }
 }
 
-/// Whether CloudFormation waits at this URL, as far as it tells: a presigned one of S3, or one of the `endpoint` that stands for AWS.
+/// Whether CloudFormation waits at this URL, as far as it tells: a presigned one of S3, or one at the port of the `endpoint` that
+/// stands for AWS. Emulators have several names for their host.
 fn is_cloudformations(url: &str, request: &Request, endpoint: Option<&str>) -> bool {
     let Ok(uri) = url.parse::<http::Uri>() else { return false };
     let Some(authority) = uri.authority() else { return false };
-    let is_endpoint =
-        |endpoint: http::Uri| endpoint.scheme() == uri.scheme() && endpoint.authority() == Some(authority);
+    let place = |uri: &http::Uri| (uri.scheme().cloned(), uri.port_u16());
+    let is_endpoint = |endpoint: http::Uri| place(&endpoint) == place(&uri);
     let host = authority.host().strip_suffix(domain(&request.stack_id)).and_then(|host| host.strip_suffix('.'));
     let is_s3 = |host: &str| host.split('.').any(|label| label == "s3" || label.starts_with("s3-"));
     endpoint.and_then(|endpoint| endpoint.parse().ok()).is_some_and(is_endpoint)
@@ -277,7 +278,7 @@ mod tests {
         ] {
             assert!(!good(url, "aws", None), "{url}");
         }
-        assert!(good("http://127.0.0.1:4566/answer", "aws", Some("http://127.0.0.1:4566")));
+        assert!(good("http://localhost:4566/answer", "aws", Some("http://127.0.0.1:4566")));
         assert!(!good("http://127.0.0.1:4567/answer", "aws", Some("http://127.0.0.1:4566")));
         assert!(!good("https://127.0.0.1:4566/answer", "aws", Some("http://127.0.0.1:4566")));
     }
