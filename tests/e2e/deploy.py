@@ -65,7 +65,7 @@ def folder(name, path, parameters, again=False):
     def upload(found):
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
-            for source in sorted((path / found[2]).rglob("*.*")):
+            for source in sorted(file for file in (path / found[2]).rglob("*") if file.is_file()):
                 file.write(source, source.relative_to(path / found[2]))
         # Other content has another name, or CloudFormation would see no change.
         key = f"{hashlib.sha256(data.getvalue()).hexdigest()}.zip"
@@ -76,7 +76,7 @@ def folder(name, path, parameters, again=False):
         s3.put_object(Bucket=BUCKET, Key=f"{name}-{found[1]}", Body=with_emulated_rights((path / found[1]).read_text()).encode())
         return f"Location: {emulator.URL}/{BUCKET}/{name}-{found[1]}"
 
-    text = re.sub(r"(CodeUri|ContentUri): ([a-z]+/)", upload, (path / "template.yaml").read_text())
+    text = re.sub(r"(CodeUri|ContentUri): (\S+/)", upload, (path / "template.yaml").read_text())
     return stack(name, re.sub(r"Location: (\w+\.yaml)", nest, text), parameters, again)
 
 
@@ -106,7 +106,8 @@ def stack(name, text, parameters, again=False):
         found = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
         if found["StackStatus"] == ("UPDATE_COMPLETE" if again else "CREATE_COMPLETE"):
             return {o["OutputKey"]: o["OutputValue"] for o in found.get("Outputs", [])}
-        if "ROLLBACK" in found["StackStatus"] or found["StackStatus"].endswith("FAILED") or time.monotonic() > deadline:
+        ended = not found["StackStatus"].endswith("IN_PROGRESS") and ("ROLLBACK" in found["StackStatus"] or "FAILED" in found["StackStatus"])
+        if ended or time.monotonic() > deadline:
             events = cloudformation.describe_stack_events(StackName=name)["StackEvents"]
             failed = [f"{e['LogicalResourceId']}: {e.get('ResourceStatusReason')}" for e in events if "FAILED" in e["ResourceStatus"]]
             raise RuntimeError(f"the stack is {found['StackStatus']}: {found.get('StackStatusReason')}\n" + "\n".join(failed))

@@ -6,6 +6,7 @@ ledgers of the remote services hold each effect once, or applied and undone: the
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ POISON = {
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--stepwarden", required=True, help="the local binary, for the remote services")
+    arguments.add_argument("--rust-agent", type=Path, default=ROOT / "target/e2e/parcel", help="a folder with an agent in Rust, built")
     arguments.add_argument("--binaries", type=Path, default=ROOT / "target/lambda", help="folder of NAME/bootstrap")
     arguments.add_argument("--orders", type=int, default=24, help="orders of the first part")
     arguments.add_argument("--seed", type=int, default=1, help="of faults and kills")
@@ -48,14 +50,15 @@ def main():
         ministack = emulator.MiniStack(folder)
         urls = {f"{name.capitalize()}Url": f"{remotes.url}/{name}" for name in SERVICES}
         # EventBridge starts the supervisor once a minute; within it, it sweeps every two seconds.
-        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "DocsUrl": DOCS, "ExternalAgents": "stock", "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
+        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "DocsUrl": DOCS, "ExternalAgents": ",".join(yours.OWN), "PublicUrl": yours.PUBLIC, "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
         outputs = deploy.deploy(STACK, parameters, options.binaries)
         print(f"deployed in {time.monotonic() - begin:.1f} s: {outputs['ApiUrl']}", flush=True)
         # A changed parameter reaches the agents' stacks, and all of them still work afterwards.
+        update = lambda **changed: deploy.deploy(STACK, parameters | changed, options.binaries, again=True)  # noqa: E731
         parameters["AgentConcurrency"] = "21"
-        outputs = deploy.deploy(STACK, parameters, options.binaries, again=True)
+        outputs = update()
         print(f"updated in {time.monotonic() - begin:.1f} s", flush=True)
-        run(System(STACK, outputs, ministack, remotes), options)
+        run(System(STACK, outputs, ministack, remotes, update), options)
         delete()
         print(f"all checks hold, {time.monotonic() - begin:.0f} s")
     except Exception as error:
@@ -91,7 +94,7 @@ def orders():
 
 def run(system, options):
     sample = orders()
-    parts = [callers, sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls, yours.own_folder]
+    parts = [callers, sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls, yours.own_folder, by_alias]
     for part in parts:
         if options.only and part.__name__ not in options.only:
             continue
@@ -252,6 +255,40 @@ def half_a_batch(system, sample, options):
     return "half a batch fails: only that half comes again, and its notice goes out then"
 
 
+# A version is reached by its alias alone: what is deployed waits until it is named, and the version before is one parameter away. The
+# emulator keeps the share of a canary and sends it nothing.
+def by_alias(system, sample, _options):
+    name = f"{STACK}-submit"
+    variables = system.lambda_.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+    publish = lambda: system.lambda_.publish_version(FunctionName=name)["Version"]  # noqa: E731
+
+    def named(version, canary=""):
+        system.update(SubmitVersion=version, SubmitCanaryVersion=canary, CanaryWeight="0.25")
+        system.settle()
+
+    def answers(key, *codes):
+        body = {"workflow": "order", "input": next(sample)}
+        until(f"{key} is answered by {codes}", lambda: system.call("POST", "/orders", body, idempotency_key=key)[0] in codes, 60)
+
+    good = publish()
+    named(good)
+    # With these values no instance starts.
+    system.lambda_.update_function_configuration(FunctionName=name, Environment={"Variables": variables | {"WORKFLOW_CONFIG": "{"}})
+    bad = publish()
+    system.ends(system.submit("alias", next(sample), "by alias"), "Processed")
+    named(good, bad)
+    alias = system.lambda_.get_alias(FunctionName=name, Name="live")
+    check((alias["FunctionVersion"], alias["RoutingConfig"]["AdditionalVersionWeights"]) == (good, {bad: 0.25}), f"alias: {alias}")
+    named(bad)
+    answers("bad", 500, 502, 503, 504)
+    named(good)
+    system.ends(system.submit("alias-back", next(sample), "by alias"), "Processed")
+    system.lambda_.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+    named("")
+    system.ends(system.submit("no-alias", next(sample), "by alias"), "Processed")
+    return "a version by its alias: what is deployed waits, and the version before is one parameter away"
+
+
 def finish(system):
     """The table of all orders, and what has to hold for all of them."""
     table, expected = [], {}
@@ -279,7 +316,7 @@ def finish(system):
     print("  ok   no message is left, dead, or set aside but the poison")
     # A queue that is away has no tag either, so the answer is the same as for a queue of somebody else's.
     log = system.ministack.log.read_text().splitlines()
-    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line and signed.TABLE not in line and f"{STACK}-agent-stock" not in line]
+    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line and signed.TABLE not in line and not re.search(rf"{STACK}-agent-({'|'.join(yours.OWN)})", line)]
     check(not denied, f"a role lacks a right: {denied[:3]}")
     print("  ok   the functions' roles, enforced, were enough")
 

@@ -73,8 +73,10 @@ class Remotes:
 
 
 class System:
-    def __init__(self, stack, outputs, ministack, remotes):
+    def __init__(self, stack, outputs, ministack, remotes, update):
         self.stack, self.outputs, self.ministack, self.remotes = stack, outputs, ministack, remotes
+        # Deploys the stack again, with other parameters.
+        self.update = update
         self.sqs, self.lambda_ = emulator.client("sqs"), emulator.client("lambda")
         self.queues, self.consumed = {}, []
         self.orders = {}
