@@ -141,8 +141,8 @@ def alert_sections():
         text = path.read_text()
         sections |= set(re.findall(r"docs/runbook\.md#([a-z][a-z-]*)", text))
         if "docs/runbook.md#{runbook}" in text:
-            chosen = _one(r"let runbook = ([^;]*);", text, "the section an alert names")
-            sections |= set(re.findall(r'"([a-z-]+)"', chosen))
+            chosen = _one(r"(?s)let \(runbook, resubmit\) = match (.*?)\};", text, "the section an alert names")
+            sections |= set(re.findall(r'=> \("([a-z-]+)"', chosen))
     return sections
 
 
@@ -158,7 +158,8 @@ def runbook_texts():
 
 def runbook_sections():
     """Anchors of the headings of docs/runbook.md, as GitHub makes them."""
-    return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in runbook_texts()}
+    headings = [*runbook_texts(), *re.findall(r"(?m)^### (.+)$", document("docs/runbook.md"))]
+    return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def metrics():
