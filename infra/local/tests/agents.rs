@@ -286,6 +286,8 @@ fn changed_files_take_effect_and_a_mistake_changes_nothing() {
     shop.logged("the folder workflows is gone", 1);
     std::fs::rename(shop.folder.join("away"), shop.folder.join("workflows")).unwrap();
     assert_eq!(shop.hash(), first);
+    // The lock of an editor: a link to nothing, beside the file that is being edited.
+    std::os::unix::fs::symlink("ada@laptop.17", shop.folder.join("workflows/.#shop.toml")).unwrap();
     shop.edit("workflows/shop.toml", |text| {
         text + "\n[[step]]\nname = \"count\"\nafter = [\"pack\"]\nvalue = { all = \"${input.quantity}\" }\n"
     });
