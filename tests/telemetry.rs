@@ -29,6 +29,7 @@ fn sample(name: &str, kind: Kind) -> String {
     match kind {
         Kind::Counter => format!("stepwarden_{name}_total"),
         Kind::Gauge => format!("stepwarden_{name}_seconds"),
+        Kind::Level => format!("stepwarden_{name}"),
         Kind::Histogram => format!("stepwarden_{name}_seconds_count"),
     }
 }
@@ -92,7 +93,7 @@ fn the_page_lists_the_metrics_that_there_are() {
         .map(|row| row.split(" | ").map(|cell| cell.trim_matches('`')).collect())
         .filter(|row: &Vec<&str>| row.len() == 5)
         .collect();
-    let unit = |kind| if kind == Kind::Counter { "count" } else { "seconds" };
+    let unit = |kind| if matches!(kind, Kind::Counter | Kind::Level) { "count" } else { "seconds" };
     let there: BTreeSet<Vec<&str>> =
         ALL.iter().map(|m| vec![m.name, kind(m.kind), unit(m.kind), m.label.unwrap_or("none"), m.help]).collect();
     assert_eq!(listed, there);
@@ -101,7 +102,7 @@ fn the_page_lists_the_metrics_that_there_are() {
 fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
+        Kind::Gauge | Kind::Level => "gauge",
         Kind::Histogram => "histogram",
     }
 }

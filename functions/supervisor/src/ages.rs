@@ -7,7 +7,8 @@ use shared::ports::{Error, Messenger, StateStore};
 use shared::step::{State, Step};
 use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::{Timestamp, plus};
-use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OUTBOX_LAG};
+use stepwarden_aws::DynamoStore;
+use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OLDEST_WAIT_AGE, OUTBOX_LAG, WAITING_ORDERS};
 
 /// Orders read in each part of the due index, first due first.
 const PAGE: u32 = 10;
@@ -15,6 +16,10 @@ const PAGE: u32 = 10;
 const OWED_S: f64 = 300.0;
 /// Orders read in all.
 const MOST: usize = 100;
+/// Most orders counted in which a step waits. In each shard, reading as many keys takes some 13 units of DynamoDB.
+const MAX_WAITING: usize = 1000;
+/// Of these, those that are read to learn since when they wait.
+const WAITING_READ: usize = 25;
 
 /// What was measured, in seconds; 0 if there is no such order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +70,34 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     }
     OUTBOX_LAG.set(owed);
     Ok(Ages { pending, processing, owed })
+}
+
+/// What waits as its workflow says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waits {
+    /// Orders in which a step waits, at most [`MAX_WAITING`].
+    pub orders: u32,
+    /// Since the turn of the step came that has waited longest, in seconds; 0 if none waits.
+    pub oldest: f64,
+}
+
+/// Counts the orders in which a step waits, and measures how long the oldest wait has lasted. The index lists the order that
+/// changed longest ago first; only the first of them are read, because a reminder, or a step beside the wait, changes its order.
+///
+/// # Errors
+/// The index or the table failed.
+pub async fn waits<M: Messenger>(engine: &Engine<DynamoStore, M>) -> Result<Waits, Error> {
+    let (found, _) = engine.store.waiting(MAX_WAITING, None).await?;
+    let ids: Vec<_> = found.iter().take(WAITING_READ).map(|one| one.id.clone()).collect();
+    let read = engine.store.tasks(&ids).await?;
+    let tasks = read.into_iter().filter_map(Result::ok).filter(Task::is_waiting);
+    let since = tasks.flat_map(|task| task.steps).filter(|step| matches!(step.state, State::Waiting { .. }));
+    let oldest = since.filter_map(|step| step.turn).min();
+    let oldest = oldest.map_or(0.0, |since| since.duration_until(engine.now()).as_secs_f64().max(0.0));
+    let orders = u32::try_from(found.len()).unwrap_or(u32::MAX);
+    WAITING_ORDERS.stands_at(orders);
+    OLDEST_WAIT_AGE.set(oldest);
+    Ok(Waits { orders, oldest })
 }
 
 /// Whether any step of the task was ever sent to an agent, or any wait has begun.

@@ -48,9 +48,10 @@ async fn main() -> Result<(), Error> {
         *places_of() = supervisor.places();
         // Only the leader, because once is enough.
         if let Ok(Sweep { stood_by: false, .. }) = swept {
-            let (measured, _) =
-                tokio::join!(Box::pin(ages::measure(engine, settings.shards)), dead_letters::tell(redriver));
-            if let Err(error) = measured {
+            let measured = Box::pin(ages::measure(engine, settings.shards));
+            let (measured, waits, _) =
+                tokio::join!(measured, Box::pin(ages::waits(engine)), dead_letters::tell(redriver));
+            for error in [measured.err(), waits.err()].into_iter().flatten() {
                 tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
             }
         }

@@ -11,7 +11,7 @@ use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stepwarden_aws::DynamoStore;
-use supervisor::ages::{Ages, measure};
+use supervisor::ages::{Ages, Waits, measure, waits};
 
 /// Takes everything.
 struct Sink;
@@ -30,6 +30,7 @@ async fn an_order_that_only_waits_is_not_late() {
     let wake = async |id: &Id| {
         engine.handle(vec![(id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
     };
+    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 0, oldest: 0.0 });
     let none = Ages { pending: 0.0, processing: 0.0, owed: 0.0 };
     // The first step waits; in the second workflow another one, which no scheduler has looked at, comes beside it.
     let text = |time: &str| {
@@ -47,6 +48,7 @@ async fn an_order_that_only_waits_is_not_late() {
     }
     now.fetch_add(200_000, Ordering::Relaxed);
     assert_eq!(measure(&engine, config.shards).await.unwrap(), none);
+    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 2, oldest: 200.0 });
     engine.use_workflow(&workflow()).await.unwrap();
     let (pending, task) = order(Id("pending".into()), 1, engine.now());
     engine.create(&pending, &task).await.unwrap();
@@ -59,4 +61,5 @@ async fn an_order_that_only_waits_is_not_late() {
     now.fetch_add(600_000, Ordering::Relaxed);
     wake(&Id("waits 5m".into())).await;
     assert_eq!(measure(&engine, config.shards).await.unwrap(), Ages { processing: 861.0, ..none });
+    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 1, oldest: 861.0 });
 }

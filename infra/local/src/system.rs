@@ -349,6 +349,7 @@ async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result
     }
     let unavailable = |_| problem::unavailable(None, "the order store did not answer; try again").retry_after(2);
     supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
+    supervisor::ages::waits(&operator.engine).await.map_err(unavailable)?;
     let text = stepwarden_aws::metrics::prometheus();
     Ok(edge::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
 }

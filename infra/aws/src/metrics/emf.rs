@@ -43,7 +43,10 @@ fn lines(registry: &mut Registry, stack: &str, now: Timestamp) -> String {
             }
             let (directives, line) = &mut lines[n];
             let dimensions: Vec<&str> = [STACK].into_iter().chain(label).collect();
-            let unit = |kind| if kind == Kind::Counter { "Count" } else { "Seconds" };
+            let unit = |kind| match kind {
+                Kind::Counter | Kind::Level => "Count",
+                Kind::Gauge | Kind::Histogram => "Seconds",
+            };
             let names: Vec<_> =
                 metrics.iter().map(|(name, kind, _)| json!({"Name": name, "Unit": unit(*kind)})).collect();
             directives.push(json!({"Namespace": NAMESPACE, "Dimensions": [dimensions], "Metrics": names}));

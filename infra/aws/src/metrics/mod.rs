@@ -31,6 +31,8 @@ pub enum Kind {
     Counter,
     /// The present value, in seconds.
     Gauge,
+    /// The present number.
+    Level,
     /// How long something took, in seconds.
     Histogram,
 }
@@ -75,6 +77,8 @@ metrics! {
     OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Age of the oldest order that has not begun, since it was accepted.";
     OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Age of the oldest order in progress, since it was accepted.";
     OUTBOX_LAG "outbox_lag" Gauge None, "Age of the oldest owed alert or notice.";
+    WAITING_ORDERS "waiting_orders" Level None, "Orders in which a step waits, up to 1000.";
+    OLDEST_WAIT_AGE "oldest_wait_age" Gauge None, "Age of the oldest wait, since the step's turn came.";
 }
 
 /// A metric under one value of its label.
@@ -111,6 +115,12 @@ impl Metric {
         self.record(&mut registry(), "", seconds);
     }
 
+    /// Sets the present number.
+    pub fn stands_at(&'static self, number: u32) {
+        debug_assert_eq!(self.kind, Kind::Level);
+        self.record(&mut registry(), "", f64::from(number));
+    }
+
     /// Records one that took this many seconds.
     pub fn took(&'static self, value: &str, seconds: f64) {
         debug_assert_eq!(self.kind, Kind::Histogram);
@@ -132,8 +142,8 @@ impl Metric {
                 series.pending.push(told + number);
             }
             // An unchanged value is not reported again, nor is a first value of zero.
-            Kind::Gauge if series.value == number => {}
-            Kind::Gauge => {
+            Kind::Gauge | Kind::Level if series.value == number => {}
+            Kind::Gauge | Kind::Level => {
                 series.value = number;
                 series.pending = vec![number];
             }

@@ -15,7 +15,7 @@ fn text(registry: &Registry) -> String {
         let (name, help) = (name(metric), metric.help);
         let kind = match metric.kind {
             Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            Kind::Gauge | Kind::Level => "gauge",
             Kind::Histogram => "histogram",
         };
         // Writing to a string cannot fail.
@@ -38,10 +38,14 @@ fn text(registry: &Registry) -> String {
     text
 }
 
-/// Prometheus's naming: with a prefix, and the unit or `total` at the end.
+/// Prometheus's naming: with a prefix, and the unit or `total` at the end. A present number has no unit.
 fn name(metric: &Metric) -> String {
-    let end = if metric.kind == Kind::Counter { "total" } else { "seconds" };
-    format!("stepwarden_{}_{end}", metric.name)
+    let end = match metric.kind {
+        Kind::Counter => "_total",
+        Kind::Gauge | Kind::Histogram => "_seconds",
+        Kind::Level => "",
+    };
+    format!("stepwarden_{}{end}", metric.name)
 }
 
 fn escape(value: &str) -> String {
@@ -50,7 +54,7 @@ fn escape(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{OUTBOX_LAG, RECOVERY_LAG, STEP_FAILURES};
+    use super::super::{OUTBOX_LAG, RECOVERY_LAG, STEP_FAILURES, WAITING_ORDERS};
     use super::*;
 
     #[test]
@@ -58,12 +62,15 @@ mod tests {
         let mut registry = Registry::new();
         STEP_FAILURES.record(&mut registry, "a\"b", 1.0);
         OUTBOX_LAG.record(&mut registry, "", 2.5);
+        WAITING_ORDERS.record(&mut registry, "", 3.0);
         RECOVERY_LAG.record(&mut registry, "payment", 2.0);
         let text = text(&registry);
         for line in [
             "# TYPE stepwarden_step_failures_total counter",
             r#"stepwarden_step_failures_total{agent="a\"b"} 1"#,
             "stepwarden_outbox_lag_seconds 2.5",
+            "# TYPE stepwarden_waiting_orders gauge",
+            "stepwarden_waiting_orders 3",
             r#"stepwarden_recovery_lag_seconds_bucket{agent="payment",le="1"} 0"#,
             r#"stepwarden_recovery_lag_seconds_bucket{agent="payment",le="5"} 1"#,
             r#"stepwarden_recovery_lag_seconds_bucket{agent="payment",le="+Inf"} 1"#,
