@@ -101,7 +101,8 @@ fn early_events_are_kept_one_of_each_person() {
     bench.on(&yes("ann", "k1")).wake(0);
     bench.on(&yes("ann", "k2"));
     assert_eq!(bench.kept, Some(Kept::Repeated));
-    bench.on(&said("ann", "k3", json!({}))).keeps(Kept::Declined(Declined::SamePerson), "");
+    // One that changes her mind is told to come back.
+    bench.on(&said("ann", "k3", json!({"answer": "no"}))).keeps(Kept::Declined(Declined::Early), "");
     bench.on(&yes("eve", "k1")).keeps(Kept::Declined(Declined::NotTaken), "");
     bench.on(&yes("bob", "k1"));
     assert_eq!(bench.task.kept().count(), 2);
@@ -116,6 +117,47 @@ fn early_events_are_kept_one_of_each_person() {
     let mut no = self::bench(TWO, json!({"by": "eve"}));
     no.wake(0).on(&said("ann", "k1", json!({"answer": "no"}))).done("a");
     no.is("Undoing a=Processed#1 b=Failed c=Pending", "wake+11000, notice Failed");
+    one.on(&said("ann", "k3", json!({"answer": "no"})));
+    one.is("Undoing a=Processed#1 b=Failed c=Pending", "wake+11000, notice Failed");
+
+    // Without a no there is nothing to come back for.
+    let mut plain = self::bench(&TWO.replace("; failed = \"event.answer == 'no'\"", ""), json!({"by": "eve"}));
+    plain.on(&yes("ann", "k1")).on(&said("ann", "k3", json!({})));
+    plain.keeps(Kept::Declined(Declined::SamePerson), "");
+}
+
+// Kept events count in the order in which they came: a no before the last yes ends the wait, one after it is for the next step.
+#[test]
+fn an_early_no_ends_the_wait_unless_the_others_were_there_before() {
+    let steps = r#"
+a | after = []
+b | after = ["a"]; event = "approved"; people = 2; timeout = "24h"; failed = "event.answer == 'no'"; undo = { agent = "x", timeout = "5s" }
+c | after = ["b"]; event = "approved"; people = 2; timeout = "24h"; failed = "event.answer == 'no'"
+"#;
+    let no = || said("carl", "k", json!({"answer": "no"}));
+    let mut first = bench(steps, json!({}));
+    first.wake(0).on(&no()).on(&yes("ann", "k")).on(&yes("bob", "k")).done("a");
+    first.is("Undoing a=Processed#1 b=Failed c=Pending", "wake+11000, notice Failed");
+    // Both yeses have their place, and are undone with it.
+    assert_eq!(first.task.counted(1).count(), 2);
+    let mut last = bench(steps, json!({}));
+    last.wake(0).on(&yes("ann", "k")).on(&yes("bob", "k")).on(&no()).done("a");
+    assert_eq!((&last.task.steps[1].state, &last.task.steps[2].state), (&State::Processed, &State::Failed));
+}
+
+// A second click has another key, so a person has one place for each name, whatever waits for it.
+#[test]
+fn steps_side_by_side_share_their_people() {
+    let steps = r#"
+b | after = []; event = "approved"; people = 2; timeout = "24h"
+c | after = []; event = "approved"; people = 2; timeout = "24h"
+"#;
+    let mut bench = bench(steps, json!({}));
+    bench.wake(0).on(&yes("ann", "k1")).on(&yes("ann", "k2")).keeps(Kept::Repeated, "");
+    bench.on(&yes("bob", "k1"));
+    assert_eq!((&bench.task.steps[0].state, bench.task.counted(1).count()), (&State::Processed, 0));
+    bench.on(&yes("ann", "k3")).on(&yes("bob", "k3"));
+    assert_eq!(bench.task.process_state(), shared::task::ProcessState::Processed);
 }
 
 #[test]

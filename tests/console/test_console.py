@@ -150,7 +150,7 @@ def test_two_people_approve_with_a_reason(system, window):
     line = page.locator(".brief", has_text="waits for the event")
     expect(line).to_contain_text("approval")
     page = window(f"#/orders/{order}").page
-    expect(page.locator(".sentence", has_text="waits for the event")).to_contain_text("of 2 people, 2 missing since")
+    expect(page.locator(".sentence", has_text="waits for the event")).to_contain_text("from 2 people, 2 missing since")
     page.screenshot(path=SHOTS / "wait.png")
 
     def send(by, reason, data):

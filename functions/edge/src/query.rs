@@ -35,7 +35,11 @@ pub fn number(name: &'static str, text: &str, least: usize, most: usize) -> Resu
     number.ok_or_else(|| invalid_field(name, format!("must be a whole number from {least} to {most}")))
 }
 
-fn decode(text: &str) -> Result<String, Problem> {
+/// A percent-encoded text as it was.
+///
+/// # Errors
+/// It is not percent-encoded, or not UTF-8.
+pub fn decode(text: &str) -> Result<String, Problem> {
     let wrong = || invalid_field("query", "is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

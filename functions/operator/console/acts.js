@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { post, Written } from "./api.js";
 import { ask } from "./dialog.js";
+import { prose } from "./words.js";
 
 export const ACTS = {
   resubmit: { name: "Resubmit", main: true, done: "Resubmitted", undo: "The failed undo is retried with all its attempts, and the order continues to be undone. It does not go forward.", what: "The order continues from its failed steps. Each of them gets all its attempts again; finished steps stay finished." },
@@ -22,7 +23,7 @@ export function sendEvent(step, details, done) {
   const key = crypto.randomUUID();
   ask({
     title: `Send the event ${step.event} to ${step.name}?`,
-    lead: [h("p", {}, `${step.name} ${step.wait}${step.missing === undefined ? "" : `, ${step.missing} missing`}.`), h("p", { class: "small mono" }, id)],
+    lead: [h("p", {}, prose(`${step.name} ${step.wait}${step.missing === undefined ? "" : `, ${step.missing} missing`}.`)), h("p", { class: "small mono" }, id)],
     fields: [{ name: "data", label: "Data", kind: "json", rows: 4, value: "{}", always: true, help: "A JSON object of at most 4096 bytes, for example {\"answer\": \"yes\"}. The reason is added to it as `reason`." }],
     verb: "Send",
     done,
@@ -32,7 +33,7 @@ export function sendEvent(step, details, done) {
       const more = text.slice(1, -1).trim();
       const all = new Written(`{"reason":${JSON.stringify(reason)}${more && `,${more}`}}`);
       // Only a laptop reads the name, and a header has plain letters.
-      const name = by.normalize("NFD").replace(/[^ -~]/g, "");
+      const name = encodeURIComponent(by);
       const told = await post(`/orders/${encodeURIComponent(id)}/events/${encodeURIComponent(step.event)}`, all, { "idempotency-key": key, "stepwarden-by": name });
       return told.by ? `Sent. It counts for ${told.by}.` : "Sent.";
     },

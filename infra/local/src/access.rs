@@ -29,12 +29,18 @@ const LEAST: usize = 16;
 const MOST: usize = 200;
 /// How much of its rate a tenant may use at once.
 const BURST: Duration = Duration::from_secs(2);
-/// The header with which a caller whose token names nobody says who it is. API Gateway never reads it.
+/// The header with which a caller whose token names nobody says who it is, percent-encoded. API Gateway never reads it.
 pub const BY: &str = "stepwarden-by";
 /// Methods and first parts of paths that need no token: what a browser opens before it has one, behind which nothing is
-/// secret, and the addresses for callbacks, which contain tokens of their own.
-const OPEN: [(&str, &str); 4] =
-    [("GET", "openapi.json"), ("GET", "problems"), ("GET", "console"), ("POST", "callbacks")];
+/// secret, and the addresses for callbacks and links, which contain tokens of their own.
+const OPEN: [(&str, &str); 6] = [
+    ("GET", "openapi.json"),
+    ("GET", "problems"),
+    ("GET", "console"),
+    ("POST", "callbacks"),
+    ("GET", "links"),
+    ("POST", "links"),
+];
 
 /// Where the tokens come from. By default there is one random token, in memory only.
 #[derive(Clone, Debug, Default)]
@@ -130,8 +136,9 @@ impl Access {
         let is_submission = method == "POST" && parts().eq(["orders"]);
         let mut claims = self.claims(header(event, "authorization"))?.clone();
         // The first token stands for anyone at this machine, so who uses it says who that is.
+        let wrong = || problem::invalid_field(BY, "is not percent-encoded UTF-8");
         if let (Some(by), false) = (header(event, BY), claims.contains_key("sub")) {
-            claims.insert("sub".to_owned(), by.to_owned());
+            claims.insert("sub".to_owned(), edge::query::decode(by).map_err(|_| wrong())?);
         }
         let mut jwt = ApiGatewayRequestAuthorizerJwtDescription::default();
         jwt.claims = claims;

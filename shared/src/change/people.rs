@@ -12,6 +12,7 @@ use crate::message::MAX_ANSWER;
 use crate::names::names;
 use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{Alert, Arrival, MAX_KEPT, Phase, Task};
+use crate::time::plus;
 use crate::workflow::Workflow;
 use crate::workflow::wait::{Awaited, Wait};
 use serde_json::{Value, json};
@@ -27,7 +28,8 @@ enum Meaning {
     Fails,
 }
 
-/// The event of this name by the same person, while it is kept or counts for a step that still waits or will.
+/// The event of this name by the same person, while it is kept or counts for a step that still waits or will. One person has
+/// one place for each name, whatever steps wait for it: a second click, which has another key, must not count for another step.
 pub(crate) fn place_of<'a>(task: &'a Task, name: &str, by: Option<&str>) -> Option<&'a Arrival> {
     let is_open = |step: u16| {
         let state = task.steps.get(usize::from(step)).map(|step| &step.state);
@@ -50,12 +52,11 @@ impl Change<'_> {
     /// Operators are told that step `index` has waited for half of its time.
     pub(crate) fn alert_wait(&mut self, index: usize) {
         let (spec, step) = (&self.turn.workflow.steps[index], &mut self.task.steps[index]);
-        if step.alert_at.take().is_none() || !matches!(step.state, State::Waiting { .. }) {
-            return;
-        }
-        let words = spec.wait.as_ref().map(Wait::words).unwrap_or_default();
-        let since = step.turn.map_or(String::new(), |turn| format!(" since {turn}"));
-        let reason = format!("`{}` {words}{since}, for half of its {:#}", spec.name, spec.timeout);
+        let (Some(_), Some(until)) = (step.alert_at.take(), step.asks_until()) else { return };
+        let time = spec.asks_for();
+        let since = plus(until, -time);
+        let words = spec.asks().unwrap_or_default();
+        let reason = format!("`{}` {words} since {since}; half of its {time:#} has passed", spec.name);
         let step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
         let reason = crate::history::shorten(&reason, crate::history::MAX_TEXT);
         self.task.alert = Some(Alert { version: self.task.version, step, reason });
@@ -75,6 +76,11 @@ impl Change<'_> {
             match self.meaning(index, &event) {
                 // Last, so that what the others sent has its place and can be undone (model).
                 Ok(Meaning::Fails) if counts_people => fails = fails.or(Some(n)),
+                // One no that came before the last yes is enough, as if the step had waited by then.
+                Ok(Meaning::Done(_)) if fails.is_some() => {
+                    self.give(index, n, Meaning::Counts);
+                    break;
+                }
                 Ok(meaning) => self.give(index, n, meaning),
                 Err(_) => {}
             }
@@ -205,7 +211,11 @@ impl Change<'_> {
                 Err(why) => declined = declined.or(Some(why)),
             }
         }
-        if let Some(declined) = declined.or(place.map(|_| Declined::SamePerson)) {
+        // A no of somebody who said yes early counts once the step waits.
+        let may_fail = |index: usize| awaited(workflow, index).is_some_and(|event| event.failed.is_some());
+        let is_early = self.task.to_come(name, workflow).any(may_fail);
+        let again = if is_early { Declined::Early } else { Declined::SamePerson };
+        if let Some(declined) = declined.or(place.map(|_| again)) {
             return Err(declined);
         }
         // Never more than there are places for: each was answered with success.

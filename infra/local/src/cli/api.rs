@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::json;
 use shared::view::Status;
+use shared::workflow::http::encoded;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::path::Path;
@@ -122,7 +123,7 @@ async fn event(Event { id, name, data, key, by, at }: Event) -> Result<()> {
     let (api, path) = (at.api().await?, format!("/orders/{}/events/{}", segment(&id)?, segment(&name)?));
     let key = key.unwrap_or_else(new_key);
     let request = api.request(Method::POST, &path).header("idempotency-key", key);
-    let request = by.into_iter().fold(request, |request, by| request.header(crate::access::BY, by));
+    let request = by.into_iter().fold(request, |request, by| request.header(crate::access::BY, encoded(&by)));
     let answer = api.ask(request.json(&data.unwrap_or_else(|| json!({})))).await?.body;
     print(&at, &answer, |EventAccepted { order_id, .. }| format!("{order_id}\n"))
 }
