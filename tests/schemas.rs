@@ -252,6 +252,10 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         ("submission", vec![submission, nothing]),
         ("submission-message", vec![message]),
         (
+            "event-message",
+            vec![json!({"event": "paid", "order_id": id(), "idempotency_key": "key", "data": {"cents": 5}})],
+        ),
+        (
             "notice",
             vec![
                 value(&notice),
@@ -286,6 +290,7 @@ fn is_read(name: &str, message: &Value) -> Option<bool> {
         "cancel" => Some(matches!(serde_json::from_value(message.clone()), Ok(ToScheduler::Cancel(_)))),
         "submission" => Some(submit::submission::parse(text.as_bytes()).is_ok()),
         "submission-message" => Some(submit::queue::parse(&text).is_ok()),
+        "event-message" => Some(submit::queue::parse_event(&text).is_ok()),
         _ => None,
     }
 }
@@ -390,7 +395,7 @@ fn schemas_refuse_what_readers_refuse() {
             }
             let mut more = message.clone();
             more["of_a_later_version"] = json!(1);
-            let is_closed = name.starts_with("submission");
+            let is_closed = name.starts_with("submission") || name == "event-message";
             assert_eq!(problem(name, &more).is_none(), !is_closed, "{name}");
             if let Some(is_read) = is_read(name, &more) {
                 assert_eq!(is_read, !is_closed, "{name}");
@@ -409,6 +414,8 @@ fn schemas_refuse_what_readers_refuse() {
         ("notice", json!({"state": "processed"})),
         ("submission", json!({"priority": "urgent"})),
         ("submission-message", json!({"idempotency_key": ""})),
+        ("event-message", json!({"idempotency_key": ""})),
+        ("event-message", json!({"order_id": "x"})),
     ];
     let full = full();
     for (name, change) in wrong {

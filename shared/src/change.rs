@@ -9,7 +9,7 @@ mod people;
 mod remind;
 
 pub(crate) use callback::{called_back, is_callback};
-use effects::{Mapped, call, is_withheld, request_of};
+use effects::{Mapped, call, is_withheld, may_remind, request_of};
 pub(crate) use effects::{
     alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
     wake,
@@ -212,11 +212,8 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
-                if let (Direction::Do, State::Waiting { event, .. }) = (direction, &self.task.steps[index].state) {
-                    match event {
-                        false => self.computed(index, None),
-                        true => chosen.push(index),
-                    }
+                if let (Direction::Do, State::Waiting { .. }) = (direction, &self.task.steps[index].state) {
+                    self.computed(index, None);
                     continue;
                 }
                 if direction == Direction::Do && !self.is_to_be_claimed(index) {
@@ -238,9 +235,9 @@ impl<'a> Change<'a> {
         for (index, call) in calls {
             self.claim(index, direction, call);
         }
-        let reminds = |index: &usize| matches!(self.task.steps[*index].state, State::Waiting { .. });
-        let reminders: Vec<usize> = chosen.into_iter().filter(|index| claims && reminds(index)).collect();
-        reminders.into_iter().for_each(|index| self.remind(index));
+        let is_due = |(index, at): &(usize, Timestamp)| claims && *at <= now && may_remind(*index, self.turn);
+        let reminders: Vec<_> = self.task.reminders().filter(is_due).collect();
+        reminders.into_iter().for_each(|(index, _)| self.remind(index));
     }
 
     /// The turn of step `index` has come: true if an agent is to do it. Otherwise it is passed over, computed or failed.
@@ -289,10 +286,7 @@ impl<'a> Change<'a> {
                     self.task.steps[index].state = State::Waiting { until, event: event.is_some() };
                     self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
                     self.waits = true;
-                    self.begin_reminders(index);
-                    let half = self.turn.now.duration_until(until) / 2;
-                    let is_asked = event.is_some_and(|event| event.alert);
-                    self.task.steps[index].alert_at = is_asked.then(|| plus(self.turn.now, half));
+                    self.begin_to_ask(index, self.turn.now, until);
                     if let Some(event) = event
                         && !event.refuse_early
                     {
@@ -313,7 +307,7 @@ impl<'a> Change<'a> {
                 && self.task.phase == Phase::Forward
                 && *until <= now
             {
-                let time = spec.accept.as_ref().map_or(spec.timeout, |accept| accept.within);
+                let time = spec.asks_for();
                 *until = plus(now, time);
                 step.alert_at = step.alert_at.map(|_| plus(now, time / 2));
             }
@@ -376,6 +370,9 @@ impl<'a> Change<'a> {
                 }
                 if poll.is_none() || is_first {
                     self.log(Kind::Claimed, Some(index), pool);
+                }
+                if let Some(poll) = poll.filter(|_| is_first) {
+                    self.begin_to_ask(index, from, plus(from, poll.within));
                 }
             }
             Direction::Undo => {

@@ -43,9 +43,9 @@ pub const MAX_RESULT: usize = 256 * 1024;
 pub const MAX_WORK: usize = 4 * MAX_RESULT;
 
 /// The names that an expression may begin with. `now` is a number: seconds since 1970, as `time(...)` gives.
-pub const ROOTS: [&str; 18] = [
+pub const ROOTS: [&str; 19] = [
     "input", "config", "order", "now", "outputs", "ran", "errors", "item", "index", "answer", "status", "header",
-    "event", "by", "events", "error", "output", "callback",
+    "event", "by", "events", "error", "output", "callback", "links",
 ];
 
 /// Where a text is wrong, and what to write instead. `Display` is the message.

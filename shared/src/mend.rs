@@ -290,12 +290,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         ),
         (step.claimed_at > task.version, "c", LATER),
         (step.settled_at > task.version, "s", LATER),
-        (
-            step.alert_at.is_some()
-                && !spec.wait.as_ref().and_then(|wait| wait.event()).is_some_and(|event| event.alert),
-            "aa",
-            "is for a step whose definition has `alert`",
-        ),
+        (step.alert_at.is_some() && !spec.alerts(), "aa", "is for a step whose definition has `alert`"),
         (
             step.reminded.is_some() && spec.remind.is_none(),
             "rm",

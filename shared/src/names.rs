@@ -27,15 +27,9 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
         Some(_) if !spec.reads_output(&of_step(&turn.workflow.steps[i].name), direction) => None,
         _ => turn.outputs.of(&task.steps[i]),
     };
-    let mut order = json!({
-        "id": task.id, "tenant": task.tenant, "created_at": task.created_at.to_string(),
-    });
-    if let Some(reference) = &task.reference {
-        order["reference"] = json!(reference);
-    }
     let mut names = Names::new()
         .with("input", Cow::Borrowed(turn.input))
-        .with("order", Cow::Owned(order))
+        .with("order", Cow::Owned(order(task)))
         .with("outputs", Cow::Owned(of_all("outputs", &|i| output(i))))
         .with("ran", Cow::Owned(of_all("ran", &|i| Some(json!(task.steps[i].state == State::Processed)))))
         .with(
@@ -54,6 +48,15 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
         names = names.with("now", Cow::Owned(json!(turn.as_second())));
     }
     names
+}
+
+/// An order as expressions see it.
+pub(crate) fn order(task: &Task) -> Value {
+    let mut order = json!({ "id": task.id, "tenant": task.tenant, "created_at": task.created_at.to_string() });
+    if let Some(reference) = &task.reference {
+        order["reference"] = json!(reference);
+    }
+    order
 }
 
 /// A failure as expressions see it.

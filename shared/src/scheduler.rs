@@ -337,13 +337,9 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     } else if step.state == State::Processed && settled_at == task.version {
         effects.extend(change::notice(task, turn, crate::message::NoticeKind::StepCompleted, Some(index)));
     }
-    let waits = match task.phase {
-        Phase::Undoing => !task.is_undo_begun() || task.waiting(turn.workflow).next().is_some(),
-        Phase::Forward => task.waiting(turn.workflow).next().is_some(),
-        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => false,
-    };
-    if waits {
-        effects.extend(change::wake(task, turn, 0));
+    match task.phase {
+        Phase::Undoing | Phase::Forward => effects.extend(change::wake(task, turn, 0)),
+        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
     }
     Decision::Keep { why: Kept::Repeated, effects }
 }

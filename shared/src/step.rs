@@ -388,15 +388,38 @@ impl Step {
         matches!(self.state, State::Processed | State::Skipped | State::PassedOver | State::Caught)
     }
 
+    /// Until when it waits for somebody else, if it does: for an event, for a callback, or for work that it polls.
+    #[must_use]
+    pub fn asks_until(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Waiting { until, event: true } => Some(until),
+            State::Pending { .. } | State::Processing { .. } => self.poll_until,
+            State::Waiting { event: false, .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => None,
+        }
+    }
+
+    /// When its next reminder is due, if one is.
+    #[must_use]
+    pub fn reminds_at(&self) -> Option<Timestamp> {
+        let until = self.asks_until()?;
+        self.reminded.as_ref().and_then(|reminded| reminded.next).filter(|next| *next < until)
+    }
+
     /// When a scheduler has to do something about its wait: when a timer ends, or the next reminder is due.
     #[must_use]
     pub fn acts_at(&self) -> Option<Timestamp> {
         match self.state {
             State::Waiting { until, event: false } => Some(until),
-            State::Waiting { until, event: true } => {
-                self.reminded.as_ref().and_then(|reminded| reminded.next).filter(|next| *next < until)
-            }
-            _ => None,
+            _ => self.reminds_at(),
         }
     }
 

@@ -53,8 +53,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     let counts = task.phase == Phase::Forward && task.paused_at.is_none() && !is_over;
     let is_late = |step: &Step| matches!(step.state, State::Waiting { until, event: true } if is_past(until, turn));
     let waited: Vec<usize> = (0..task.steps.len()).filter(|&i| counts && is_late(&task.steps[i])).collect();
-    let is_half =
-        |step: &Step| matches!(step.state, State::Waiting { .. }) && step.alert_at.is_some_and(|at| is_past(at, turn));
+    let is_half = |step: &Step| step.asks_until().and(step.alert_at).is_some_and(|at| is_past(at, turn));
     // One alert is owed at a time.
     let half = (0..task.steps.len()).find(|&i| counts && task.alert.is_none() && is_half(&task.steps[i]));
     if expired.is_empty() && waited.is_empty() && half.is_none() && !is_over {

@@ -505,13 +505,19 @@ impl Task {
                 (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
                     Some((i, *not_before))
                 }
-                (Phase::Forward, State::Waiting { .. }) => step.acts_at().map(|at| (i, Some(at))),
+                (Phase::Forward, State::Waiting { until, event: false }) => Some((i, Some(*until))),
                 (Phase::Undoing, State::UndoPending { not_before }) if self.is_open_to_undo(i, workflow) => {
                     Some((i, *not_before))
                 }
                 _ => None,
             }
         })
+    }
+
+    /// Steps with a reminder to come: position, and when it is due.
+    pub fn reminders(&self) -> impl Iterator<Item = (usize, Timestamp)> + '_ {
+        let runs = self.phase == Phase::Forward && self.paused_at.is_none();
+        self.steps.iter().enumerate().filter(move |_| runs).filter_map(|(i, step)| Some((i, step.reminds_at()?)))
     }
 
     /// Whether a step waits, for long enough that a person may look for it, while the task goes forward.
@@ -590,7 +596,8 @@ impl Task {
         if self.phase == Phase::Undoing && !self.is_undo_begun() {
             return Some(self.undo_from(workflow, skew).unwrap_or(now));
         }
-        self.waiting(workflow).map(|(_, from)| from.unwrap_or(now)).min()
+        let reminders = self.reminders().map(|(_, at)| at);
+        self.waiting(workflow).map(|(_, from)| from.unwrap_or(now)).chain(reminders).min()
     }
 
     /// The earliest time at which a supervisor has something to do here, `None` if never.
@@ -609,13 +616,16 @@ impl Task {
         let next = match self.phase {
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
-                let look = |(index, from): (usize, Option<Timestamp>)| match (&self.steps[index].state, from) {
+                let ahead = |at: Timestamp| match at > plus(sent, MAX_DELAY) {
                     // A short wait has its Wake. That of a long one is sent by the sweep that looks ahead.
-                    (State::Waiting { .. }, Some(at)) if at > plus(sent, MAX_DELAY) => plus(at, -LOOK_AHEAD),
-                    (State::Waiting { .. }, Some(at)) => plus(at, grace(workflow)),
+                    true => plus(at, -LOOK_AHEAD),
+                    false => plus(at, grace(workflow)),
+                };
+                let look = |(index, from): (usize, Option<Timestamp>)| match (&self.steps[index].state, from) {
+                    (State::Waiting { .. }, Some(at)) => ahead(at),
                     _ => in_case(from.unwrap_or(self.updated_at)),
                 };
-                self.waiting(workflow).map(look).min()
+                self.waiting(workflow).map(look).chain(self.reminders().map(|(_, at)| ahead(at))).min()
             }
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
         };
@@ -635,12 +645,12 @@ impl Task {
     #[must_use]
     pub fn next_deadline(&self, skew: SignedDuration) -> Option<Timestamp> {
         let is_forward = self.phase == Phase::Forward;
-        let events = self.steps.iter().filter_map(|step| match step.state {
+        let forward = self.steps.iter().filter(|_| is_forward);
+        let events = forward.flat_map(|step| {
+            let until = step.asks_until().filter(|_| matches!(step.state, State::Waiting { .. }));
             // One alert is owed at a time.
-            State::Waiting { until, event: true } if is_forward => {
-                Some(step.alert_at.filter(|_| self.alert.is_none()).map_or(until, |at| at.min(until)))
-            }
-            _ => None,
+            let alert = step.alert_at.filter(|_| self.alert.is_none() && step.asks_until().is_some());
+            [until, alert].into_iter().flatten()
         });
         let own = self.deadline.filter(|_| is_forward);
         let first = own.into_iter().chain(self.complete_by()).chain(events).min();

@@ -242,11 +242,11 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             | State::UndoFailed => None,
         },
         event: spec.wait.as_ref().and_then(Wait::event).map(|event| event.name.clone()),
-        wait: spec.wait.as_ref().map(Wait::words).or(spec.accept.as_ref().map(|_| "waits for its callback".into())),
+        wait: spec.asks().filter(|_| spec.poll.is_none()),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
         reminders: step.reminded.as_ref().map(|reminded| reminded.sent),
-        next_reminder_at: waits_until.and(step.reminded.as_ref()).and(step.acts_at()),
+        next_reminder_at: step.reminds_at().filter(|_| task.phase == Phase::Forward),
         missing: waits_until
             .and(spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.people))
             .map(|_| task.places(index, workflow)),

@@ -9,6 +9,7 @@ pub mod edge;
 pub mod file;
 pub mod hosts;
 pub mod http;
+pub mod link;
 pub mod poll;
 pub mod remind;
 pub mod wait;
@@ -249,10 +250,10 @@ impl Workflow {
         Hash::of(&serde_json::to_vec(self).expect("a workflow has only string keys"))
     }
 
-    /// Whether a step hands an address to its service.
+    /// Whether its orders hand out addresses, of callbacks or links.
     #[must_use]
-    pub fn is_called_back(&self) -> bool {
-        self.steps.iter().any(|step| step.accept.is_some())
+    pub fn hands_out_addresses(&self) -> bool {
+        self.steps.iter().any(|step| step.accept.is_some() || step.link().is_some())
     }
 
     /// The names of the events that its steps wait for.
@@ -339,7 +340,8 @@ impl Workflow {
     /// Whether a decision about an order needs its input.
     #[must_use]
     pub fn reads_input(&self) -> bool {
-        self.steps.iter().any(|step| step.reads("input"))
+        let asks = |step: &Step| step.link().is_some_and(|(link, _)| link.reads("input"));
+        self.steps.iter().any(|step| step.reads("input") || asks(step))
     }
 
     /// All agents named, each once, in order of first use.

@@ -7,6 +7,7 @@ mod endings;
 mod engine;
 mod expression;
 mod language;
+mod links;
 mod mend;
 mod mistakes;
 mod operator;

@@ -195,7 +195,107 @@ fn a_mistake_in_a_file_says_what_to_write() {
         assert!(error.contains(words), "{remind}: {error}");
     }
     let error = read(r#"b | after = []; wait = "2h"; remind = { every = "1h", agent = "x" }"#).unwrap_err().to_string();
-    assert!(error.contains("`remind` is for a step that waits for an event"), "{error}");
+    assert!(error.contains("`remind` is for a step that waits for an event, or has `accept` or `poll`"), "{error}");
+    let poll = r#"b | after = []; poll = { every = "5s", for = "1m", done = "answer.ok" }; remind = "#;
+    for (remind, words) in [
+        (r#"{ every = "1m", agent = "x" }"#, "the step waits for at most 1m; write a shorter `every`"),
+        (r#"{ every = "20s", agent = "x", with = { at = "${callback}" } }"#, "`callback`"),
+    ] {
+        let error = read(&format!("{poll}{remind}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{remind}: {error}");
+    }
+}
+
+const RENDER: &str = r#"
+a | after = []; undo = { agent = "x" }
+b | after = ["a"]; accept = { within = "24h" }; remind = { every = "8h", times = 2, agent = "y", with = { at = "${callback}" } }; alert = true
+"#;
+
+// A service that accepted the work and does not report: the same reminders and the same alert.
+#[test]
+fn a_service_that_reports_later_is_reminded() {
+    let mut bench = bench(RENDER, json!({}));
+    bench.task.secret = Some("s".into());
+    bench.wake(0).done("a");
+    let call = bench.request("b").clone();
+    assert_eq!((bench.task.steps[1].reminded.clone(), bench.task.steps[1].alert_at), (None, None));
+    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
+    bench.at(1000).on(&accepted).is(&format!("Pending a=Processed#1 b=Waiting+{}#1", 24 * HOUR), "");
+    bench.at(8 * HOUR).supervise();
+    let (seen, forward_by) = (bench.task.version, bench.task.forward_by);
+    bench.at(8 * HOUR + 1000).wake(seen);
+    let request = bench.request("b");
+    assert_eq!((request.reminder, request.attempt, &request.accept, &request.callback), (Some(1), 0, &None, &None));
+    assert_eq!(request.input, json!({"at": call.callback}));
+    assert_eq!(bench.task.forward_by, forward_by);
+    bench.at(12 * HOUR + 2000).supervise();
+    assert_eq!(bench.effects(), "alert");
+    let reason = &bench.task.alert.as_ref().unwrap().reason;
+    assert_eq!(*reason, format!("`b` waits for its callback since {}; half of its 24h has passed", at(1000)));
+    let version = bench.task.version;
+    bench.on(&Event::AlertSent { version });
+    // The next attempt has all of its reminders, and its own alert.
+    bench.at(24 * HOUR + 2000).supervise();
+    assert!(matches!(bench.task.steps[1].state, State::Pending { .. }));
+    assert_eq!(bench.task.steps[1].reminds_at(), None);
+    let seen = bench.task.version;
+    bench.at(24 * HOUR + 3000).wake(seen);
+    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
+    bench.on(&accepted);
+    assert_eq!(reminded(&bench.task), (1, Some(32 * HOUR as u64 + 3000)));
+    assert_eq!(bench.task.steps[1].alert_at, Some(at(36 * HOUR + 3000)));
+}
+
+const JOB: &str = r#"
+b | after = []; timeout = "10s"; http = { url = "https://jobs.example/1", method = "GET" }; poll = { every = "5m", for = "1h", done = "answer.ok" }; remind = { every = "12m", times = 3, agent = "y" }; alert = true
+"#;
+const MINUTE: i64 = 60_000;
+
+// Neither a look nor a reminder moves the other, and the alert comes once half of the time has passed.
+#[test]
+fn work_that_is_polled_is_reminded_of() {
+    for steps in [JOB.to_owned(), JOB.replace(r#"http = { url = "https://jobs.example/1", method = "GET" }; "#, "")] {
+        let mut bench = bench(&steps, json!({}));
+        let reminder = |bench: &Bench| bench.task.steps[0].reminded.clone().unwrap();
+        bench.wake(0).is("Processing b=Processing#1", "do b#1, wake+720000");
+        let first = bench.task.version;
+        for minute in [0, 5, 10] {
+            bench.at(minute * MINUTE);
+            if matches!(bench.task.steps[0].state, State::Pending { .. }) {
+                let seen = bench.task.version;
+                bench.wake(seen);
+            }
+            let answer = bench.answer("b", Outcome::NotYet { why: "running".into() });
+            bench.on(&answer);
+            assert_eq!((reminder(&bench).sent, reminder(&bench).next), (0, Some(at(12 * MINUTE))));
+        }
+        let before = bench.task.steps[0].clone();
+        bench.at(12 * MINUTE).wake(first);
+        assert!(bench.effects().contains("remind b#1"), "{}", bench.effects());
+        assert_eq!((reminder(&bench).sent, reminder(&bench).next), (1, Some(at(24 * MINUTE))));
+        let now = &bench.task.steps[0];
+        assert_eq!((&now.state, now.attempt, now.poll_until), (&before.state, before.attempt, before.poll_until));
+        // Its wake, or the sweep after it, brings the next one.
+        assert!(due(&bench) <= 24 * MINUTE + 10_000, "{}", due(&bench));
+        bench.at(30 * MINUTE + 1000).supervise();
+        let reason = bench.task.alert.as_ref().map(|alert| alert.reason.clone());
+        assert_eq!(reason, Some(format!("`b` polls since {}; half of its 1h has passed", at(0))));
+        bench.on(&act(What::Pause));
+        assert_eq!(bench.task.reminders().count(), 0);
+    }
+}
+
+// A poll that has ended reminds nobody.
+#[test]
+fn a_poll_that_is_done_reminds_nobody() {
+    let mut bench = bench(JOB, json!({}));
+    bench.wake(0);
+    let seen = bench.task.version;
+    let Event::Reply(reply) = bench.answer("b", done(json!({"ok": true}))) else { unreachable!("it is a reply") };
+    bench.on(&Event::Reply(Reply { looked: true, ..reply })).is("Processed b=Processed#1", "notice Completed");
+    bench.at(12 * MINUTE).wake(seen).keeps(Kept::NothingReady, "notice Completed");
+    bench.at(31 * MINUTE).supervise();
+    assert!(bench.task.alert.is_none());
 }
 
 const ALARM: &str = r#"
@@ -215,7 +315,7 @@ fn operators_are_told_of_a_wait_that_is_half_over() {
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Processed#1", 12 * HOUR - 1000), "alert");
     let Some(shared::message::Effect::Alert(alert)) = bench.effects.first() else { panic!("an alert") };
     let since = bench.task.steps[1].turn.unwrap();
-    let reason = format!("`b` waits for the event `approved` since {since}, for half of its 24h");
+    let reason = format!("`b` waits for the event `approved` since {since}; half of its 24h has passed");
     assert_eq!((alert.reason.as_str(), alert.step.as_deref()), (reason.as_str(), Some("b")));
     assert_eq!(alert.resubmit, format!("stepwarden get {}", bench.task.id));
     assert_eq!(alert.runbook, "docs/runbook.md#who-waits-for-what");

@@ -169,6 +169,10 @@ pub enum Defect {
     AlarmEarly,
     /// Operators are told during a pause.
     AlarmInAPause,
+    /// Each look of a poll begins its reminders again.
+    LookRemindsAnew,
+    /// A look that finds nothing takes the alert of its poll away.
+    LookForgetsItsAlarm,
     /// "A poll's next look is a claim", which an undo waits for.
     LookHoldsUpTheUndo,
     /// The same of a call that may change something, and the undo does not wait for it.
@@ -208,7 +212,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 104] = [
+    pub const ALL: [Self; 106] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -295,6 +299,8 @@ impl Defect {
         Self::AlarmTwice,
         Self::AlarmEarly,
         Self::AlarmInAPause,
+        Self::LookRemindsAnew,
+        Self::LookForgetsItsAlarm,
         Self::LookHoldsUpTheUndo,
         Self::AskLeavesForwardBy,
         Self::SilentLooksNeverEnd,
@@ -574,6 +580,17 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Decision::Save { task, .. }, Defect::TakenTwice, Event::Arrived { .. }) => {
             let other = task.steps.iter_mut().find(|step| matches!(step.state, State::Waiting { event: true, .. }));
             other.into_iter().for_each(|step| step.state = State::Processed);
+        }
+        (Decision::Save { task, .. }, Defect::LookRemindsAnew | Defect::LookForgetsItsAlarm, Event::Reply(_))
+            if before.steps[1].poll_until.is_some() && task.steps[1].poll_until.is_some() =>
+        {
+            match defect {
+                Defect::LookForgetsItsAlarm => task.steps[1].alert_at = None,
+                _ => task.steps[1]
+                    .reminded
+                    .iter_mut()
+                    .for_each(|it| it.next = Some(turn.now + SignedDuration::from_secs(1))),
+            }
         }
         (Decision::Save { task, .. }, Defect::ReminderIsAnAttempt, _) if reminds(&before, task) => {
             task.steps[1].attempt += 1;

@@ -130,6 +130,10 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("an event, error and resubmit", EVENT_IN_ERROR, 45_323),
         ("reminders and a crash", REMIND, 144_396),
         ("reminders and a pause", Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND }, 128_313),
+        ("reminders of a poll", REMIND_OF_LOOKS, 0),
+        ("an alarm of a poll", ALARM_OF_LOOKS, 0),
+        ("reminders of accepted work", REMIND_OF_WORK, 0),
+        ("an alarm of accepted work", ALARM_OF_WORK, 0),
         ("an alarm of a wait and a crash", ALARM, 27_363),
         ("an alarm of a wait, a pause and an error", Bounds { pauses: 1, crashes: 0, then: "error", ..ALARM }, 23_021),
         ("two people", PEOPLE, 60_886),
@@ -171,6 +175,11 @@ const TWO_EVENTS: Bounds = Bounds { events: 3, with_c: true, failed: 0, crashes:
 const REMIND: Bounds = Bounds { reminds: true, events: 1, ..EVENT };
 /// A step that waits for an event, and alerts operators once half of its time has passed.
 const ALARM: Bounds = Bounds { alerts: true, events: 1, ..EVENT };
+/// The same of a step that polls, and of one whose service reports later.
+const REMIND_OF_LOOKS: Bounds = Bounds { reminds: true, with_c: false, crashes: 0, looks: 1, ..LOOK };
+const ALARM_OF_LOOKS: Bounds = Bounds { alerts: true, with_c: false, crashes: 0, looks: 1, ..LOOK };
+const REMIND_OF_WORK: Bounds = Bounds { reminds: true, max: 1, crashes: 0, ..ACCEPT };
+const ALARM_OF_WORK: Bounds = Bounds { alerts: true, max: 1, crashes: 0, ..ACCEPT };
 /// A step that needs the event of two people; [`world::Flow::People`] says who sends three of them.
 const PEOPLE: Bounds = Bounds { flow: Flow::People, events: 3, crashes: 0, ..EVENT };
 /// Both may send theirs while the order is in Error, and one may say no.
@@ -336,6 +345,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::ReminderReplyCounts
         | Defect::ReminderIsNotSentAgain => REMIND,
         Defect::AlarmIsForgotten | Defect::AlarmTwice => ALARM,
+        Defect::LookRemindsAnew => REMIND_OF_LOOKS,
+        Defect::LookForgetsItsAlarm => ALARM_OF_LOOKS,
         Defect::AlarmEarly => Bounds { chain: false, ..ALARM },
         Defect::AlarmInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..ALARM },
         Defect::RemindsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..REMIND },

@@ -205,9 +205,9 @@ pub struct Bounds {
     pub mapped: bool,
     /// Keys under which events are sent.
     pub events: u8,
-    /// Whether people are reminded of an event, each second and at most twice.
+    /// Whether people are reminded of an event, of accepted work or of a poll, each second and at most twice.
     pub reminds: bool,
-    /// Whether operators are alerted once half of the time for an event has passed.
+    /// Whether operators are alerted once half of the time for it has passed.
     pub alerts: bool,
     /// Looks that find nothing.
     pub looks: u8,
@@ -281,6 +281,13 @@ impl World {
                 "[[step]]\nname = \"{name}\"\nagent = \"x\"\n{after}timeout = \"{timeout}s\"\nretry = {{ max = {max}, backoff = [\"1s\"] }}\n{undo}"
             )
         };
+        let alert = if bounds.alerts { "alert = true\n" } else { "" };
+        let remind = match bounds.reminds {
+            true => "remind = { every = \"1s\", times = 2, agent = \"x\" }\n",
+            false => "",
+        };
+        // Half of it is longer than an attempt, so that a supervisor looks before.
+        let asks_for = if bounds.alerts { 4 } else { 2 };
         let event = |name: &str, after: &str, undo: bool| {
             let undo = if undo {
                 "undo = { agent = \"x\", timeout = \"1s\", retry = { max = 1, backoff = [\"1s\"] } }\n"
@@ -291,15 +298,8 @@ impl World {
                 Flow::People => "people = 2\nfailed = \"has(event.no)\"\n",
                 _ => "",
             };
-            // Half of it is longer than an attempt, so that a supervisor looks before.
-            let timeout = if bounds.alerts { 4 } else { 2 };
-            let alert = if bounds.alerts { "alert = true\n" } else { "" };
-            let remind = match bounds.reminds {
-                true => "remind = { every = \"1s\", times = 2, agent = \"x\" }\n",
-                false => "",
-            };
             format!(
-                "[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"{timeout}s\"\n{people}{remind}{alert}{undo}"
+                "[[step]]\nname = \"{name}\"\nafter = [{after}]\nevent = \"e\"\ntimeout = \"{asks_for}s\"\n{people}{remind}{alert}{undo}"
             )
         };
         let mut text = format!("name = \"w\"\non_failure = \"{then}\"\nstrict_notices = {}\n", bounds.strict);
@@ -322,18 +322,21 @@ impl World {
         } else if bounds.flow == Flow::Timer {
             text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
         } else if matches!(bounds.flow, Flow::Look | Flow::Ask) {
-            let poll = "after = [\"a\"]\npoll = { every = \"1s\", for = \"2s\", done = \"answer.ok\" }\n";
-            let looked = step("b", 1, poll, bounds.flow == Flow::Ask)
+            let poll = format!(
+                "after = [\"a\"]\npoll = {{ every = \"1s\", for = \"{asks_for}s\", done = \"answer.ok\" }}\n{remind}{alert}"
+            );
+            let looked = step("b", 1, &poll, bounds.flow == Flow::Ask)
                 .replace(&format!("retry = {{ max = {max}, backoff = [\"1s\"] }}\n"), "");
             text += &match bounds.flow {
                 Flow::Look => {
-                    looked.replace("agent = \"x\"", "http = { url = \"https://x.example/\", method = \"GET\" }")
+                    looked.replacen("\nagent = \"x\"", "\nhttp = { url = \"https://x.example/\", method = \"GET\" }", 1)
                 }
                 _ => looked,
             };
         } else if bounds.flow == Flow::Accept {
             let after = if bounds.chain { "after = [\"a\"]\n" } else { at_once };
-            text += &(step("b", 1, after, true) + "accept = { within = \"2s\" }\n");
+            let accept = format!("accept = {{ within = \"{asks_for}s\" }}\n{remind}{alert}");
+            text += &(step("b", 1, after, true) + &accept);
         } else if bounds.flow.has_event() {
             text += &event("b", if bounds.chain { "\"a\"" } else { "" }, true);
         } else if bounds.flow == Flow::Branch && !bounds.alone {
@@ -721,7 +724,7 @@ impl World {
             return Some("operators are told of a wait once");
         }
         for (was, is) in old.steps.iter().zip(&new.steps) {
-            let waits = |step: &step::Step| matches!(step.state, step::State::Waiting { .. });
+            let waits = |step: &step::Step| step.asks_until().is_some();
             let alerts =
                 new.phase == Phase::Forward && new.alert.as_ref().is_some_and(|alert| alert.version == new.version);
             let told = waits(was) && waits(is) && was.alert_at.is_some() && is.alert_at.is_none();
@@ -738,6 +741,11 @@ impl World {
             let sent = was.reminded.as_ref().map_or(0, |reminded| reminded.sent);
             if counted.sent < sent || counted.sent > sent + 1 || counted.sent > counted.last {
                 return Some("reminders are counted one by one, up to the last");
+            }
+            let is_same = waits(was) && was.asks_until() == is.asks_until() && counted.sent == sent;
+            let (then, since) = (was.reminded.as_ref().map(|r| (r.next, r.last)), (counted.next, counted.last));
+            if is_same && then != Some(since) {
+                return Some("one wait has its reminders at fixed times");
             }
             if counted.sent == sent + 1 {
                 if old.phase != Phase::Forward || old.paused_at.is_some() || was.acts_at().is_none_or(|at| at > now()) {
@@ -763,7 +771,7 @@ impl World {
         if number != request.reminder || request.idempotency_key != key || request.attempt != 0 {
             return Some("a reminder is counted before it is sent, under a key of its own");
         }
-        let waits = matches!(task.steps[step].state, step::State::Waiting { .. });
+        let waits = task.steps[step].asks_until().is_some();
         (!waits || task.phase != Phase::Forward).then_some("a reminder is of a step that waits")
     }
 
@@ -1223,7 +1231,7 @@ impl World {
         match owed {
             Owed::Reminder { step, number } => {
                 let step = &task.steps[step];
-                let waits = task.phase == Phase::Forward && matches!(step.state, step::State::Waiting { .. });
+                let waits = task.phase == Phase::Forward && step.asks_until().is_some();
                 let is_last = |reminded: &&step::Reminded| {
                     reminded.sent == number && reminded.complete_by.is_some_and(|by| now() < by)
                 };

@@ -74,6 +74,15 @@ fn order_id() -> Value {
     parameter("path", "order_id", "The order.", reference("Id"))
 }
 
+/// The parameters of an address that a step hands out.
+fn of_a_step(what: &str) -> [Value; 3] {
+    [
+        order_id(),
+        parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
+        parameter("path", "token", &format!("Token of the {what}."), json!({"type": "string", "maxLength": 32})),
+    ]
+}
+
 impl Route {
     fn new(method: &'static str, path: &str, id: &str, tag: &'static str, summary: &str) -> Self {
         let scopes = Scopes::default();
@@ -122,6 +131,20 @@ impl Route {
     fn answers(mut self, status: u16, words: &'static str, schema: &str, example: Value) -> Self {
         self.answers.push((status, words, Some(("application/json", reference(schema), example)), vec!["traceparent"]));
         self
+    }
+
+    /// An answer that people read.
+    fn page(mut self, status: u16, words: &'static str) -> Self {
+        let page = ("text/html; charset=utf-8", json!({"type": "string"}), json!("<!doctype html>..."));
+        self.answers.push((status, words, Some(page), vec!["traceparent"]));
+        self
+    }
+
+    /// Whether one of its pages has this status.
+    pub fn has_page(&self, status: u16) -> bool {
+        let is_page =
+            |content: &Option<Content>| content.as_ref().is_some_and(|(media, ..)| media.starts_with("text/html"));
+        self.answers.iter().any(|(one, _, content, _)| *one == status && is_page(content))
     }
 
     /// Adds a header to the last answer.
@@ -229,14 +252,29 @@ pub fn routes() -> Vec<Route> {
                 "For services. The address is part of a step's call, and is all that a service needs to know. A callback \
                  that is repeated gets the same answer. The body has at most 65,536 bytes.",
             )
-            .takes([
-                order_id(),
-                parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
-                parameter("path", "token", "Token of the step.", json!({"type": "string", "maxLength": 32})),
-            ])
+            .takes(of_a_step("step"))
             .body(json!({"type": "object"}), json!({"state": "finished"}))
             .answers(202, "Recorded.", "CallbackAccepted", json!({"order_id": ID, "step": "render"}))
             .refuses(&["no_such_callback", "event_key_reused", "event_late", "event_refused", "invalid_field", "unavailable", "unreadable"]),
+        Route::new("get", "/links/{order_id}/{step}/{token}", "openLink", "callbacks", "Open the page of a link")
+            .says("For people, in a browser. It changes nothing, because programs that check mails open every address.")
+            .takes(of_a_step("link"))
+            .page(200, "The question, and a form with a button for each answer.")
+            .page(404, "There is no such link.")
+            .page(409, "The question is closed, or not open yet.")
+            .page(503, "Try again."),
+        Route::new("post", "/links/{order_id}/{step}/{token}", "answerLink", "callbacks", "Answer on the page of a link")
+            .says("What the form on that page sends. The same answer again gets the same page.")
+            .takes(of_a_step("link"))
+            .page(200, "The answer is stored.")
+            .page(400, "The form was changed, or its reason is too long.")
+            .page(404, "There is no such link.")
+            .page(409, "The question is closed, or not open yet.")
+            .page(413, "The form is too large.")
+            .page(415, "The body is no form.")
+            .page(422, "The step does not take this answer.")
+            .page(429, "The order keeps no more events.")
+            .page(503, "Try again."),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
@@ -714,7 +752,7 @@ pub fn document() -> Value {
         "servers": [{"url": "/"}],
         "tags": [
             {"name": "orders", "description": "For applications."},
-            {"name": "callbacks", "description": "For services that were handed an address."},
+            {"name": "callbacks", "description": "For services and people that were handed an address."},
             {"name": "operator", "description": "For operators and their tools."},
             {"name": "workflows", "description": "For those who publish workflows."},
             {"name": "documents", "description": "About this API."},

@@ -29,7 +29,7 @@ SUBMIT_ROUTES = {
     "GET /problems/{code}",
 }
 # Open where the deployment has a public address: the token in the path decides.
-CALLBACK_ROUTES = {"POST /callbacks/{id}/{step}/{token}"}
+CALLBACK_ROUTES = {"POST /callbacks/{id}/{step}/{token}", "GET /links/{id}/{step}/{token}", "POST /links/{id}/{step}/{token}"}
 OPERATOR_ROUTES = {
     "GET /orders",
     "GET /details/{id}",
@@ -718,7 +718,8 @@ def the_supervisor_only_requests_recovery(stack):
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
     wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")}
     wanted |= {("dynamodb:GetItem", "Orders"), ("dynamodb:BatchGetItem", "Orders")}
-    wanted |= {("dynamodb:Query", "<State.Arn>/index/due")}
+    # What waits is counted from the other index.
+    wanted |= {("dynamodb:Query", f"<State.Arn>/index/{index}") for index in ("due", "attention")}
     if _may(stack, "Supervisor", "dynamodb:") != wanted:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'dynamodb:') ^ wanted)}"
     rest = {a for a, _ in rights(stack, "Supervisor")}
@@ -834,6 +835,9 @@ def the_api_logs_and_throttles(stack):
     for name, p in stack.of_type("AWS::ApiGatewayV2::Stage").items():
         if target(p.get("AccessLogSettings", {}).get("DestinationArn")) not in stack.of_type("AWS::Logs::LogGroup"):
             yield f"{name}: no access logs"
+        # Whoever knows the address of a callback or a link may use it.
+        if "path" in p.get("AccessLogSettings", {}).get("Format", ""):
+            yield f"{name}: its access logs name paths, and with them tokens"
         settings = p.get("DefaultRouteSettings", {})
         if not settings.get("ThrottlingRateLimit") or not settings.get("ThrottlingBurstLimit"):
             yield f"{name}: takes any number of requests"

@@ -202,6 +202,7 @@ DEFECTS = [
     ("a_policy_for_each_kind_of_caller_that_signs", api("Resources", "OperatorPolicy", "Condition", PASS), JWT),
     ("a_policy_for_each_kind_of_caller_that_signs", put("Outputs", "SubmitterPolicyArn", PASS), {}),
     ("the_api_logs_and_throttles", api("Resources", "Stage", P, "AccessLogSettings", PASS), {}),
+    ("the_api_logs_and_throttles", api("Resources", "Stage", P, "AccessLogSettings", "Format", '{"id":"$context.requestId","at":"$context.path"}'), {}),
     ("the_api_logs_and_throttles", api("Resources", "Stage", P, "DefaultRouteSettings", PASS), {}),
     ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", PASS), {}),
     ("long_polls_leave_room_for_the_rest", api("Resources", "Stage", P, "RouteSettings", "GET /orders/{id}", "ThrottlingRateLimit", {"Ref": "ApiRateLimit"}), {}),

@@ -100,7 +100,12 @@ fn data(body: &[u8]) -> Result<Value, Problem> {
     if body.is_empty() {
         return Ok(Value::Object(Map::new()));
     }
-    let mut data = Value::Object(read::<Map<String, Value>>(body)?);
+    checked(read(body)?).map(Value::Object)
+}
+
+/// The same data with whole numbers written out, if an order can keep it.
+pub(crate) fn checked(data: Map<String, Value>) -> Result<Map<String, Value>, Problem> {
+    let mut data = Value::Object(data);
     if json::is_deep(&data) {
         return Err(problem::invalid_field("body", Fault::Deep.to_string()));
     }
@@ -110,6 +115,7 @@ fn data(body: &[u8]) -> Result<Value, Problem> {
     if bytes > MAX_EVENT {
         return Err(too_large(bytes));
     }
+    let Value::Object(data) = data else { unreachable!("it was an object") };
     Ok(data)
 }
 

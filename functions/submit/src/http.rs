@@ -3,6 +3,7 @@
 use crate::Submit;
 use crate::callbacks;
 use crate::events;
+use crate::links;
 use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -91,13 +92,15 @@ async fn route<S: StateStore, M: Messenger>(
         }
         ("POST", ["orders", id, "events", name]) => events::post(submit, event, id, name).await,
         ("POST", ["callbacks", id, step, token]) => callbacks::post(submit, event, (*id, *step, *token)).await,
+        ("GET", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
+        ("POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
         ("GET", ["openapi.json"]) => Ok(answer(200, "application/json", Some(OPENAPI.to_owned()), &[])),
         ("GET", ["problems", code]) => {
             let page = problem::page(code).ok_or_else(no_route)?;
             Ok(answer(200, "text/markdown; charset=utf-8", Some(page), &[]))
         }
         // The operator function answers GET; API Gateway never routes it here.
-        (_, ["orders"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["orders"] | ["links", _, _, _]) => Err(problem::wrong_method("GET, POST")),
         (_, ["orders", _, "events", _] | ["callbacks", _, _, _]) => Err(problem::wrong_method("POST")),
         (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
             Err(problem::wrong_method("GET"))

@@ -4,6 +4,7 @@ pub mod callbacks;
 pub mod events;
 pub mod http;
 pub mod input;
+pub mod links;
 pub mod queue;
 pub mod submission;
 

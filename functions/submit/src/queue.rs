@@ -1,12 +1,14 @@
-//! Orders submitted by message: the same as over HTTP, with the idempotency key in the message.
+//! Orders, and events for them, by message: the same as over HTTP, with the idempotency key in the message.
 
 use crate::Submit;
+use crate::events;
+use crate::problem;
 use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
 use edge::http;
 use futures::future::join_all;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use stepwarden_aws::batch::{self, Record, Response};
@@ -21,11 +23,26 @@ struct Message {
     submission: serde_json::Map<String, Value>,
 }
 
+/// An event on the submission queue. The field `event` tells it from a submission.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventMessage {
+    /// The event's name.
+    pub event: String,
+    /// The order.
+    pub order_id: String,
+    /// Its key; sent again under it, the event counts once.
+    pub idempotency_key: String,
+    /// Its data.
+    #[serde(default)]
+    pub data: Map<String, Value>,
+}
+
 /// Handles one batch. What can never be accepted is set aside with the reason; what failed for now is redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
-    let records = batch::records(event);
+    let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
     // Read once for all. If it fails, each asks again.
     let _ = submit.engine.pointers().await;
     let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
@@ -37,15 +54,57 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
             }
             // Only an outage is worth a redelivery: a damaged record would refuse again.
             Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
-            Err(problem) => {
-                let field = problem.field.map(|f| format!("{f}: ")).unwrap_or_default();
-                aside.push((record, format!("{}: {field}{}", problem.code, problem.detail)));
-            }
+            Err(problem) => aside.push((record, why(&problem))),
         }
     }
     traces::sending(senders, submit.announce(news)).await;
+    // After the orders, which may be theirs; one after the other, because those of one order would race.
+    for record in events {
+        match deliver(submit, &record.body).await {
+            Ok(()) => {}
+            Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
+            // Its order may be in this queue, too, and come later.
+            Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
+                response.fail(&record.message_id);
+            }
+            Err(problem) => aside.push((record, why(&problem))),
+        }
+    }
     batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
     response
+}
+
+fn why(problem: &problem::Problem) -> String {
+    let field = problem.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
+    format!("{}: {field}{}", problem.code, problem.detail)
+}
+
+fn is_event(record: &Record) -> bool {
+    let has_event = |message: Map<String, Value>| message.contains_key("event");
+    record.body.contains("\"event\"") && serde_json::from_str(&record.body).is_ok_and(has_event)
+}
+
+/// Gives an order of this queue's tenant the event in a message. It has no authenticated caller.
+async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str) -> Result<(), problem::Problem> {
+    let EventMessage { event, order_id, idempotency_key, data } = parse_event(body)?;
+    let none = || problem::no_such_order("order_id", format!("`{order_id}` is not the id of a known order"));
+    let id = Id::parse(&order_id).ok_or_else(none)?;
+    let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?.ok_or_else(none)?;
+    if task.tenant != submit.queue_tenant {
+        return Err(none());
+    }
+    submit.deliver(&id, &event, &idempotency_key, Value::Object(data), None).await.map(|_| ())
+}
+
+/// The event in the body of a message.
+///
+/// # Errors
+/// Not a JSON object, a key that cannot be used, or the first invalid field.
+pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
+    let mut message: EventMessage = http::read(body.as_bytes())?;
+    submission::check_key(Some(&message.idempotency_key), "event")?;
+    message.data = events::checked(message.data)?;
+    Ok(message)
 }
 
 /// What to announce, and the `traceparent` of its sender.

@@ -292,7 +292,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             priority,
             shard: shard_of(&id, self.shards, self.engine.has_classes() && priority == Priority::High),
         };
-        let secret = workflow.is_called_back().then(stepwarden_aws::config::secret);
+        let secret = workflow.hands_out_addresses().then(stepwarden_aws::config::secret);
         let task = Task { traceparent, secret, ..Task::new(new, workflow, now) };
         let order =
             Order { id, tenant: tenant.to_owned(), idempotency_key: key.to_owned(), hash, created_at: now, input };

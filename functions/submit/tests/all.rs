@@ -3,6 +3,8 @@
 mod callbacks;
 mod events;
 mod keys;
+mod links;
+mod messages;
 mod notices;
 mod slow;
 mod tenants;

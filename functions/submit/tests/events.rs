@@ -181,7 +181,7 @@ async fn a_step_that_counts_people_counts_who_is_authenticated() {
     assert_eq!(world.task(&id).await.version, version + 1, "one write");
     let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
     assert_eq!(shown["steps"][0]["missing"], 1);
-    assert_eq!(shown["steps"][0]["wait"], "waits for the event `approved` of 2 people");
+    assert_eq!(shown["steps"][0]["wait"], "waits for the event `approved` from 2 people");
     let event = json!([{"name": "approved", "key": "k1", "step": "approved", "kept": false, "by": desk}]);
     assert_eq!(shown["events"], event);
 

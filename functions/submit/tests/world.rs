@@ -16,6 +16,7 @@ use submit::{Submit, http, submission};
 pub struct World {
     pub submit: Submit<DynamoStore, SqsMessenger>,
     pub endpoints: Endpoints,
+    pub config: Config,
 }
 
 impl World {
@@ -35,6 +36,7 @@ impl World {
             ("EVENT_BUS", "default"),
             ("AGENTS", "x"),
             ("SHARDS", "1"),
+            ("PUBLIC_URL", "https://orders.example"),
         ];
         let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
         let mut config = Config::from_lookup(lookup).unwrap();
@@ -48,7 +50,7 @@ impl World {
             scopes: Default::default(),
             queue_tenant: "acme".into(),
         };
-        Self { submit, endpoints }
+        Self { submit, endpoints, config }
     }
 
     pub async fn accept(&self, input: Value) -> Id {

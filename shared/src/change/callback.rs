@@ -42,6 +42,7 @@ impl Change<'_> {
         step.error = None;
         step.state = State::Waiting { until, event: true };
         step.turn = step.turn.or(Some(self.turn.now));
+        self.begin_to_ask(index, self.turn.now, until);
         self.log(Kind::Waiting, Some(index), Some(format!("accepted; its callback may come until {until}")));
         self.waits = true;
         Ok(())

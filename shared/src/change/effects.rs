@@ -6,7 +6,7 @@ use crate::history::Kind;
 use crate::message::{AlertEvent, Effect, HistoryEntry, MAX_DELAY, Notice, NoticeKind, Request, Wake};
 use crate::names::names;
 use crate::outputs::MAX_IN_REQUEST;
-use crate::step::{Direction, State};
+use crate::step::Direction;
 use crate::task::{Phase, Priority, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::accept::address;
@@ -20,7 +20,11 @@ pub(super) type Mapped = (Option<Http>, Option<Value>);
 
 /// What the request of step `index` in this direction contains, the same for every attempt.
 pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Result<Mapped, Mistake> {
-    match turn.workflow.steps[index].work(direction) {
+    let spec = &turn.workflow.steps[index];
+    if direction == Direction::Do && spec.accept.as_ref().is_some_and(|accept| accept.when.is_some()) {
+        callback(task, index, direction, turn).ok_or_else(no_address)?;
+    }
+    match spec.work(direction) {
         Some(work) => call_of(task, index, work, direction, turn),
         None => Ok((None, None)),
     }
@@ -45,11 +49,6 @@ pub(super) fn call_of(
              `with`, and name in it what the step needs"
         )));
     }
-    if turn.workflow.steps[index].accept.as_ref().is_some_and(|accept| accept.when.is_some())
-        && direction == Direction::Do
-    {
-        callback(task, index, direction, turn).ok_or_else(no_address)?;
-    }
     // Most workflows map nothing.
     if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
         return Ok((work.http.cloned(), step.input.clone()));
@@ -64,6 +63,10 @@ pub(super) fn call_of(
     if direction == Direction::Do && work.reads("callback") {
         let address = callback(task, index, direction, turn).ok_or_else(no_address)?;
         names = names.with("callback", Cow::Owned(Value::String(address)));
+    }
+    if direction == Direction::Do && work.reads("links") {
+        let links = turn.workflow.links(task, turn.public_url).ok_or_else(no_address)?;
+        names = names.with("links", Cow::Owned(links));
     }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
     let input = match (&step.input, work.with) {
@@ -80,7 +83,7 @@ pub(super) fn call_of(
 }
 
 fn no_address() -> Mistake {
-    Mistake("`callback`: this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler".into())
+    Mistake("this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler".into())
 }
 
 /// Where the service of step `index` reports the end of its work, if it may.
@@ -180,14 +183,13 @@ pub(super) fn request_for(
 
 /// Whether step `index` waits because its agent in this direction is paused. A step that is passed over needs no agent.
 pub(super) fn is_withheld(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> bool {
-    let spec = &turn.workflow.steps[index];
-    // What a step that waits has to send is a reminder.
-    let work = match task.steps[index].state {
-        State::Waiting { .. } if direction == Direction::Do => spec.reminder(),
-        _ => spec.work(direction),
-    };
-    let is_paused = work.is_some_and(|work| turn.agents.is_paused(work.agent));
+    let is_paused = turn.workflow.steps[index].work(direction).is_some_and(|work| turn.agents.is_paused(work.agent));
     is_paused && (direction == Direction::Undo || task.way(index, turn.workflow) == Way::Go)
+}
+
+/// Whether the agent that reminds of step `index` gets work.
+pub(super) fn may_remind(index: usize, turn: &Turn<'_>) -> bool {
+    turn.workflow.steps[index].reminder().is_none_or(|work| !turn.agents.is_paused(work.agent))
 }
 
 /// An undo never has low priority: in a class that others overtake, its attempts would expire until it failed.
@@ -208,7 +210,8 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     }
     let direction = if task.phase == Phase::Undoing { Direction::Undo } else { Direction::Do };
     let open = task.waiting(turn.workflow).filter(|(i, _)| !is_withheld(task, *i, direction, turn));
-    open.map(|(_, from)| from.unwrap_or(turn.now)).min()
+    let reminders = task.reminders().filter(|(i, _)| may_remind(*i, turn)).map(|(_, at)| at);
+    open.map(|(_, from)| from.unwrap_or(turn.now)).chain(reminders).min()
 }
 
 /// A Wake for the next time a step can be claimed, if that is within the longest delay of a message. A step that waits

@@ -6,22 +6,26 @@ use super::effects::{call_of, request_for};
 use crate::decision::Turn;
 use crate::history::{self, Kind};
 use crate::message::{Effect, Request};
-use crate::step::{Direction, Reminded, State, Step};
+use crate::step::{Direction, Reminded, Step};
 use crate::task::{Phase, Task};
-use crate::time::plus;
+use crate::time::{Timestamp, plus};
 use crate::workflow::remind::REMINDER_TIMEOUT;
 
 impl Change<'_> {
-    /// Step `index` begins to wait: its first reminder is due after the interval.
-    pub(super) fn begin_reminders(&mut self, index: usize) {
-        let Some(remind) = &self.turn.workflow.steps[index].remind else { return };
+    /// Step `index` waits for somebody from `from` to `until`: its first reminder is due after the interval, and its alert
+    /// once half of the time has passed.
+    pub(super) fn begin_to_ask(&mut self, index: usize, from: Timestamp, until: Timestamp) {
+        let spec = &self.turn.workflow.steps[index];
         let step = &mut self.task.steps[index];
+        step.alert_at = spec.alerts().then(|| plus(from, from.duration_until(until) / 2));
+        self.waits |= spec.alerts() || spec.remind.is_some();
+        let Some(remind) = &spec.remind else { return };
         // The numbers go on when it waits again, because they are part of the keys.
         let sent = step.reminded.as_ref().map_or(0, |reminded| reminded.sent);
         step.reminded = Some(Reminded {
             sent,
             last: sent.saturating_add(remind.times),
-            next: Some(plus(self.turn.now, remind.every)),
+            next: Some(plus(from, remind.every)),
             sent_at: 0,
             complete_by: None,
         });
@@ -59,7 +63,7 @@ impl Change<'_> {
 pub(crate) fn reminders(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(u64) -> bool) -> Vec<Effect> {
     let is_open = |step: &Step| {
         task.phase == Phase::Forward
-            && matches!(step.state, State::Waiting { .. })
+            && step.asks_until().is_some()
             && step.reminded.as_ref().is_some_and(|reminded| {
                 may_be_lost(reminded.sent_at) && reminded.complete_by.is_some_and(|by| turn.now < by)
             })
@@ -77,6 +81,11 @@ fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Option<Request>
     let request = request_for(task, index, turn, (work, Direction::Do, complete_by), call);
     Ok(Some(Request {
         pool: None,
+        // Nothing that its service answers says anything about the step.
+        look: None,
+        callback: None,
+        accept: None,
+        delay_ms: 0,
         attempt: 0,
         idempotency_key: format!("{}:{}:remind:{}", task.id, spec.name, reminded.sent),
         reminder: Some(reminded.sent),

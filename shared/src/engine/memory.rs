@@ -209,7 +209,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 
     /// The order's input for a decision; null if its workflow does not need it.
-    pub(super) async fn input(&self, task: &Task, workflow: &Workflow) -> Result<Arc<Value>, Error> {
+    pub async fn input(&self, task: &Task, workflow: &Workflow) -> Result<Arc<Value>, Error> {
         if !workflow.reads_input() {
             return Ok(Arc::new(Value::Null));
         }

@@ -19,6 +19,9 @@ pub struct Accept {
     /// Which answers over HTTP or of AWS accept. `None` for another agent, which says so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Expression>,
+    /// Whether operators are alerted once half of the time has passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alert: bool,
 }
 
 /// The address to which the service of `step` reports, below `base`. Whoever knows it may report, so it contains a token
@@ -29,7 +32,7 @@ pub fn address(base: &str, id: &Id, step: &str, secret: &str) -> String {
 }
 
 /// 128 bits of SHA-256, in hexadecimal digits.
-fn token(secret: &str, step: &str) -> String {
+pub(super) fn token(secret: &str, step: &str) -> String {
     let digest = Sha256::digest(format!("{secret}:{step}"));
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,6 +4,7 @@ mod accept;
 mod aws;
 mod check;
 mod http;
+mod link;
 mod mapped;
 mod poll;
 mod remind;
@@ -21,6 +22,7 @@ use crate::time::SignedDuration;
 use accept::RawAccept;
 use aws::RawAws;
 use http::RawHttp;
+use link::RawLink;
 use poll::RawPoll;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -137,6 +139,7 @@ struct RawStep {
     early: Option<Spanned<String>>,
     people: Option<Spanned<u32>>,
     failed: Option<Spanned<String>>,
+    link: Option<Spanned<RawLink>>,
     remind: Option<Spanned<RawRemind>>,
     alert: Option<Spanned<bool>>,
     accept: Option<Spanned<RawAccept>>,
@@ -156,6 +159,12 @@ struct RawStep {
     #[serde(default)]
     irreversible: bool,
     undo: Option<Spanned<RawUndo>>,
+}
+
+impl RawStep {
+    fn alerts(&self) -> bool {
+        self.alert.as_ref().is_some_and(|alert| *alert.get_ref())
+    }
 }
 
 #[derive(Deserialize)]
@@ -384,8 +393,11 @@ fn build_step(
     let accept = raw.accept.as_ref().map(|accept| accept::build(accept, raw, http.is_some() || aws.is_some()));
     let accept = accept.transpose()?;
     let poll = raw.poll.as_ref().map(|poll| poll::build(poll, raw)).transpose()?;
+    let asks_for = accept.as_ref().map(|accept| accept.within).or(poll.as_ref().map(|poll| poll.within));
     let late = late.filter(|_| is_work && poll.is_none());
     let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), DEFAULT_CALLS)?;
+    let remind = raw.remind.as_ref().map(|raw| remind::build(raw, asks_for.unwrap_or(timeout), calls, around));
+    let remind = remind.transpose()?;
     let undo = match &raw.undo {
         None => None,
         Some(spanned) => {
@@ -456,7 +468,7 @@ fn build_step(
         value,
         fail,
         wait,
-        remind: raw.remind.as_ref().map(|raw| remind::build(raw, timeout, calls, around)).transpose()?,
+        remind,
         accept,
         poll,
         timeout,
@@ -541,14 +553,20 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
+    let link = raw.link.as_ref().map(|link| ("link", link.span()));
     let remind = raw.remind.as_ref().map(|remind| ("remind", remind.span()));
     let alert = raw.alert.as_ref().map(|alert| ("alert", alert.span()));
-    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(remind).or(alert);
+    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(link);
     if let (None, Some((key, span))) = (&raw.event, of_event) {
         return Err((
             span,
             format!("`{key}` is for a step that waits for an event; add `event = \"NAME\"`, or remove it"),
         ));
+    }
+    let asks = raw.event.is_some() || raw.accept.is_some() || raw.poll.is_some();
+    if let (false, Some((key, span))) = (asks, remind.or(alert)) {
+        let message = format!("`{key}` is for a step that waits for an event, or has `accept` or `poll`; remove it");
+        return Err((span, message));
     }
     let kind = match given.as_slice() {
         [] => return Ok(Own::default()),
@@ -605,8 +623,9 @@ fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
     let take = mapped::condition(raw.take.as_ref(), "take")?;
     let failed = mapped::condition(raw.failed.as_ref(), "failed")?;
     let people = raw.people.as_ref().map(people).transpose()?;
-    let alert = raw.alert.as_ref().is_some_and(|alert| *alert.get_ref());
-    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, alert, failed }))
+    let alert = raw.alerts();
+    let link = raw.link.as_ref().map(|link| link::build(link, raw)).transpose()?;
+    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, alert, failed, link }))
 }
 
 /// Of how many people a step needs an event.

@@ -16,6 +16,9 @@ pub struct Poll {
     /// From the first look until no further one begins.
     #[serde(rename = "for")]
     pub within: SignedDuration,
+    /// Whether operators are alerted once half of the time has passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alert: bool,
     /// What an answer is held against.
     #[serde(flatten)]
     pub look: Look,

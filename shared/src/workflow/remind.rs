@@ -2,6 +2,7 @@
 
 use super::aws::Aws;
 use super::http::Http;
+use super::wait::Wait;
 use super::{Step, Work};
 use crate::expression::Mapping;
 use crate::retry::Calls;
@@ -34,6 +35,29 @@ pub struct Remind {
 }
 
 impl Step {
+    /// Whether operators are alerted once half of the time has passed for which it waits for somebody.
+    #[must_use]
+    pub fn alerts(&self) -> bool {
+        self.wait.as_ref().and_then(Wait::event).is_some_and(|event| event.alert)
+            || self.accept.as_ref().is_some_and(|accept| accept.alert)
+            || self.poll.as_ref().is_some_and(|poll| poll.alert)
+    }
+
+    /// How long it waits for somebody: for an event, a callback, or work that it polls.
+    #[must_use]
+    pub fn asks_for(&self) -> SignedDuration {
+        let accepted = self.accept.as_ref().map(|accept| accept.within);
+        accepted.or(self.poll.as_ref().map(|poll| poll.within)).unwrap_or(self.timeout)
+    }
+
+    /// What it waits for, in words.
+    #[must_use]
+    pub fn asks(&self) -> Option<String> {
+        let accepted = self.accept.as_ref().map(|_| "waits for its callback".to_owned());
+        let polls = self.poll.as_ref().map(|_| "polls".to_owned());
+        self.wait.as_ref().map(Wait::words).or(accepted).or(polls)
+    }
+
     /// What an agent does to remind somebody of this step.
     #[must_use]
     pub fn reminder(&self) -> Option<Work<'_>> {

@@ -1,5 +1,6 @@
 //! Steps that wait: for a time, or for an event from outside.
 
+use super::link::Link;
 use crate::expression::{Expression, Mapping, Mistake, Names, Reference, instant};
 use crate::time::{SignedDuration, Timestamp, plus};
 use serde::de::Visitor;
@@ -42,6 +43,9 @@ pub struct Awaited {
     /// An event for which this is true is taken, and the step fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Expression>,
+    /// What whoever has its link sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
 }
 
 /// Most people of whom one step needs an event.
@@ -127,8 +131,8 @@ impl Wait {
             Self::Until(Mapping::Constant(seconds)) => format!("waits until {seconds}"),
             Self::Until(time) => format!("waits until {}", text(time)),
             Self::Event(event) => match event.people {
-                Some(people @ 2..) => format!("waits for the event `{}` of {people} people", event.name),
-                Some(_) => format!("waits for the event `{}` of a person", event.name),
+                Some(people @ 2..) => format!("waits for the event `{}` from {people} people", event.name),
+                Some(_) => format!("waits for the event `{}` from a person", event.name),
                 None => format!("waits for the event `{}`", event.name),
             },
         }

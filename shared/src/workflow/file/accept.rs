@@ -44,5 +44,5 @@ pub(super) fn build(spanned: &Spanned<RawAccept>, step: &RawStep, is_read: bool)
         None => Some(Expression::condition(USUAL).expect("it is valid")),
         when => mapped::condition(when.as_ref(), "when")?,
     };
-    Ok(Accept { within, when })
+    Ok(Accept { within, when, alert: step.alerts() })
 }

@@ -4,7 +4,7 @@ use super::{Problem, RawStep, list};
 use crate::expression::{Expression, Reference, Template};
 use crate::names::of_step;
 use crate::schema::Schema;
-use crate::step::FailureKind;
+use crate::step::{Direction, FailureKind};
 use crate::workflow::edge::Edge;
 use crate::workflow::http::IDEMPOTENCY_KEY;
 use crate::workflow::wait::Wait;
@@ -262,6 +262,7 @@ impl Graph<'_> {
                      ran: &BTreeSet<usize>| {
             let roots: Vec<&str> = match what {
                 "output" | "poll" | "accept" => more.to_vec(),
+                "ask" => vec!["input", "config", "order"],
                 _ => ORDER
                     .iter()
                     .copied()
@@ -317,13 +318,17 @@ impl Graph<'_> {
                 check(wait.key(), at, wait.references(), &[], &known.sure)?;
             }
         }
-        let address: &[&str] = if step.accept.is_some() { &["callback"] } else { &[] };
-        for (what, mapping, at) in
-            [("value", &step.value, spans(raw.value.as_ref())), ("with", &step.with, spans(raw.with.as_ref()))]
-        {
-            if let Some(mapping) = mapping {
-                check(what, at, mapping.references(), address, &known.sure)?;
-            }
+        let address: &[&str] = if step.accept.is_some() { &["callback", "links"] } else { &["links"] };
+        self.link(index, raw)?;
+        if let Some(ask) = step.link().and_then(|(link, _)| link.ask.as_ref()) {
+            let at = raw.link.as_ref().and_then(|link| span(link.get_ref().ask.as_ref()));
+            check("ask", at, ask.references().collect(), &[], &known.sure)?;
+        }
+        if let Some(value) = &step.value {
+            check("value", spans(raw.value.as_ref()), value.references(), &[], &known.sure)?;
+        }
+        if let Some(with) = &step.with {
+            check("with", spans(raw.with.as_ref()), with.references(), address, &known.sure)?;
         }
         let at = raw.http.as_ref().map(Spanned::span);
         for text in step.http.iter().flat_map(|http| http.templates()) {
@@ -388,7 +393,39 @@ impl Graph<'_> {
         if let Some(remind) = &step.remind {
             let texts = remind.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
             let all = texts.chain(remind.with.iter().flat_map(|with| with.references())).collect();
-            check("remind", raw.remind.as_ref().map(Spanned::span), all, &[], &known.sure)?;
+            check("remind", raw.remind.as_ref().map(Spanned::span), all, address, &known.sure)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the link of step `index` leads to that step alone, and that somebody gets it.
+    fn link(&self, index: usize, raw: &RawStep) -> Result<(), Problem> {
+        let step = &self.steps[index];
+        let Some((_, event)) = step.link() else { return Ok(()) };
+        let at = || raw.link.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
+        let waits = |other: &&Step| {
+            other.name != step.name && other.wait.as_ref().and_then(Wait::event).is_some_and(|e| e.name == event)
+        };
+        if let Some(other) = self.steps.iter().find(waits) {
+            let message = format!(
+                "the link of step `{}` would also reach `{}`, which waits for the event `{event}`, too; give one of \
+                 them an event of another name",
+                step.name, other.name
+            );
+            return Err((at(), message));
+        }
+        let name = of_step(&step.name);
+        let is_it = |one: &Reference| one.path[0] == "links" && one.path.get(1).is_none_or(|step| *step == name);
+        let given = |step: &Step| {
+            let own = step.work(Direction::Do).into_iter().chain(step.reminder());
+            own.flat_map(|work| work.references().cloned().collect::<Vec<_>>()).any(|one| is_it(&one))
+        };
+        if !self.steps.iter().any(given) {
+            let message = format!(
+                "no step hands out the link of `{}`; put `${{links.{name}}}` into the `with` of a step, or of `remind`",
+                step.name
+            );
+            return Err((at(), message));
         }
         Ok(())
     }
@@ -418,6 +455,9 @@ impl Graph<'_> {
         }
         let Some(name) = reference.path.get(1) else { return Ok(()) };
         match root {
+            "links" if self.position(name).is_none_or(|step| self.steps[step].link().is_none()) => Err(format!(
+                "`{path}`: no step `{name}` has a `link`; add `link = {{}}` to a step that waits for an event"
+            )),
             "input" if self.input.is_some_and(|schema| schema.excludes(&reference.path[1..])) => Err(format!(
                 "`{path}` is never there, because the schema in `input` excludes it; add it to its `properties`"
             )),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 30] = [
+const KEYS: [&str; 31] = [
     "agent",
     "http",
     "lambda",
@@ -24,6 +24,7 @@ const KEYS: [&str; 30] = [
     "early",
     "people",
     "failed",
+    "link",
     "remind",
     "alert",
     "accept",

@@ -42,5 +42,6 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
         return Err((span, format!("a step that polls {why}, so it takes no `{key}`; remove `{key}`")));
     }
     let done = mapped::condition(Some(&raw.done), "done")?.expect("it is given");
-    Ok(Poll { every, within, look: Look { done, failed: mapped::condition(raw.failed.as_ref(), "failed")? } })
+    let alert = step.alerts();
+    Ok(Poll { every, within, alert, look: Look { done, failed: mapped::condition(raw.failed.as_ref(), "failed")? } })
 }

@@ -1,0 +1,252 @@
+//! Links: pages on which whoever has the link of a step answers for it, in a browser and without signing in.
+//!
+//! Programs that check mails open every address in them, so GET changes nothing: it shows a form, and the form is what
+//! sends the event.
+
+use crate::Submit;
+use crate::problem::{self, Problem};
+use crate::submission::unavailable;
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::http::{answer, body, header};
+use edge::query;
+use serde_json::{Map, Value};
+use shared::order::{Id, canonical_hash};
+use shared::ports::{Messenger, StateStore};
+use shared::step::State;
+use shared::task::{Phase, Task};
+use shared::workflow::Workflow;
+use shared::workflow::link::{Link, is_token};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Longest reason, in characters.
+pub const MAX_REASON: usize = 500;
+/// Longest form, in bytes: a character of the reason is up to twelve of them.
+pub const MAX_FORM: usize = 8 * 1024;
+const FORM: &str = "application/x-www-form-urlencoded";
+/// What the page may do: nothing but send its form to where it came from.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; \
+     frame-ancestors 'none'";
+const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:12vh auto;padding:0 1rem}\
+     h1{font-size:1.4rem}textarea{display:block;width:100%;box-sizing:border-box;font:inherit;margin:.3rem 0 1rem}\
+     button{font:inherit;padding:.5rem 1.2rem;margin:0 .6rem .6rem 0}p.small{color:#555;font-size:.95rem}\
+     @media(prefers-color-scheme:dark){body{background:#111;color:#eee}p.small{color:#aaa}}";
+
+/// The step that a link leads to.
+struct Found {
+    task: Task,
+    workflow: Arc<Workflow>,
+    index: usize,
+}
+
+impl Found {
+    fn link(&self) -> (&Link, &str) {
+        self.workflow.steps[self.index].link().expect("it was found by its link")
+    }
+}
+
+/// The page of a link, or what it says to the form that is sent back. What is refused is a page, too.
+pub(crate) async fn page<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    at: (&str, &str, &str),
+) -> ApiGatewayV2httpResponse {
+    let page = match event.request_context.http.method.as_str() {
+        "POST" => send(submit, event, at).await,
+        _ => form(submit, at).await,
+    };
+    match page {
+        Ok((title, rest)) => html(200, &title, &rest),
+        Err(problem) => refused(&problem),
+    }
+}
+
+/// The question, and a button for each answer.
+async fn form<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    at: (&str, &str, &str),
+) -> Result<(String, String), Problem> {
+    let found = find(submit, at).await?;
+    let until = found.until()?;
+    let input = submit.engine.input(&found.task, &found.workflow).await.map_err(|e| unavailable(&e))?;
+    let question = found.workflow.question(&found.task, found.index, &input).unwrap_or_default();
+    let (link, _) = found.link();
+    let buttons = match link.answers.as_slice() {
+        [] => "<button>Send</button>".to_owned(),
+        answers => answers.iter().fold(String::new(), |mut all, one| {
+            let one = escape(one);
+            // Writing to a string cannot fail.
+            let _ = write!(all, "<button name=\"answer\" value=\"{one}\">{one}</button>");
+            all
+        }),
+    };
+    let until = until.map(|until| format!(" It can be answered until {}.", escape(&until))).unwrap_or_default();
+    let name = found.task.reference.as_deref().unwrap_or(&found.task.id.0);
+    let rest = format!(
+        "<p class=\"small\">Order {} of the workflow {}.{until}</p>\
+         <form method=\"post\"><label>Reason, if you want to give one<textarea name=\"reason\" rows=\"3\" \
+         maxlength=\"{MAX_REASON}\"></textarea></label>{buttons}</form>",
+        escape(name),
+        escape(&found.workflow.name),
+    );
+    Ok((question, rest))
+}
+
+/// Sends the event with the answer that the form has.
+async fn send<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    at: (&str, &str, &str),
+) -> Result<(String, String), Problem> {
+    let found = find(submit, at).await?;
+    let (link, name) = found.link();
+    let data = Value::Object(data(event, link)?);
+    // The same answer again is the same event; another one comes too late.
+    let key = format!("link:{}", canonical_hash(&data));
+    let said = data["answer"].as_str().map_or_else(|| "Sent.".to_owned(), |answer| format!("Sent: {answer}"));
+    submit.deliver(&found.task.id, name, &key, data, None).await?;
+    Ok((said, "<p>Your answer is stored. You can close this page.</p>".to_owned()))
+}
+
+/// The data of the event: the answer, and the reason if there is one.
+fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<Map<String, Value>, Problem> {
+    let media_type = header(event, "content-type").unwrap_or_default().split(';').next().unwrap_or_default();
+    if !media_type.trim().eq_ignore_ascii_case(FORM) {
+        return Err(problem::unsupported_media_type("Content-Type", format!("send Content-Type: {FORM}")));
+    }
+    let body = body(event)?;
+    if body.len() > MAX_FORM {
+        return Err(problem::too_large(None, format!("the form has more than {MAX_FORM} bytes; shorten the reason")));
+    }
+    let text = String::from_utf8(body).map_err(|_| problem::invalid_field("body", "is no form"))?;
+    let mut data = Map::new();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let field = match name {
+            "answer" => "answer",
+            "reason" => "reason",
+            _ => return Err(problem::invalid_field("body", "has a field that the form does not have")),
+        };
+        let value = query::decode(value).map_err(|_| problem::invalid_field(field, "is not percent-encoded UTF-8"))?;
+        let value = value.trim().replace("\r\n", "\n");
+        if !value.is_empty() && data.insert(field.to_owned(), value.into()).is_some() {
+            return Err(problem::invalid_field(field, "is there twice; send the form once"));
+        }
+    }
+    let reason = data.get("reason").and_then(Value::as_str).unwrap_or_default();
+    if reason.chars().count() > MAX_REASON {
+        return Err(problem::invalid_field("reason", format!("must have at most {MAX_REASON} characters")));
+    }
+    let answer = data.get("answer").and_then(Value::as_str);
+    let is_one = answer.map_or(link.answers.is_empty(), |answer| link.answers.iter().any(|one| one == answer));
+    if !is_one {
+        let how = if link.answers.is_empty() { "is not asked for".into() } else { link.answers.join(", ") };
+        return Err(problem::invalid_field("answer", format!("must be one of the buttons: {how}")));
+    }
+    Ok(data)
+}
+
+/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+async fn find<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    (id, step, token): (&str, &str, &str),
+) -> Result<Found, Problem> {
+    let none = || problem::no_such_link("token", "No question has this address.");
+    let id = Id::parse(id).ok_or_else(none)?;
+    let task = submit.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+    if !is_token(token, task.secret.as_deref().unwrap_or_default(), step) {
+        return Err(none());
+    }
+    let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+    let index = workflow.position(step).filter(|&index| workflow.steps[index].link().is_some()).ok_or_else(none)?;
+    Ok(Found { task, workflow, index })
+}
+
+impl Found {
+    /// Until when the question can be answered, if its time runs. By the record, as the event itself is judged.
+    fn until(&self) -> Result<Option<String>, Problem> {
+        let late = || Err(problem::event_late(None, "closed"));
+        let (_, event) = self.link();
+        if !matches!(self.task.phase, Phase::Forward | Phase::Error) {
+            return late();
+        }
+        match &self.task.steps[self.index].state {
+            State::Waiting { until, .. } => Ok(Some(until.strftime("%Y-%m-%d %H:%M UTC").to_string())),
+            State::Pending { .. } if self.task.kept().any(|kept| kept.name == event) => late(),
+            State::Pending { .. } if self.task.to_come(event, &self.workflow).next().is_none() => {
+                Err(problem::event_early(None, "early"))
+            }
+            State::Pending { .. } => Ok(None),
+            _ => late(),
+        }
+    }
+}
+
+/// What a person does about a refusal; the details of problems are for programs.
+fn refused(problem: &Problem) -> ApiGatewayV2httpResponse {
+    let (title, what) = match problem.code {
+        "no_such_link" => (
+            "This link leads nowhere",
+            "Open the link as you got it, whole and unchanged. If it still leads here, ask whoever sent it for a new one.",
+        ),
+        "event_late" | "event_key_reused" => (
+            "This question is closed",
+            "It has been answered, its time is over, or the order has ended. Nothing was stored. If your answer matters, tell \
+             whoever sent you the link.",
+        ),
+        "event_early" | "too_many_events" => {
+            ("This question is not open yet", "Nothing was stored. Open the link again later.")
+        }
+        "event_refused" => (
+            "This answer is not taken",
+            "Nothing was stored. Go back and choose another answer, or ask whoever sent you the link.",
+        ),
+        "unavailable" => ("Try again", "Nothing was stored, as far as we know. Load this page again in a moment."),
+        _ => ("This form cannot be read", "Nothing was stored. Open the link again, and use the form on its page."),
+    };
+    // These are sentences for people, too.
+    let more = matches!(problem.code, "invalid_field" | "too_large" | "unsupported_media_type");
+    let field = problem.field.as_deref().map(|field| format!("{field} ")).unwrap_or_default();
+    let more = if more {
+        format!("<p class=\"small\">{}{}</p>", escape(&field), escape(&problem.detail))
+    } else {
+        String::new()
+    };
+    let mut page = html(i64::from(problem.status), title, &format!("<p>{what}</p>{more}"));
+    if let Some(seconds) = problem.retry_after_s {
+        page.headers.insert("retry-after", seconds.into());
+    }
+    page
+}
+
+fn html(status: i64, title: &str, rest: &str) -> ApiGatewayV2httpResponse {
+    let title = escape(title);
+    let page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head><body><main><h1>{title}</h1>\
+         {rest}</main></body></html>"
+    );
+    let headers = [
+        ("content-security-policy", POLICY),
+        ("referrer-policy", "no-referrer"),
+        ("x-content-type-options", "nosniff"),
+        ("x-robots-tag", "noindex"),
+        ("cache-control", "no-store"),
+    ];
+    answer(status, "text/html; charset=utf-8", Some(page), &headers)
+}
+
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

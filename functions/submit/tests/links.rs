@@ -1,0 +1,186 @@
+//! Goal: whoever has the link of a step may answer for it in a browser, once; opening the link changes nothing, and each
+//! refusal is a page that says what to do. Method: requests as API Gateway passes them on, over the real store. // L2
+
+use crate::world::World;
+use serde_json::{Value, json};
+use shared::decision::Event;
+use shared::message::{Outcome, Reply};
+use shared::order::Id;
+use shared::task::ProcessState;
+use shared::workflow::accept;
+use shared::workflow::link::address;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use submit::http;
+use submit::links::{MAX_FORM, MAX_REASON};
+
+const TEXT: &str = r#"
+name = "one"
+[[step]]
+name = "mail"
+after = []
+agent = "x"
+timeout = "10s"
+with = { to = "ann", at = "${links.approval}" }
+[[step]]
+name = "approval"
+after = ["mail"]
+event = "approved"
+timeout = "24h"
+link = { ask = "Approve ${input.cents} cents for ${input.who}?", answers = ["yes", "no"] }
+failed = "event.answer == 'no'"
+output = { why = "${first(event.reason, 'none')}" }
+[[step]]
+name = "parcel"
+after = ["approval"]
+event = "arrived"
+early = "refuse"
+timeout = "30d"
+link = {}
+remind = { every = "1d", agent = "x", with = { at = "${links.parcel}" } }
+"#;
+
+/// An answer: status, headers as text, and the page.
+struct Page {
+    status: i64,
+    headers: String,
+    text: String,
+}
+
+/// A request of a browser. API Gateway passes the bodies of forms on as base64.
+async fn request(world: &World, method: &str, path: &str, media: &str, body: &str) -> Page {
+    let bytes = serde_json::to_value(aws_lambda_events::encodings::Body::Binary(body.as_bytes().to_vec())).unwrap();
+    let event = json!({"rawPath": path, "headers": {"content-type": media}, "body": bytes, "isBase64Encoded": true,
+        "requestContext": {"http": {"method": method, "path": path}}});
+    let answer = http::handler(&world.submit, serde_json::from_value(event).unwrap()).await;
+    let text = answer.body.as_ref().map(|body| serde_json::to_value(body).unwrap());
+    let text = text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
+    Page { status: answer.status_code, headers: format!("{:?}", answer.headers), text }
+}
+
+async fn open(world: &World, path: &str) -> (i64, String) {
+    let page = request(world, "GET", path, "", "").await;
+    (page.status, page.text)
+}
+
+/// Sends the form, and returns status and title.
+async fn send(world: &World, path: &str, form: &str) -> (i64, String) {
+    let page = request(world, "POST", path, "application/x-www-form-urlencoded", form).await;
+    let title = page.text.split_once("<h1>").and_then(|(_, rest)| rest.split_once("</h1>")).map(|(title, _)| title);
+    (page.status, title.unwrap_or_default().to_owned())
+}
+
+async fn mailed(world: &World, id: &Id) {
+    world.handle(id, Event::Wake { seen: 0, hops: 0 }).await;
+    world.handle(id, Event::Reply(Reply::new(id.clone(), "mail", 1, Outcome::Done { output: Value::Null }))).await;
+}
+
+async fn begun(world: &World) -> (Id, String, String) {
+    let id = world.accept(json!({"cents": 5, "who": "<b>eve & co</b>"})).await;
+    let secret = world.task(&id).await.secret.unwrap();
+    let of = |step: &str| address("", &id, step, &secret);
+    (id.clone(), of("approval"), of("parcel"))
+}
+
+const CLOSED: &str = "This question is closed";
+
+#[tokio::test]
+async fn a_link_shows_the_question_and_only_its_form_answers() {
+    let world = World::new(TEXT).await;
+    let (id, approval, parcel) = begun(&world).await;
+    mailed(&world, &id).await;
+    let version = world.task(&id).await.version;
+
+    let page = request(&world, "GET", &approval, "", "").await;
+    assert_eq!(page.status, 200);
+    for part in [
+        "Approve 5 cents for &lt;b&gt;eve &amp; co&lt;/b&gt;?",
+        "<button name=\"answer\" value=\"yes\">yes</button><button name=\"answer\" value=\"no\">no</button>",
+        "<form method=\"post\">",
+        " UTC.",
+    ] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    for header in ["default-src 'none'", "form-action 'self'", "no-referrer", "noindex", "no-store", "text/html"] {
+        assert!(page.headers.contains(header), "{header}: {}", page.headers);
+    }
+    // A forged link: another token, step or order, that of a callback, or that of another secret.
+    let secret = world.task(&id).await.secret.unwrap();
+    let token = accept::address("", &id, "approval", &secret).rsplit('/').next().unwrap().to_owned();
+    for path in [
+        address("", &id, "approval", "another"),
+        approval.replace("/approval/", "/parcel/"),
+        approval.replace("/approval/", "/mail/"),
+        approval[..approval.len() - 1].to_owned(),
+        approval.replace(&id.0, "ord_00000000000000000000000000"),
+        approval.replace(&id.0, "x"),
+        format!("/links/{id}/approval/{token}"),
+    ] {
+        let (status, text) = open(&world, &path).await;
+        assert_eq!((status, text.contains("This link leads nowhere")), (404, true), "{path}: {text}");
+        assert_eq!(send(&world, &path, "answer=yes").await, (404, "This link leads nowhere".into()), "{path}");
+    }
+    let (status, text) = open(&world, &parcel).await;
+    assert_eq!((status, text.contains("This question is not open yet")), (409, true), "{text}");
+    assert_eq!(send(&world, &parcel, "").await, (409, "This question is not open yet".into()));
+
+    let unread = |status: i64| (status, "This form cannot be read".to_owned());
+    for form in ["", "answer=maybe", "answer=", "answer=yes&answer=no", "answer=%zz", "answer=yes&by=ann"] {
+        assert_eq!(send(&world, &approval, form).await, unread(400), "{form}");
+    }
+    let long = format!("answer=no&reason={}", "%C3%A9".repeat(MAX_REASON + 1));
+    assert_eq!(send(&world, &approval, &long).await, unread(400));
+    assert_eq!(send(&world, &approval, &"x".repeat(MAX_FORM + 1)).await, unread(413));
+    assert_eq!(request(&world, "POST", &approval, "application/json", "{}").await.status, 415);
+    assert_eq!(request(&world, "PUT", &approval, "", "").await.status, 405);
+    assert_eq!(world.task(&id).await.version, version, "nothing was written");
+
+    let yes = format!("answer=yes&reason={}", "%C3%A9".repeat(MAX_REASON));
+    for _ in 0..2 {
+        assert_eq!(send(&world, &approval, &yes).await, (200, "Sent: yes".into()), "the same again is the same");
+    }
+    for form in ["answer=no", "answer=yes"] {
+        assert_eq!(send(&world, &approval, form).await, (409, CLOSED.into()), "{form}");
+    }
+    let (status, text) = open(&world, &approval).await;
+    assert_eq!((status, text.contains(CLOSED), text.contains("<form")), (409, true, false), "{text}");
+    let task = world.task(&id).await;
+    assert_eq!(task.steps[1].output, Some(json!({"why": "é".repeat(MAX_REASON)})));
+    assert!(task.events[0].key.starts_with("link:") && task.events[0].by.is_none());
+
+    // One button, and after the end.
+    assert!(open(&world, &parcel).await.1.contains("<button>Send</button>"));
+    assert_eq!(send(&world, &parcel, "answer=yes").await, unread(400));
+    assert_eq!(send(&world, &parcel, "reason=").await, (200, "Sent.".into()));
+    assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
+    assert_eq!(send(&world, &parcel, "").await, (200, "Sent.".into()), "its answer is known after the end");
+    assert_eq!(send(&world, &parcel, "reason=late").await, (409, CLOSED.into()));
+}
+
+// Whoever answers before the step waits is not told to come back, and a no is a no.
+#[tokio::test]
+async fn an_early_answer_is_kept() {
+    let world = World::new(TEXT).await;
+    let (id, approval, _) = begun(&world).await;
+    assert_eq!(open(&world, &approval).await.0, 200);
+    assert_eq!(send(&world, &approval, "answer=no&reason=too+much").await, (200, "Sent: no".into()));
+    assert_eq!(open(&world, &approval).await.0, 409);
+    assert_eq!(send(&world, &approval, "answer=yes").await.0, 409, "one answer");
+    mailed(&world, &id).await;
+    assert_eq!(world.task(&id).await.process_state(), ProcessState::Undoing);
+}
+
+#[tokio::test]
+async fn a_link_ends_with_the_time_of_its_step() {
+    let now = Arc::new(AtomicI64::new(1_700_000_000));
+    let clock = Arc::clone(&now);
+    let time = move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).unwrap();
+    let world = World::with_clock(TEXT, Arc::new(time)).await;
+    let (id, approval, _) = begun(&world).await;
+    mailed(&world, &id).await;
+    now.fetch_add(24 * 3600 + 60, Ordering::Relaxed);
+    assert_eq!(open(&world, &approval).await.0, 200, "until somebody saved that its time is over");
+    world.submit.engine.recover(std::slice::from_ref(&id), 1).await.remove(0).unwrap();
+    assert_eq!(open(&world, &approval).await.0, 409);
+    assert_eq!(send(&world, &approval, "answer=yes").await, (409, CLOSED.into()));
+}
