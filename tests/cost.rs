@@ -28,14 +28,16 @@ struct Meter {
     writes: usize,
     record_units: usize,
     index_units: usize,
+    /// Of the index of what waits for a person or for an event.
+    attention_units: usize,
     half_read_units: usize,
     messages: usize,
     sqs_requests: usize,
     invocations: [usize; 2],
     /// What the current invocation sent to each queue.
     sent: BTreeMap<String, Sent>,
-    /// What is stored: bytes, and the place in the due index.
-    stored: BTreeMap<String, (usize, Value)>,
+    /// What is stored: bytes, and the places in the due index and in that of what waits.
+    stored: BTreeMap<String, (usize, [Value; 2])>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,16 @@ struct Sent {
     requests: usize,
     messages: usize,
     bytes: usize,
+}
+
+/// No place in an index.
+fn nowhere() -> Value {
+    json!([null, null])
+}
+
+/// Write units of an index whose entry moves from one place to another.
+fn moved(from: &Value, to: &Value) -> usize {
+    if from == to { 0 } else { usize::from(*from != nowhere()) + usize::from(*to != nowhere()) }
 }
 
 /// AWS, "DynamoDB item sizes and formats": names and strings in UTF-8 bytes; a number one byte for each two significant digits
@@ -64,15 +76,25 @@ fn key(item: &Value) -> String {
 impl Meter {
     /// A written record counts by the larger of its old and its new size, twice in a transaction.
     fn put(&mut self, item: &Value, times: usize) {
-        let place = json!([item["shard"]["S"], item["due"]["N"]]);
-        assert!(item["attention"].is_null(), "an order that goes well is in no other index: {item}");
-        let nowhere = json!([null, null]);
-        let (before, was) = self.stored.get(&key(item)).cloned().unwrap_or((0, nowhere.clone()));
+        let due = json!([item["shard"]["S"], item["due"]["N"]]);
+        let is_listed = !item["attention"].is_null();
+        let waits = if is_listed { json!([item["attention"]["S"], item["updated_at"]["N"]]) } else { nowhere() };
+        let (before, was) = self.stored.get(&key(item)).cloned().unwrap_or((0, [nowhere(), nowhere()]));
         self.record_units += times * weight(item).max(before).div_ceil(WRITE_UNIT);
-        if was != place {
-            self.index_units += usize::from(was != nowhere) + usize::from(place != nowhere);
-        }
-        self.stored.insert(key(item), (weight(item), place));
+        self.index_units += moved(&was[0], &due);
+        self.attention_units += moved(&was[1], &waits);
+        self.stored.insert(key(item), (weight(item), [due, waits]));
+    }
+
+    /// A sweep writes the due time of an order that it leaves as it is.
+    fn rearm(&mut self, request: &Value) {
+        let values = &request["ExpressionAttributeValues"];
+        let (bytes, places) = self.stored.get_mut(&key(&request["Key"])).expect("what is changed was written");
+        let due = json!([values[":shard"]["S"], values[":due"]["N"]]);
+        self.writes += 1;
+        self.record_units += bytes.div_ceil(WRITE_UNIT);
+        self.index_units += moved(&places[0], &due);
+        places[0] = due;
     }
 
     /// Each record that is read counts separately, in a batch too, and half for an eventually consistent read.
@@ -84,7 +106,14 @@ impl Meter {
 
     fn call(&mut self, call: &Call<'_>) {
         let body: Value = serde_json::from_slice(call.body).unwrap();
+        let is_of_all =
+            |place: &Value| ["control#", "lease#", "workflow#"].iter().any(|start| key(place).starts_with(start));
         match call.operation {
+            // Reads and writes of the sweeps, and of the state of the agents, however many orders there are.
+            "Query" => {}
+            "PutItem" if is_of_all(&body["Item"]) => {}
+            "GetItem" | "UpdateItem" | "DeleteItem" if is_of_all(&body["Key"]) => {}
+            "UpdateItem" => self.rearm(&body),
             "PutItem" => {
                 self.writes += 1;
                 self.put(&body["Item"], 1);
@@ -93,8 +122,6 @@ impl Meter {
                 self.writes += 1;
                 body["TransactItems"].as_array().unwrap().iter().for_each(|item| self.put(&item["Put"]["Item"], 2));
             }
-            // The state of the agents is read every two seconds, however many orders there are.
-            "GetItem" if key(&body["Key"]).starts_with("control#") => {}
             "GetItem" => self.get(&body["Key"], &body),
             "BatchGetItem" => {
                 for table in body["RequestItems"].as_object().unwrap().values() {
@@ -370,7 +397,7 @@ async fn the_cost_sheet_is_what_orders_cost() {
             // the task.
             assert_eq!(meter.writes, 5 * ORDERS, "{meter:?}");
             assert_eq!(meter.record_units, (writes + 2 + 4) * ORDERS, "{meter:?}");
-            assert_eq!(meter.index_units, 2 * ORDERS, "{meter:?}");
+            assert_eq!((meter.index_units, meter.attention_units), (2 * ORDERS, 0), "{meter:?}");
             let submitted = if way == Way::Messages { ORDERS } else { 0 };
             assert_eq!(meter.messages, 7 * ORDERS + submitted, "{meter:?}");
             if way != Way::Alone {
@@ -410,4 +437,188 @@ async fn the_cost_sheet_is_what_orders_cost() {
     ] {
         hold("cost.md", mark, &table);
     }
+}
+
+/// What one thing costs that an order waits for: by what it is more than the same order without it.
+#[derive(Clone, Copy, Debug)]
+struct More {
+    write_units: f64,
+    read_units: f64,
+    sqs_requests: f64,
+    invocations: f64,
+    api_requests: f64,
+}
+
+impl More {
+    fn of(meter: &Meter, without: &Meter, times: usize) -> Self {
+        let each = |n: usize, without: usize| (n as f64 - without as f64) / (ORDERS * times) as f64;
+        let writes = |m: &Meter| m.record_units + m.index_units + m.attention_units;
+        let calls = |m: &Meter| m.invocations.iter().sum();
+        Self {
+            write_units: each(writes(meter), writes(without)),
+            read_units: each(meter.half_read_units, without.half_read_units) / 2.0,
+            sqs_requests: each(meter.sqs_requests, without.sqs_requests),
+            invocations: each(calls(meter), calls(without)),
+            api_requests: each(meter.api_requests, without.api_requests),
+        }
+    }
+
+    fn dollars(self, prices: &Prices) -> f64 {
+        let (million, order) = (|name: &str| prices.of("million", name), |name: &str| prices.of("order", name));
+        let seconds = self.invocations * order("alone_ms") / 1000.0 * order("memory_gb");
+        self.write_units * million("write_units")
+            + self.read_units * million("read_units")
+            + self.sqs_requests * million("sqs_requests")
+            + self.invocations * million("invocations")
+            + seconds * million("gb_seconds")
+            + self.api_requests * (million("api_requests") + order("access_log_kb") * million("log_kilobytes"))
+    }
+}
+
+const DAY: shared::time::SignedDuration = shared::time::SignedDuration::from_hours(24);
+
+/// Orders that wait, of which a test says what happens to them.
+struct Waits {
+    bench: Bench,
+    supervisor: Engine,
+}
+
+impl Waits {
+    async fn start(workflows: &[&str]) -> Self {
+        let texts: Vec<String> = workflows.iter().map(|text| (*text).to_owned()).collect();
+        let world = World::start(&texts, None).await;
+        let schedulers = vec![world.engine("scheduler-0", 1000, None)];
+        let supervisor = world.engine("supervisor", 1000, None);
+        Self { bench: Bench { world, schedulers, meter: Arc::default() }, supervisor }
+    }
+
+    /// What [`ORDERS`] orders of this workflow cost, of which `then` brings about all that their beginning does not.
+    async fn meter(&self, workflow: &str, then: impl AsyncFn(&[shared::order::Id])) -> Meter {
+        *self.bench.meter.lock().unwrap() = Meter::default();
+        let meter = Arc::clone(&self.bench.meter);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            meter.lock().unwrap().call(call);
+            None
+        });
+        self.bench.world.endpoints.set_fault_hook(Some(hook));
+        let mut ids = Vec::new();
+        for n in 0..ORDERS {
+            ids.push(self.bench.world.accept(workflow, &format!("{workflow}-{n}"), json!({})).await);
+            self.invoked(true);
+            self.settle().await;
+        }
+        then(&ids).await;
+        self.bench.world.no_faults();
+        for id in &ids {
+            let task = self.bench.world.task(id).await;
+            assert_eq!(task.process_state(), ProcessState::Processed, "{task:#?}");
+        }
+        self.bench.meter.lock().unwrap().clone()
+    }
+
+    /// A function was invoked, by a request to the API or not.
+    fn invoked(&self, by_request: bool) {
+        let mut meter = self.bench.meter.lock().unwrap();
+        meter.end();
+        meter.api_requests += usize::from(by_request);
+        meter.invocations[0] += usize::from(by_request);
+    }
+
+    async fn settle(&self) {
+        self.bench.settle(1, Way::Alone).await;
+    }
+
+    /// One sweep, whose own reads are those of every idle one, and then what it sent.
+    async fn sweep(&self) {
+        let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
+        supervisor::handler(&self.supervisor, settings).await.unwrap();
+        self.invoked(false);
+        self.settle().await;
+    }
+
+    async fn event(&self, id: &shared::order::Id) {
+        self.bench.world.submit.deliver(id, "e", "k", json!({}), None).await.unwrap();
+        self.invoked(true);
+        self.settle().await;
+    }
+}
+
+fn chain(name: &str, between: &str) -> String {
+    let after = if between.is_empty() { "a" } else { "w" };
+    let between = if between.is_empty() {
+        String::new()
+    } else {
+        format!("[[step]]\nname = \"w\"\nafter = [\"a\"]\n{between}\n")
+    };
+    format!(
+        "name = \"{name}\"\ndefault = {{ timeout = \"60s\" }}\n[[step]]\nname = \"a\"\nafter = []\nagent = \"noop\"\n{between}\
+         [[step]]\nname = \"b\"\nafter = [\"{after}\"]\nagent = \"noop\"\n"
+    )
+}
+
+// J1: what a wait costs is counted like an order, and while it lasts it costs no request.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cost_sheet_is_what_waits_cost() {
+    let plain = chain("plain", "");
+    let timer = chain("timer", "wait = \"30d\"");
+    let event = chain("event", "event = \"e\"\ntimeout = \"30d\"");
+    let remind = "event = \"e\"\ntimeout = \"30d\"\nremind = { every = \"10d\", times = 2, agent = \"noop\" }";
+    let remind = chain("remind", remind);
+    let waits = Waits::start(&[&plain, &timer, &event, &remind]).await;
+    let prices = Prices::read();
+    let without = waits.meter("plain", async |_| {}).await;
+    let pass = |days: i64| waits.bench.world.pass(DAY * i32::try_from(days).unwrap());
+    // Thirty days with a sweep each, and no request.
+    let quiet = async |days: i64| {
+        let before = waits.bench.meter.lock().unwrap().clone();
+        for _ in 0..days {
+            pass(1);
+            waits.sweep().await;
+        }
+        let after = waits.bench.meter.lock().unwrap().clone();
+        let counted = |m: &Meter| (m.writes, m.half_read_units, m.sqs_requests, m.invocations);
+        assert_eq!(counted(&before), counted(&after), "a wait costs nothing while it lasts");
+    };
+    let timer = waits
+        .meter("timer", async |_| {
+            quiet(29).await;
+            pass(1);
+            waits.sweep().await;
+        })
+        .await;
+    let event = waits
+        .meter("event", async |ids| {
+            quiet(29).await;
+            for id in ids {
+                waits.event(id).await;
+            }
+        })
+        .await;
+    let remind = waits
+        .meter("remind", async |ids| {
+            for _ in 0..2 {
+                quiet(9).await;
+                pass(1);
+                waits.sweep().await;
+            }
+            for id in ids {
+                waits.event(id).await;
+            }
+        })
+        .await;
+    let rows = [
+        ("a wait for a time, of any length over 15 minutes", More::of(&timer, &without, 1)),
+        ("a wait for an event, and its event over HTTP", More::of(&event, &without, 1)),
+        ("a reminder", More::of(&remind, &event, 2)),
+    ];
+    let mut text = String::from(
+        "| what an order waits for | DynamoDB write units | read units | SQS requests | invocations | API requests | USD a million |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for (name, more) in rows {
+        let More { write_units, read_units, sqs_requests, invocations, api_requests } = more;
+        let all = [write_units, read_units, sqs_requests, invocations, api_requests].map(units);
+        writeln!(text, "| {name} | {} | {:.2} |", all.join(" | "), more.dollars(&prices)).unwrap();
+    }
+    hold("cost.md", "waits", &text);
 }
