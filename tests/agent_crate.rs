@@ -24,6 +24,7 @@ fn a_request_of_the_engine_is_read_whole() {
         "complete_by": "2027-01-15T08:00:00.123Z", "calls": {"attempts": 4, "base": "PT0.1S", "cap": "PT2S"},
         "tenant": "acme", "priority": "high", "input": {"b": 1}, "outputs": {"c": [2]}, "output": "d", "undoes": "ord_1:a:do",
         "callback": "https://orders.example/callbacks/ord_1/a/0af7651916cd43dd8448eb211c80319c",
+        "heartbeat": {"url": "https://orders.example/heartbeats/ord_1/a/3/0af7651916cd43dd8448eb211c80319c", "every_ms": 60000},
         "traceparent": "00-00000000000000000000000000000001-0000000000000001-01",
     }))
     .unwrap();

@@ -218,3 +218,46 @@ async fn an_input_that_the_schema_refuses_is_not_stored() {
     let id = shared::order::Id(accepted["order_id"].as_str().unwrap().into());
     assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Processed);
 }
+
+// L6: heartbeats of any program that can send a POST: they keep the attempt, carry progress, and end it after a cancel.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_a_long_step_says_that_it_works_and_is_told_to_stop() {
+    let whole = Whole::start(&[gift("12h", "heartbeat = \"1s\"")]).await;
+    let id = whole.submit("gift-1", &json!({"workflow": "gift", "input": {}})).await;
+    let (request, message) = request(&whole).await;
+    let requests = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
+    let delete = whole.clients.sqs.delete_message().queue_url(&requests);
+    delete.receipt_handle(message.receipt_handle.unwrap()).send().await.unwrap();
+    let told = &request["heartbeat"];
+    assert_eq!(told["every_ms"], 1000);
+    let address = told["url"].as_str().unwrap();
+    // No token of the API: the address is enough.
+    let beat = async |percent: u32| {
+        let body = json!({"percent": percent, "note": "cuts the paper"});
+        let answer = reqwest::Client::new().post(address).json(&body).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let seen = until("a heartbeat that is recorded", async || {
+        let (status, answer) = beat(40).await;
+        assert_eq!(status, 200, "{answer}");
+        let step = whole.get(&format!("/orders/{id}")).await["steps"][WRAP].clone();
+        (step["progress"]["percent"] == 40).then_some((step, answer))
+    })
+    .await;
+    assert_eq!(seen.0["progress"]["note"], "cuts the paper");
+    assert!(seen.0["complete_by"].as_str() > request["complete_by"].as_str(), "{seen:?}");
+    assert_eq!(seen.0["complete_by"], seen.1["complete_by"]);
+
+    let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "no paper"}).to_string();
+    let url = whole.config().queue_url("scheduler");
+    whole.clients.sqs.send_message().queue_url(&url).message_body(cancel).send().await.unwrap();
+    let answer = until("the worker is told to stop", async || {
+        let (status, answer) = beat(50).await;
+        (status != 200).then_some((status, answer))
+    })
+    .await;
+    assert_eq!((answer.0, &answer.1["code"]), (409, &json!("attempt_over")), "{answer:?}");
+    let undo = self::answer(&whole, json!({"outcome": "done"})).await;
+    assert_eq!((&undo["direction"], undo.get("heartbeat")), (&json!("undo"), None));
+    assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Undone);
+}

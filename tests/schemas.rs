@@ -10,7 +10,7 @@ use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Map, Value, json};
 use shared::expression::{Expression, Mapping, Template};
 use shared::message::{
-    AlertEvent, Cancel, HistoryEntry, Notice, NoticeKind, Outcome, Reply, Request, Strained, ToScheduler,
+    AlertEvent, Cancel, Heartbeat, HistoryEntry, Notice, NoticeKind, Outcome, Reply, Request, Strained, ToScheduler,
 };
 use shared::order::Id;
 use shared::retry::Calls;
@@ -135,6 +135,10 @@ fn request(direction: Direction) -> Request {
         }),
         callback: Some("https://orders.example/callbacks/ord_1/charge/0af7651916cd43dd8448eb211c80319c".into()),
         accept: Some(Expression::condition("status == 202").unwrap()),
+        heartbeat: Some(Heartbeat {
+            url: "https://orders.example/heartbeats/ord_1/charge/2/0af7651916cd43dd8448eb211c80319c".into(),
+            every_ms: 60_000,
+        }),
         delay_ms: 5_000,
         direction,
         attempt: 2,

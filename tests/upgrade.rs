@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::outputs::Beside;
 use shared::ports::StateStore;
-use shared::step::{Failure, FailureKind, Reminded, State, Step};
+use shared::step::{Failure, FailureKind, Heart, Reminded, State, Step};
 use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -274,7 +274,7 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     beside.insert("children".into(), AttributeValue::N("3".into()));
     vec![
         ("`lb`", changed(recorded, |task| task["lb"] = json!([["vip", 1]]))),
-        ("`hb`", changed(recorded, |task| task["st"][0]["hb"] = json!(60_000))),
+        ("`rd`", changed(recorded, |task| task["st"][0]["rd"] = json!(60_000))),
         ("`to`", changed(recorded, |task| task["al"] = json!({"v": 1, "r": "why", "to": "ann"}))),
         ("`Accepted`", changed(recorded, |task| task["st"][1] = json!({"state": "Accepted", "a": 1}))),
         ("`Migrating`", changed(recorded, |task| task["ph"] = json!("Migrating"))),
@@ -417,7 +417,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 16] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 17] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -432,6 +432,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 16] = [
     ),
     ("step", "aa", "only in orders of definitions with `alert`, which that version refuses to read"),
     ("step", "fl", "only in orders of definitions with `catch` or mapped data, which that version refuses to read"),
+    ("step", "hb", "only in orders of definitions with `heartbeat`, which that version refuses to read"),
     (
         "step",
         "ob",
@@ -469,6 +470,7 @@ fn with_everything() -> Task {
         turn: time,
         reminded: Some(Reminded { sent: 1, last: 2, next: time, sent_at: 3, complete_by: time }),
         alert_at: time,
+        heart: Some(Heart { until: claimed.created_at, at: time, percent: Some(40), note: Some("n".into()) }),
     };
     let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
     Task {

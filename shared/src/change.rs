@@ -3,6 +3,7 @@
 //! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers choose
 //! the transition; the code here defines what each one does to the record and what must be sent after it.
 
+pub(crate) mod beat;
 mod callback;
 mod effects;
 mod people;
@@ -351,7 +352,7 @@ impl<'a> Change<'a> {
     fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
         let spec = &self.turn.workflow.steps[index];
         let work = spec.work(direction).expect("only a step with an undo is to be undone");
-        let complete_by = plus(from, work.timeout);
+        let complete_by = plus(from, work.window());
         let poll = spec.poll.as_ref().filter(|_| direction == Direction::Do);
         let locked_by = self.turn.instance.to_owned();
         let step = &mut self.task.steps[index];
@@ -360,6 +361,7 @@ impl<'a> Change<'a> {
         step.attempt += 1;
         step.claimed_at = self.task.version;
         step.extended = 0;
+        step.heart = beat::heart(work, from);
         let is_first = step.poll_until.is_none();
         step.poll_until = step.poll_until.or(poll.map(|poll| plus(from, poll.within)));
         match direction {
@@ -902,6 +904,8 @@ impl<'a> Change<'a> {
     pub(crate) fn save(mut self) -> Decision {
         self.release_unused();
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, reach, .. } = self;
+        // Heartbeats are of the attempt that holds a step.
+        task.steps.iter_mut().filter(|step| step.claim().is_none()).for_each(|step| step.heart = None);
         // A step that waits changes when a supervisor must look, most often to a later time.
         let exact_due = exact_due || waits;
         // The Wake of a short wait. A look that comes later than usual also needs one for what waits by now.

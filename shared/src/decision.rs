@@ -75,6 +75,15 @@ pub enum Event {
         /// What it reported, of at most [`crate::workflow::accept::MAX_CALLBACK`] bytes.
         data: Value,
     },
+    /// An agent says that it still works on an attempt. Its sender waits for the answer.
+    Beat {
+        /// The step.
+        step: String,
+        /// The attempt.
+        attempt: u32,
+        /// How far the work is.
+        progress: Progress,
+    },
     /// The alert that arose at this version is sent.
     AlertSent {
         /// [`crate::task::Alert::version`].
@@ -85,6 +94,15 @@ pub enum Event {
         /// [`Task::turned_at`].
         version: u64,
     },
+}
+
+/// How far an agent is with its work, as it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// How much of it is done, 0 to 100.
+    pub percent: Option<u8>,
+    /// A sentence, at most [`crate::workflow::beat::MAX_NOTE`] bytes.
+    pub note: Option<String>,
 }
 
 /// What to do about it.
@@ -119,6 +137,8 @@ pub enum Kept {
     Stale,
     /// The message names a step or an attempt that never existed, so it is not ours.
     Foreign,
+    /// The heartbeat counts, and its attempt has more than half of its time left.
+    Alive,
     /// The operator looked at an older version.
     Moved,
     /// The operator's act does not fit the task's state.

@@ -672,7 +672,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 fn takes_turns(event: &Event) -> bool {
     match event {
         Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
-        Event::Cancel { .. } | Event::Act(_) | Event::AlertSent { .. } | Event::NoticeSent { .. } => false,
+        Event::Cancel { .. }
+        | Event::Act(_)
+        | Event::Beat { .. }
+        | Event::AlertSent { .. }
+        | Event::NoticeSent { .. } => false,
     }
 }
 

@@ -10,9 +10,10 @@ use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_DELAY, MAX_OUTPUT};
 use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
 use crate::outputs::MAX_BESIDE;
-use crate::step::{State, Step};
+use crate::step::{Direction, State, Step};
 use crate::task::{MAX_EVENT, MAX_KEPT, Phase, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::beat::MAX_NOTE;
 use crate::workflow::wait::MAX_WAIT;
 use crate::workflow::{Step as Spec, Workflow};
 use serde_json::Value;
@@ -82,9 +83,12 @@ fn waits_for_event(step: &Spec) -> Option<bool> {
 /// The longest time that a save can give an attempt, in either direction.
 fn longest_attempt(workflow: &Workflow) -> SignedDuration {
     let works = |step: &&Spec| step.wait.is_none();
-    let extended = |step: &Spec| step.late.map_or(step.timeout, |late| late.extend.max(step.timeout));
-    let undo = |step: &Spec| step.undo.as_ref().map_or(SignedDuration::ZERO, |undo| undo.timeout);
-    let (forward, undo) = (workflow.steps.iter().filter(works).map(extended), workflow.steps.iter().map(undo));
+    let window = |step: &Spec, of| step.work(of).map_or(SignedDuration::ZERO, |work| work.window());
+    let forward = workflow.steps.iter().filter(works).map(|step| {
+        let extend = step.late.map_or(SignedDuration::ZERO, |late| late.extend);
+        window(step, Direction::Do).max(extend)
+    });
+    let undo = workflow.steps.iter().map(|step| window(step, Direction::Undo));
     forward.chain(undo).max().unwrap_or_default()
 }
 
@@ -227,6 +231,8 @@ fn unfit_wait(step: &Step, task: &Task, way: Way) -> Option<(&'static str, &'sta
 fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'static str, &'static str)> {
     let has_undo = spec.undo.is_some();
     let is_forward = matches!(task.phase, Phase::Forward | Phase::Error | Phase::Processed);
+    let longest = spec.undo.as_ref().map_or(spec.timeout, |undo| undo.timeout.max(spec.timeout));
+    let whole = plus(task.updated_at, longest);
     let owes_undo = step.owes_undo();
     let is_left_out = task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
     let rules = [
@@ -282,6 +288,22 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         (step.claim().is_some() && step.attempt == 0, "a", "counts no attempt, but the step is with an agent"),
         (u64::from(step.attempt) > task.version, "a", "counts more attempts than the record has versions"),
         (step.claim().is_some_and(|(_, by)| by > latest), "cb", "is later than any attempt of this record can end"),
+        (step.heart.is_some() && !spec.has_heartbeat(), "hb", "is for a step with a heartbeat: leave it out"),
+        (
+            step.heart.is_some() && step.claim().is_none(),
+            "hb",
+            "is of an attempt, and no agent has the step: leave it out",
+        ),
+        (
+            step.heart.as_ref().is_some_and(|heart| heart.note.as_ref().is_some_and(|note| note.len() > MAX_NOTE)),
+            "hb.n",
+            "has more than 200 bytes",
+        ),
+        (
+            step.heart.as_ref().is_some_and(|heart| heart.until > whole),
+            "hb.u",
+            "is later than any attempt of this record can end",
+        ),
         (step.poll_until.is_some() && spec.poll.is_none(), "pu", "is for a step that polls: leave it out"),
         (
             step.poll_until.is_some_and(|until| until > plus(task.updated_at, MAX_WAIT)),

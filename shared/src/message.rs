@@ -134,6 +134,9 @@ pub struct Request {
     /// Of such a step with a call over HTTP or of AWS: which answers only accept the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<Expression>,
+    /// Of a step whose agent says that it still works: where, and how often.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Heartbeat>,
     /// How long the message is held back, in milliseconds, at most [`MAX_DELAY`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
@@ -175,6 +178,16 @@ pub struct Request {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+/// The heartbeats of an attempt. Each is a POST whose answer has the new `complete_by`, or says that the agent has to
+/// stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Their address. Whoever knows it may keep the attempt alive.
+    pub url: String,
+    /// The time between two, in milliseconds.
+    pub every_ms: u64,
 }
 
 impl Request {

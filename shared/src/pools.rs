@@ -207,7 +207,7 @@ impl Pools {
                 | Outcome::Accepted { .. }
                 | Outcome::NotYet { .. }
                 | Outcome::Garbled { .. }
-                | Outcome::Failed { .. } => News::Answered { queued: asked_wait(queued), timeout: work.timeout },
+                | Outcome::Failed { .. } => News::Answered { queued: asked_wait(queued), timeout: work.window() },
                 Outcome::Unavailable { .. } => News::Missed,
                 Outcome::Deferred { retry_after_ms, .. } => News::Held(asked_wait(*retry_after_ms)),
             };

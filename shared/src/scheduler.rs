@@ -6,7 +6,7 @@
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
 use crate::change::{self, Change, Miss};
-use crate::decision::{Decision, Declined, Event, Kept, Turn};
+use crate::decision::{Decision, Declined, Event, Kept, Progress, Turn};
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply, Wake};
 use crate::operator;
@@ -44,6 +44,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
             on_event(task, Arrival { name, key, hash, step: None, data: Some(data.clone()), by }, turn)
         }
         Event::CalledBack { step, key, data } => on_callback(task, step, key, data, turn),
+        Event::Beat { step, attempt, progress } => on_beat(task, step, *attempt, progress, turn),
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
@@ -69,7 +70,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
-        Event::Act(_) | Event::Arrived { .. } | Event::CalledBack { .. } => return None,
+        Event::Act(_) | Event::Arrived { .. } | Event::CalledBack { .. } | Event::Beat { .. } => return None,
         Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
             let (direction, _) = task.holds(index, reply.attempt)?;
@@ -169,6 +170,35 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
     }
     // A due time of before this save would find an order that has just changed, and send nothing that was lost.
     change.use_up_due();
+    change.save()
+}
+
+/// The agent of an attempt still works. It relies on the CompleteBy that it is told, so that is always the stored one.
+fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Turn<'_>) -> Decision {
+    let Some(index) = turn.workflow.position(step).filter(|&i| (1..=task.steps[i].attempt).contains(&attempt)) else {
+        return keep(Kept::Foreign);
+    };
+    let Some((direction, complete_by)) = task.holds(index, attempt) else { return keep(Kept::Stale) };
+    let Some(every) = turn.workflow.steps[index].work(direction).and_then(|work| work.heartbeat) else {
+        return keep(Kept::Foreign);
+    };
+    if turn.now >= complete_by {
+        return keep(Kept::Late);
+    }
+    // Once the order is being undone, an agent that works forward has to stop: the undo waits for it.
+    if direction == Direction::Do && !matches!(task.phase, Phase::Forward | Phase::Error) {
+        return keep(Kept::Stale);
+    }
+    if change::beat::is_fresh(&task.steps[index], every, complete_by, turn.now) {
+        return keep(Kept::Alive);
+    }
+    let mut change = Change::keep_books(task, turn);
+    change.beat(index, direction, every, progress);
+    // What could be claimed now waits for its Wake, or for a sweep, which takes any task that has just changed for one
+    // whose Wake is on its way. Without this Wake frequent heartbeats would keep it waiting.
+    if change::next_claim(task, turn).is_some_and(|from| from <= turn.now) {
+        change.wake_if_waiting();
+    }
     change.save()
 }
 
@@ -344,10 +374,15 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// Re-sends the requests, as they were claimed, of steps that are still with an agent and that `may_be_lost` selects.
+/// Re-sends the requests, as they were claimed, of steps that are still with an agent and that `may_be_lost` selects. One
+/// whose agent has sent a heartbeat is not lost: another agent would do the same long work beside it.
 fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Step) -> bool) -> Vec<Effect> {
     let running = task.steps.iter().enumerate().filter(|(_, s)| s.claim().is_some_and(|(_, by)| turn.now < by));
-    running.filter(|(_, s)| may_be_lost(s)).filter_map(|(i, _)| change::request(task, i, turn)).collect()
+    let is_at_work = |step: &crate::step::Step| step.heart.as_ref().is_some_and(|heart| heart.at.is_some());
+    running
+        .filter(|(_, s)| may_be_lost(s) && !is_at_work(s))
+        .filter_map(|(i, _)| change::request(task, i, turn))
+        .collect()
 }
 
 fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {

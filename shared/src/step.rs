@@ -136,6 +136,27 @@ pub struct Step {
     /// When operators are alerted that it waits, where the workflow asks for that, until they are (UTC, milliseconds).
     #[serde(rename = "aa", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub alert_at: Option<Timestamp>,
+    /// Of the attempt that holds it: its heartbeats, where the workflow asks for them.
+    #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
+    pub heart: Option<Heart>,
+}
+
+/// The heartbeats of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Heart {
+    /// The end of the attempt's whole time, which no heartbeat exceeds (UTC, milliseconds).
+    #[serde(rename = "u", with = "millisecond::required")]
+    pub until: Timestamp,
+    /// When the latest one that was recorded came (UTC, milliseconds).
+    #[serde(rename = "at", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub at: Option<Timestamp>,
+    /// How much of the work was done by then, in percent.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+    /// What the agent said about it, at most [`MAX_NOTE`](crate::workflow::beat::MAX_NOTE) bytes.
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// The reminders of a step that waits.
@@ -265,6 +286,8 @@ struct Recorded {
     reminded: Option<Reminded>,
     #[serde(rename = "aa", default, with = "millisecond::optional")]
     alert_at: Option<Timestamp>,
+    #[serde(rename = "hb")]
+    heart: Option<Heart>,
 }
 
 /// The names of [`State`].
@@ -344,6 +367,7 @@ impl TryFrom<Recorded> for Step {
             turn: read.turn,
             reminded: read.reminded,
             alert_at: read.alert_at,
+            heart: read.heart,
         })
     }
 }
@@ -379,6 +403,7 @@ impl Step {
             turn: None,
             reminded: None,
             alert_at: None,
+            heart: None,
         }
     }
 

@@ -69,7 +69,9 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
             None => {
                 missed += 1;
                 let failure = Failure::of(FailureKind::Spent);
-                change.miss(index, direction, Miss::Expired, "no answer in time", failure);
+                let has_heartbeat = task.steps[index].heart.is_some();
+                let error = if has_heartbeat { "no heartbeat and no answer in time" } else { "no answer in time" };
+                change.miss(index, direction, Miss::Expired, error, failure);
             }
         }
     }

@@ -147,6 +147,9 @@ pub struct StepStatus {
     /// Of a step that polls: what the last look said, while it is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_look: Option<String>,
+    /// Of a step whose agent sends heartbeats: how far it is, while it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressStatus>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// Of a step that was passed over: why, with the values that its condition read.
@@ -163,6 +166,22 @@ pub struct StepStatus {
     /// Of such an output: its length in bytes of JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<usize>,
+}
+
+/// How far an agent is with its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Progress")]
+pub struct ProgressStatus {
+    /// When it said so (UTC, milliseconds). `null` before the first heartbeat that was recorded.
+    pub at: Option<Timestamp>,
+    /// How much of the work is done, 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+    /// What the agent says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// When the attempt ends even with heartbeats (UTC, milliseconds).
+    pub until: Timestamp,
 }
 
 /// The status of `task`, whose definition is `workflow`, where clocks are up to `skew` apart.
@@ -252,6 +271,12 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             .map(|_| task.places(index, workflow)),
         polls_until: step.poll_until.filter(|_| polls),
         last_look: step.error.clone().filter(|_| polls),
+        progress: step.heart.as_ref().map(|heart| ProgressStatus {
+            at: heart.at,
+            percent: heart.percent,
+            note: heart.note.clone(),
+            until: heart.until,
+        }),
         last_error: step.error.clone().filter(|_| !is_passed_over && !polls),
         passed_over: step.error.clone().filter(|_| is_passed_over),
         held_back: task.is_held_back(index),

@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod aws;
+pub mod beat;
 pub mod edge;
 pub mod file;
 pub mod hosts;
@@ -149,7 +150,10 @@ pub struct Step {
     /// How its call is repeated until an answer says that the work is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll: Option<Poll>,
-    /// From the claim to `complete_by`.
+    /// How often its agent says that it still works. Without it, `complete_by` is two such times away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<SignedDuration>,
+    /// From the claim to `complete_by`; with heartbeats to the latest `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
     pub retry: Ladder,
@@ -182,6 +186,9 @@ pub struct Undo {
     /// What the agent gets instead of the order's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<Mapping>,
+    /// How often its agent says that it still works, as [`Step::heartbeat`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<SignedDuration>,
     /// From the claim to `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy; at its end the task stops in Error, whatever `then` says.
@@ -250,10 +257,10 @@ impl Workflow {
         Hash::of(&serde_json::to_vec(self).expect("a workflow has only string keys"))
     }
 
-    /// Whether its orders hand out addresses, of callbacks or links.
+    /// Whether its orders hand out addresses, of callbacks, links or heartbeats.
     #[must_use]
     pub fn hands_out_addresses(&self) -> bool {
-        self.steps.iter().any(|step| step.accept.is_some() || step.link().is_some())
+        self.steps.iter().any(|step| step.accept.is_some() || step.link().is_some() || step.has_heartbeat())
     }
 
     /// The names of the events that its steps wait for.
@@ -269,10 +276,11 @@ impl Workflow {
         events.any(|event| event.name == name && event.people.is_some())
     }
 
-    /// The shortest timeout of any step, forward or undo: no deadline lies nearer than this after a claim.
+    /// The shortest time to the first CompleteBy of any step, forward or undo: no deadline lies nearer than this after a
+    /// claim.
     #[must_use]
     pub fn shortest_timeout(&self) -> SignedDuration {
-        let of = |direction| self.steps.iter().filter_map(move |step| step.work(direction)).map(|work| work.timeout);
+        let of = |direction| self.steps.iter().filter_map(move |step| step.work(direction)).map(|work| work.window());
         of(Direction::Do).chain(of(Direction::Undo)).min().unwrap_or(MAX_GRACE)
     }
 
@@ -283,11 +291,15 @@ impl Workflow {
     /// The first step, or undo, whose timeout is too short.
     pub fn can_start(&self, skew: SignedDuration) -> Result<(), TooShort> {
         let mut all = self.steps.iter().flat_map(|step| {
-            let what = |direction| match direction {
-                Direction::Do => format!("step `{}`", step.name),
-                Direction::Undo => format!("the undo of step `{}`", step.name),
+            let what = |direction, work: &Work<'_>| {
+                let what = match direction {
+                    Direction::Do => format!("step `{}`", step.name),
+                    Direction::Undo => format!("the undo of step `{}`", step.name),
+                };
+                if work.heartbeat.is_some() { format!("{what} without a heartbeat") } else { what }
             };
-            let work = [Direction::Do, Direction::Undo].map(|of| step.work(of).map(|work| (what(of), work.timeout)));
+            let work =
+                [Direction::Do, Direction::Undo].map(|of| step.work(of).map(|work| (what(of, &work), work.window())));
             work.into_iter().flatten()
         });
         match all.find(|&(_, timeout)| timeout <= skew + skew) {
@@ -372,6 +384,7 @@ impl Step {
                 http: self.http.as_ref(),
                 aws: self.aws.as_ref(),
                 with: self.with.as_ref(),
+                heartbeat: self.heartbeat,
                 timeout: self.timeout,
                 retry: &self.retry,
                 calls: self.calls,
@@ -381,6 +394,7 @@ impl Step {
                 http: u.http.as_ref(),
                 aws: u.aws.as_ref(),
                 with: u.with.as_ref(),
+                heartbeat: u.heartbeat,
                 timeout: u.timeout,
                 retry: &u.retry,
                 calls: u.calls,
@@ -459,7 +473,9 @@ pub struct Work<'a> {
     pub aws: Option<&'a Aws>,
     /// What it gets instead of the order's input.
     pub with: Option<&'a Mapping>,
-    /// From the claim to `complete_by`.
+    /// How often the agent says that it still works.
+    pub heartbeat: Option<SignedDuration>,
+    /// From the claim to `complete_by`; with heartbeats to the latest `complete_by`.
     pub timeout: SignedDuration,
     /// The supervisor's policy.
     pub retry: &'a Ladder,

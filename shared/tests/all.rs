@@ -1,6 +1,7 @@
 //! All tests of this package in one program, because each separate program would be linked with all dependencies.
 
 mod batches;
+mod beats;
 mod bounds;
 mod callbacks;
 mod endings;

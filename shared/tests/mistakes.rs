@@ -22,6 +22,34 @@ const MISTAKES: &[Mistake<'_>] = &[
     ("a | wait = \"${outputs.b.x}\"\nb | after = [\"a\"]", "wait", &["no step comes before this one"]),
     ("a | wait = \"2d\"\nb |", "name = \"b\"", &["step `b` does not say when it starts"]),
     ("a | wait = \"2d\"\nb | after = [\"a\"]; when = \"outputs.a.x\"", "when", &["a step that waits has no output"]),
+    // Heartbeats.
+    ("a | heartbeat = \"500ms\"", "heartbeat", &["a heartbeat of 500ms is out of range", "1s to 1h"]),
+    ("a | heartbeat = \"2h\"; timeout = \"9h\"", "heartbeat", &["a heartbeat of 2h is out of range"]),
+    ("a | heartbeat = \"5s\"", "heartbeat", &["two heartbeats of 5s take the whole timeout of 10s"]),
+    ("a | timeout = \"24h\"", "timeout", &["the timeout 24h is out of range", "or add a `heartbeat`"]),
+    ("a | heartbeat = \"1m\"; timeout = \"800h\"", "timeout", &["the timeout 800h is out of range", "to 30d"]),
+    (
+        "a | heartbeat = \"1m\"; timeout = \"24h\"; undo = { agent = \"x\" }",
+        "undo",
+        &["the undo of step `a` has no heartbeat, so it takes at most 12h"],
+    ),
+    ("a | undo = { agent = \"x\", heartbeat = \"9s\" }", "heartbeat", &["two heartbeats of 9s"]),
+    (
+        "a | http = \"https://x.example/\"; heartbeat = \"1s\"",
+        "heartbeat",
+        &["a call of a URL or of AWS sends no heartbeats", "`accept` or `poll`"],
+    ),
+    (
+        "a | heartbeat = \"1s\"; late = { extend = \"1s\", times = 1 }",
+        "late",
+        &["a step with a `heartbeat` gets more time by its heartbeats, so it takes no `late`"],
+    ),
+    (
+        "a | heartbeat = \"1s\"; poll = { every = \"5s\", for = \"1m\", done = \"true\" }",
+        "poll",
+        &["a step with a `heartbeat` has one long attempt, so it takes no `poll`"],
+    ),
+    ("a | wait = \"1h\"; heartbeat = \"1m\"", "heartbeat", &["calls nothing, so it takes no `heartbeat`"]),
     // Polls.
     ("a | poll = { every = \"5s\", for = \"1m\" }", "poll", &["missing field `done`"]),
     ("a | poll = { every = \"5ms\", for = \"1m\", done = \"true\" }", "poll", &["`every` of 5ms is out of range"]),
@@ -329,7 +357,7 @@ fn what_has_run_may_be_read() {
 #[test]
 fn the_examples_of_the_documentation_are_accepted() {
     let docs = include_str!("../../docs/workflows.md");
-    let known = Known { agents: &["x", "http", "approval", "payment", "mail", "loyalty"], inputs: &[] };
+    let known = Known { agents: &["x", "http", "approval", "payment", "mail", "loyalty", "renderer"], inputs: &[] };
     let prelude = "name = \"w\"\ndefault = { timeout = \"10s\" }\nconfig = { limit_cents = 1000 }\n\
                    [[step]]\nname = \"reserve\"\nagent = \"x\"\n";
     let examples: Vec<&str> = docs

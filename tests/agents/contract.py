@@ -1,8 +1,10 @@
 """The contract in examples/new/agents, as a function on AWS and as replies that docs/schemas/reply.json admits. No service is called."""
 
+import http.server
 import json
 import pathlib
 import sys
+import threading
 import time
 import unittest
 from datetime import datetime, timedelta, timezone
@@ -52,6 +54,57 @@ class Contract(unittest.TestCase):
         self.assertEqual((reply["outcome"], reply["output"]), ("done", {"key": "ord_1:a:do"}))
         self.assertEqual((reply["task_id"], reply["attempt"], reply["traceparent"]), ("ord_1", 1, "00-1"))
         self.assertEqual((self.sent[0][1], self.sent[0][2]["MessageGroupId"]), ("stepwarden-replies", "a_b"))
+
+    def beats(self, answers):
+        """A server that answers heartbeats so, the last answer for ever, and what it was sent."""
+        got = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                status, said = answers[min(len(got), len(answers)) - 1]
+                body = json.dumps({"code": said} if isinstance(said, str) else {"complete_by": request(seconds=said)["complete_by"]}).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.shutdown)
+        return {"url": f"http://127.0.0.1:{server.server_port}/x", "every_ms": 100}, got
+
+    def working(self, answers, seconds):
+        def work(asked):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                contract.heartbeat(asked, 50.4, "half")
+                time.sleep(0.01)
+            return {"worked": True}
+
+        heartbeat, got = self.beats(answers)
+        failures, replies = self.replies(work, request(seconds=2.0, heartbeat=heartbeat))
+        self.assertEqual(failures, [])
+        return replies, got
+
+    def test_the_work_goes_on_as_long_as_heartbeats_are_answered(self):
+        (reply,), got = self.working([(200, 60)], 1.5)
+        self.assertEqual(reply["outcome"], "done")
+        self.assertIn({"percent": 50, "note": "half"}, got)
+        self.assertLess(len(got), 60)
+
+    def test_the_work_ends_when_a_heartbeat_says_so(self):
+        self.assertEqual(self.working([(200, 60), (409, "attempt_over")], 600)[0], [])
+        self.assertEqual(len(self.working([(404, "no_such_heartbeat")], 600)[1]), 1)
+
+    def test_without_answers_the_work_ends_at_the_time_that_is_known(self):
+        # A 404 of something else says nothing about the attempt.
+        replies, got = self.working([(503, "unavailable"), (404, "")], 600)
+        self.assertEqual(replies, [])
+        self.assertGreater(len(got), 1)
 
     def test_failures_are_told_apart(self):
         def fail(error):

@@ -209,10 +209,28 @@ pub enum Defect {
     CallbackLeavesTheEnd,
     /// A callback is not remembered.
     CallbackIsForgotten,
+    /// A heartbeat is answered with a time that was not saved.
+    BeatIsToldMore,
+    /// A heartbeat leaves the time until which the agent may act.
+    BeatLeavesForwardBy,
+    /// A heartbeat of any attempt keeps the step alive.
+    BeatOfAnyAttempt,
+    /// No heartbeat counts in an undo, not even that of a long undo.
+    BeatIsRefusedInAnUndo,
+    /// In an undo the agents that work forward are kept alive, too.
+    BeatHoldsUpTheUndo,
+    /// Heartbeats keep an attempt alive for ever.
+    BeatNeverEnds,
+    /// A heartbeat is a change to who looked before.
+    BeatIsAChange,
+    /// A heartbeat counts as a claim.
+    BeatIsAClaim,
+    /// A worker that stays silent is not missed.
+    SilentWorkerIsNotMissed,
 }
 
 impl Defect {
-    pub const ALL: [Self; 106] = [
+    pub const ALL: [Self; 115] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -319,6 +337,15 @@ impl Defect {
         Self::AcceptedIsNotUndone,
         Self::CallbackLeavesTheEnd,
         Self::CallbackIsForgotten,
+        Self::BeatIsToldMore,
+        Self::BeatLeavesForwardBy,
+        Self::BeatOfAnyAttempt,
+        Self::BeatIsRefusedInAnUndo,
+        Self::BeatHoldsUpTheUndo,
+        Self::BeatNeverEnds,
+        Self::BeatIsAChange,
+        Self::BeatIsAClaim,
+        Self::SilentWorkerIsNotMissed,
     ];
 }
 
@@ -403,6 +430,17 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::CallbackIsForgotten, Event::CalledBack { .. }) => task.events.clear(),
         (Defect::AcceptedIsNotUndone, Event::Wake { .. }) if waits_to_undo(&task) && waits(&task) => {
             task.steps[1].attempt = 0;
+        }
+        (Defect::BeatIsToldMore, Event::Beat { .. }) if task.steps[0].claim().is_some() => {
+            return Decision::Keep { why: Kept::Alive, effects: Vec::new() };
+        }
+        (Defect::BeatOfAnyAttempt, Event::Beat { attempt, .. }) => *attempt = task.steps[0].attempt,
+        (Defect::BeatIsRefusedInAnUndo, Event::Beat { .. }) if task.phase == Phase::Undoing => {
+            return Decision::Keep { why: Kept::Stale, effects: Vec::new() };
+        }
+        (Defect::BeatHoldsUpTheUndo, Event::Beat { .. }) if waits_to_undo(&task) => task.phase = Phase::Forward,
+        (Defect::BeatNeverEnds, Event::Beat { .. }) => {
+            task.steps[0].heart.iter_mut().for_each(|heart| heart.until += SignedDuration::from_secs(9));
         }
         (Defect::LateByTheClock, Event::Arrived { .. }) if waited(&task).is_some_and(|until| until <= turn.now) => {
             return Decision::Keep { why: Kept::Declined(Declined::Late), effects: Vec::new() };
@@ -544,6 +582,19 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             for (is, attempt) in task.steps.iter_mut().zip(attempts) {
                 is.attempt = is.attempt.max(attempt);
             }
+        }
+        (Decision::Save { task, .. }, Defect::BeatLeavesForwardBy, Event::Beat { .. }) => {
+            task.forward_by = before.forward_by;
+        }
+        (Decision::Save { task, .. }, Defect::BeatHoldsUpTheUndo, Event::Beat { .. }) if waits_to_undo(seen) => {
+            task.phase = Phase::Undoing;
+        }
+        (Decision::Save { task, .. }, Defect::BeatNeverEnds, Event::Beat { .. }) => {
+            task.steps[0].heart = seen.steps[0].heart.clone();
+        }
+        (Decision::Save { task, .. }, Defect::BeatIsAChange, Event::Beat { .. }) => task.books = None,
+        (Decision::Save { task, .. }, Defect::BeatIsAClaim, Event::Beat { .. }) => {
+            task.steps[0].claimed_at = task.version;
         }
         (Decision::Save { task, .. }, Defect::CallbackLeavesTheEnd, Event::CalledBack { .. })
             if task.phase == Phase::Processed =>
@@ -725,6 +776,13 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         seen.steps.iter_mut().for_each(|step| step.poll_until = None);
     }
     match defect {
+        Defect::SilentWorkerIsNotMissed => {
+            for step in seen.steps.iter_mut().filter(|step| step.heart.is_some()) {
+                if let State::Processing { complete_by, .. } = &mut step.state {
+                    *complete_by += SignedDuration::from_secs(60);
+                }
+            }
+        }
         Defect::WaitRunsOutInError if task.phase == Phase::Error => seen.phase = Phase::Forward,
         Defect::WaitRunsOutInAPause | Defect::CallbackIsMissedInAPause => seen.paused_at = None,
         Defect::WaitRunsOutEarly if waited(task).is_some() => early.skew = SignedDuration::ZERO,

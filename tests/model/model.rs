@@ -124,6 +124,9 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("accepted work and a pause", Bounds { pauses: 1, crashes: 0, max: 1, ..ACCEPT }, 62_554),
         ("accepted work and a cancel", Bounds { cancels: 1, crashes: 0, max: 1, ..ACCEPT }, 30_219),
         ("accepted work, error and resubmit", ACCEPT_IN_ERROR, 61_947),
+        ("heartbeats and a crash", Bounds { cancels: 1, ..BEAT }, 90_130),
+        ("heartbeats and a failure", Bounds { unavailable: 1, crashes: 0, max: 2, ..BEAT }, 125_509),
+        ("heartbeats and a pause", Bounds { pauses: 1, crashes: 0, ..BEAT }, 62_380),
         ("an event and a crash", EVENT, 40_624),
         ("two events and a cancel", TWO_EVENTS, 85_779),
         ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
@@ -166,6 +169,11 @@ const ACCEPT: Bounds =
     Bounds { flow: Flow::Accept, chain: true, accepts: 1, failed: 0, with_c: false, b_has_undo: true, max: 2, ..QUICK };
 /// It fails, and its callback comes then.
 const ACCEPT_IN_ERROR: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashes: 0, max: 1, ..ACCEPT };
+/// A step whose agent sends heartbeats, as does that of its undo.
+const BEAT: Bounds = Bounds { flow: Flow::Beat, timeouts: (4, 1), failed: 0, alone: true, ..TWO };
+/// Another step fails beside it.
+const BEAT_IN_ERROR: Bounds =
+    Bounds { then: "error", failed: 1, alone: false, resubmits: 1, crashes: 0, b_has_undo: false, ..BEAT };
 /// A step that waits for an event, early or late, and can be undone.
 const EVENT: Bounds =
     Bounds { flow: Flow::Event, chain: true, events: 2, b_has_undo: true, with_c: false, deadline: None, ..QUICK };
@@ -239,6 +247,12 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("two people and a crash", Bounds { crashes: 1, cancels: 1, ..PEOPLE }, 808_713),
         ("two people, of whom one may say no, error and resubmit", Bounds { events: 4, ..PEOPLE_IN_ERROR }, 291_853),
         ("accepted work beside another step, error and resubmit", Bounds { chain: false, ..ACCEPT_IN_ERROR }, 664_395),
+        (
+            "heartbeats, a failure and a cancel",
+            Bounds { unavailable: 1, cancels: 1, crashes: 0, max: 2, ..BEAT },
+            311_274,
+        ),
+        ("heartbeats beside a failure", BEAT_IN_ERROR, 1_756_325),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
@@ -326,6 +340,15 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::AcceptedIsNotUndone => Bounds { cancels: 1, crashes: 0, ..ACCEPT },
         Defect::CallbackIsMissedInAPause => Bounds { pauses: 1, crashes: 0, ..ACCEPT },
         Defect::CallbackIsRefusedInError | Defect::ResubmitForgetsTheCallback => ACCEPT_IN_ERROR,
+        Defect::BeatOfAnyAttempt => Bounds { unavailable: 1, cancels: 1, crashes: 0, max: 2, ..BEAT },
+        Defect::BeatIsToldMore
+        | Defect::BeatLeavesForwardBy
+        | Defect::BeatIsRefusedInAnUndo
+        | Defect::BeatHoldsUpTheUndo
+        | Defect::BeatNeverEnds
+        | Defect::BeatIsAChange
+        | Defect::BeatIsAClaim
+        | Defect::SilentWorkerIsNotMissed => Bounds { cancels: 1, crashes: 0, ..BEAT },
         Defect::LookHoldsUpTheUndo
         | Defect::SilentLooksNeverEnd
         | Defect::LookBeginsThePollAgain

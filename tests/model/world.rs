@@ -9,7 +9,7 @@
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use shared::decision::{Act, Decision, Declined, Event, Kept, Turn, What};
+use shared::decision::{Act, Decision, Declined, Event, Kept, Progress, Turn, What};
 use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::step::{self, Direction};
@@ -97,6 +97,8 @@ pub enum Action {
     LoseTheRace { msg: Msg },
     /// An agent handles a request and sends this reply.
     Agent { msg: Msg, answer: Answer },
+    /// An agent that works on a request says so, and gets an answer or none.
+    Beat { msg: Msg, is_answered: bool },
     /// A supervisor with this token checks the task.
     Supervise { token: u64, lost: u8 },
     /// An operator resubmits.
@@ -141,6 +143,8 @@ pub enum Flow {
     Ask,
     /// b's service may accept its work for two seconds, after a or beside it, and report its end at any time.
     Accept,
+    /// The agent of a, or of its undo, sends heartbeats each second, for at most four.
+    Beat,
     /// b waits for an event for two seconds, in a chain after a or else beside it, and c after b for another of its name.
     Event,
     /// The same without c, and b needs the event of two people. See [`KEYS`].
@@ -155,7 +159,14 @@ impl Flow {
     fn catches(self) -> bool {
         match self {
             Self::Branch | Self::Gate => true,
-            Self::Plain | Self::Timer | Self::Event | Self::People | Self::Look | Self::Ask | Self::Accept => false,
+            Self::Plain
+            | Self::Timer
+            | Self::Event
+            | Self::People
+            | Self::Look
+            | Self::Ask
+            | Self::Accept
+            | Self::Beat => false,
         }
     }
 
@@ -313,10 +324,17 @@ impl World {
             text += "late = { extend = \"2s\", times = 1 }\n";
         }
         let caught = "after = []\ncatch = \"error.kind != ''\"\n";
-        let has_new_step = !matches!(bounds.flow, Flow::Plain | Flow::Branch | Flow::Gate);
+        let has_new_step = !matches!(bounds.flow, Flow::Plain | Flow::Branch | Flow::Gate | Flow::Beat);
         let is_new = bounds.deadline.is_some() || bounds.mapped || has_new_step;
         let at_once = if is_new { "after = []\n" } else { "" };
-        text += &step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
+        let a = step("a", ab, if bounds.flow.catches() { caught } else { at_once }, true);
+        text += &match bounds.flow {
+            Flow::Beat => {
+                let undo = "timeout = \"3s\", heartbeat = \"1s\", retry";
+                a.replace("timeout = \"1s\", retry", undo) + "heartbeat = \"1s\"\n"
+            }
+            _ => a,
+        };
         if bounds.flow == Flow::Gate {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Timer {
@@ -342,7 +360,8 @@ impl World {
         } else if bounds.flow == Flow::Branch && !bounds.alone {
             text += &step("b", ab, "after = [\"a?\"]\nwhen = \"!ran.a\"\n", bounds.b_has_undo);
         } else if !bounds.alone {
-            text += &step("b", ab, if bounds.chain { "after = [\"a\"]\n" } else { at_once }, bounds.b_has_undo);
+            let seconds = if bounds.flow == Flow::Beat { c } else { ab };
+            text += &step("b", seconds, if bounds.chain { "after = [\"a\"]\n" } else { at_once }, bounds.b_has_undo);
         }
         if bounds.with_c && bounds.flow.has_event() {
             text += &event("c", "\"b\"", false);
@@ -352,8 +371,8 @@ impl World {
                 Flow::Gate | Flow::Timer | Flow::Event | Flow::People | Flow::Look | Flow::Ask | Flow::Accept => {
                     "after = [\"b\"]\n"
                 }
-                Flow::Plain if bounds.chain => "after = [\"b\"]\n",
-                Flow::Plain => "after = [\"a\", \"b\"]\n",
+                Flow::Plain | Flow::Beat if bounds.chain => "after = [\"b\"]\n",
+                Flow::Plain | Flow::Beat => "after = [\"a\", \"b\"]\n",
             };
             text += &step("c", c, after, true);
         }
@@ -546,7 +565,7 @@ impl World {
         if !fits {
             return Some("I5: no turn back from undo, no way out of an end");
         }
-        if new.is_as_seen(old.version) && (old.phase, &old.steps) != (new.phase, &new.steps) {
+        if new.is_as_seen(old.version) && (old.phase, unbeaten(old)) != (new.phase, unbeaten(new)) {
             return Some("an act counts on the order that its operator saw, and on no other");
         }
         for (i, (was, is)) in old.steps.iter().zip(&new.steps).enumerate() {
@@ -607,6 +626,17 @@ impl World {
             }
             if spec.poll.is_some() && is.failures > 0 {
                 return Some("a look is no failure");
+            }
+            if let (Some(was), Some(is)) = (was.claim(), is.claim())
+                && old.steps[i].heart.is_some()
+                && !claimed
+            {
+                if is.1 < was.1 {
+                    return Some("a heartbeat takes no time away");
+                }
+                if old.steps[i].heart.as_ref().is_none_or(|heart| is.1 > heart.until) {
+                    return Some("heartbeats give no more than the timeout");
+                }
             }
             if claimed && old.is_over(now(), SKEW) {
                 return Some("nothing starts after the deadline");
@@ -880,6 +910,49 @@ impl World {
                 }
                 self.send(&mut next, None, &effects, lost);
             }
+        }
+        self.prune(&mut next);
+        Some(next)
+    }
+
+    /// An agent that works on a request says so. It relies on the CompleteBy that it is told.
+    fn beat(&self, state: &State, msg: Msg, is_answered: bool) -> Option<State> {
+        let Msg::Request { step, undo, attempt, left } = msg else { return None };
+        let (mut next, was) = (state.clone(), Arc::clone(&state.task));
+        let own = was.holds(step, attempt);
+        let counts =
+            own.is_some_and(|(_, by)| now() < by) && (undo || matches!(was.phase, Phase::Forward | Phase::Error));
+        match self.schedule(&was, &beat(&self.workflow.steps[step].name, attempt), now()) {
+            Decision::Save { task, effects } => {
+                if !counts {
+                    next.broken =
+                        Some("only an attempt that holds its step is kept alive, and none that an undo waits for");
+                }
+                if effects.iter().any(|effect| !matches!(effect, Effect::Wake(..))) {
+                    next.broken = Some("a heartbeat starts nothing");
+                }
+                if !task.is_as_seen(was.version) {
+                    next.broken = Some("a heartbeat is no change to who looked before");
+                }
+                self.save(&mut next, task);
+            }
+            Decision::Keep { why: Kept::Alive, .. } => {}
+            Decision::Keep { .. } => {
+                if counts {
+                    next.broken = Some("the heartbeat of an attempt that holds its step is answered");
+                }
+                return Some(next);
+            }
+        }
+        if is_answered {
+            let told = match self.defect {
+                Some(Defect::BeatIsToldMore) => Some(now() + SignedDuration::from_secs(2)),
+                Some(Defect::BeatOfAnyAttempt) => next.task.steps[step].claim().map(|(_, by)| by),
+                _ => next.task.holds(step, attempt).map(|(_, by)| by),
+            };
+            let told = told.map_or(left, |by| now().duration_until(by).as_secs());
+            next.net.remove(&msg);
+            next.net.insert(Msg::Request { step, undo, attempt, left: told.max(left) });
         }
         self.prune(&mut next);
         Some(next)
@@ -1237,7 +1310,11 @@ impl World {
                 };
                 waits && step.reminded.as_ref().filter(is_last).is_some()
             }
-            Owed::Request { step, attempt } => task.holds(step, attempt).is_some_and(|(_, by)| now() < by),
+            // An agent that sends heartbeats has it.
+            Owed::Request { step, attempt } => {
+                let is_at_work = task.steps[step].heart.as_ref().is_some_and(|heart| heart.at.is_some());
+                !is_at_work && task.holds(step, attempt).is_some_and(|(_, by)| now() < by)
+            }
             Owed::Notice { seq } => task.turned_at == seq,
             Owed::Alert { version } => task.alert.as_ref().is_some_and(|a| a.version == version),
             // A resumption sends one.
@@ -1431,6 +1508,26 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
     }
 }
 
+fn beat(step: &str, attempt: u32) -> Event {
+    Event::Beat { step: step.into(), attempt, progress: Progress::default() }
+}
+
+/// The steps as a person sees them: a heartbeat is no change.
+fn unbeaten(task: &Task) -> Vec<step::Step> {
+    let mut steps = task.steps.clone();
+    for step in steps.iter_mut() {
+        if step.heart.take().is_none() {
+            continue;
+        }
+        if let step::State::Processing { complete_by, .. } | step::State::UndoProcessing { complete_by, .. } =
+            &mut step.state
+        {
+            *complete_by = now();
+        }
+    }
+    steps
+}
+
 fn callback() -> Event {
     Event::CalledBack { step: "b".into(), key: "k".into(), data: json!({}) }
 }
@@ -1468,6 +1565,11 @@ fn normalise(task: &mut Task, by: SignedDuration) {
         // Only people read since when it waits.
         step.turn = None;
         step.alert_at.iter_mut().for_each(shift);
+        if let Some(heart) = &mut step.heart {
+            shift(&mut heart.until);
+            // When the last one came does not matter, only whether one did.
+            heart.at = heart.at.map(|_| earliest);
+        }
         if let Some(reminded) = &mut step.reminded {
             reminded.next.iter_mut().chain(&mut reminded.complete_by).for_each(shift);
         }
@@ -1554,6 +1656,9 @@ impl Model for World {
         let cancel = (state.cancels > 0).then_some(Msg::Cancel);
         for &msg in state.net.iter().chain(&cancel) {
             if let Msg::Request { step, undo, .. } = msg {
+                if self.bounds.flow == Flow::Beat && step == 0 {
+                    actions.extend([true, false].map(|is_answered| Action::Beat { msg, is_answered }));
+                }
                 let accepts = self.workflow.steps[step].accept.is_some();
                 let polls = !undo && self.workflow.steps[step].poll.is_some();
                 let may = [
@@ -1635,6 +1740,7 @@ impl Model for World {
                 next
             }
             Action::Agent { msg, answer } => self.perform(state, msg, answer)?,
+            Action::Beat { msg, is_answered } => self.beat(state, msg, is_answered)?,
             Action::Supervise { token, lost } => self.watch(state, token, lost),
             Action::Resubmit { lost } => {
                 let mut next = state.clone();

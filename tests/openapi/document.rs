@@ -7,12 +7,14 @@ use operator::{act, agents, bulk, details, list, mend, overview, queues, workflo
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
+use shared::workflow::beat::MAX_NOTE;
 use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
 use stepwarden_aws::list::{MAX_CURSOR, MAX_PAGE};
 use stepwarden_aws::redrive;
 use submit::callbacks::CallbackAccepted;
 use submit::events::EventAccepted;
+use submit::heartbeats::Alive;
 use submit::http::{Accepted, History, MAX_WAIT_S};
 use submit::submission::MAX_TEXT;
 
@@ -21,7 +23,7 @@ pub struct Route {
     pub method: &'static str,
     pub path: String,
     id: String,
-    tag: &'static str,
+    pub tag: &'static str,
     /// The scope that the token needs; `None` if the route is open without a token.
     pub scope: Option<String>,
     summary: String,
@@ -90,7 +92,7 @@ impl Route {
             "orders" => Some(scopes.orders),
             "documents" => None,
             // The address is all that a service needs.
-            "callbacks" => None,
+            "callbacks" | "heartbeats" => None,
             "workflows" => Some(scopes.workflows),
             _ => Some(scopes.operator),
         };
@@ -275,6 +277,28 @@ pub fn routes() -> Vec<Route> {
             .page(422, "The step does not take this answer.")
             .page(429, "The order keeps no more events.")
             .page(503, "Try again."),
+        Route::new("post", "/heartbeats/{order_id}/{step}/{attempt}/{token}", "beat", "heartbeats", "Say that an attempt is still being worked on")
+            .says(
+                "For agents. The address is part of the request of a step with `heartbeat`. The answer says until when the \
+                 agent may go on. After 404 or 409 it has to stop at once; without an answer, at the time that it knows.",
+            )
+            .takes([
+                order_id(),
+                parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
+                parameter("path", "attempt", "Number of the attempt.", whole(1, u32::MAX as usize)),
+                parameter("path", "token", "Token of the attempt.", json!({"type": "string", "maxLength": 32})),
+            ])
+            .body(
+                json!({"type": "object", "additionalProperties": false, "properties": {
+                    "percent": {"type": ["integer", "null"], "minimum": 0, "maximum": 100,
+                        "description": "How much of the work is done."},
+                    "note": {"type": ["string", "null"], "maxLength": MAX_NOTE,
+                        "description": "How far the work is, in a sentence of at most 200 bytes."},
+                }}),
+                json!({"percent": 40, "note": "4 of 10 files"}),
+            )
+            .answers(200, "Go on.", "Alive", json!({"complete_by": "2026-07-30T10:00:10Z"}))
+            .refuses(&["no_such_heartbeat", "attempt_over", "invalid_field", "unavailable", "unreadable"]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
             .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
@@ -617,7 +641,7 @@ fn schemas() -> Value {
     named::<Accepted>(&mut writes);
     named::<EventAccepted>(&mut writes);
     named::<CallbackAccepted>(&mut writes);
-    named::<CallbackAccepted>(&mut writes);
+    named::<Alive>(&mut writes);
     named::<History>(&mut writes);
     named::<shared::view::Status>(&mut writes);
     named::<list::Rows>(&mut writes);
@@ -753,6 +777,7 @@ pub fn document() -> Value {
         "tags": [
             {"name": "orders", "description": "For applications."},
             {"name": "callbacks", "description": "For services and people that were handed an address."},
+            {"name": "heartbeats", "description": "For agents with long work."},
             {"name": "operator", "description": "For operators and their tools."},
             {"name": "workflows", "description": "For those who publish workflows."},
             {"name": "documents", "description": "About this API."},

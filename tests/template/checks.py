@@ -29,7 +29,7 @@ SUBMIT_ROUTES = {
     "GET /problems/{code}",
 }
 # Open where the deployment has a public address: the token in the path decides.
-CALLBACK_ROUTES = {"POST /callbacks/{id}/{step}/{token}", "GET /links/{id}/{step}/{token}", "POST /links/{id}/{step}/{token}"}
+CALLBACK_ROUTES = {"POST /callbacks/{id}/{step}/{token}", "GET /links/{id}/{step}/{token}", "POST /links/{id}/{step}/{token}", "POST /heartbeats/{id}/{step}/{attempt}/{token}"}
 OPERATOR_ROUTES = {
     "GET /orders",
     "GET /details/{id}",

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 import traceback
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -54,6 +55,10 @@ class Accepted(Exception):
         self.output = output
 
 
+class Stopped(Exception):
+    """The attempt is over: the function ends its work, and there is no reply."""
+
+
 class Agent:
     """An agent called `name`. `do` and `undo` have a function for each step: it gets the request, and returns the step's
     output, or raises `Failed`, `Unavailable`, `NotYet` or `Accepted`. Any other exception counts as `Unavailable`."""
@@ -94,31 +99,47 @@ class Agent:
                 received = sqs("ReceiveMessage", requests, MaxNumberOfMessages=1, WaitTimeSeconds=20,
                                MessageSystemAttributeNames=["ApproximateReceiveCount"])
                 for message in received.get("Messages", []):
+                    handle = message["ReceiptHandle"]
                     with busy:
-                        self.answer(message["Body"], int(message["Attributes"]["ApproximateReceiveCount"]))
+                        self.answer(message["Body"], int(message["Attributes"]["ApproximateReceiveCount"]),
+                                    lambda: sqs("DeleteMessage", requests, ReceiptHandle=handle))
                         # Only now: had this program died before, the request would be redelivered.
-                        sqs("DeleteMessage", requests, ReceiptHandle=message["ReceiptHandle"])
+                        sqs("DeleteMessage", requests, ReceiptHandle=handle)
             except Exception as error:
                 print(f"{self.name}: {type(error).__name__}: {error}", flush=True)
                 stop.wait(1)
 
-    def answer(self, body, deliveries):
+    def answer(self, body, deliveries, delete=lambda: None):
         request = json.loads(body)
+        try:
+            if "heartbeat" in request:
+                # The message goes at the first answer: SQS keeps none from others for longer than 12 hours.
+                request["heartbeat"]["first"] = delete
+                heartbeat(request)
+        except Stopped:
+            return
         outcome = self.outcome(request, deliveries)
         if outcome:
             echoed = {key: request[key] for key in ("task_id", "step", "attempt", "traceparent") if key in request}
             tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
-            sqs("SendMessage", f"{STACK}-replies", MessageGroupId=tenant,
-                MessageBody=json.dumps({"type": "reply", **echoed, **outcome}, allow_nan=False))
+            message = json.dumps({"type": "reply", **echoed, **outcome}, allow_nan=False)
+            while True:
+                try:
+                    return sqs("SendMessage", f"{STACK}-replies", MessageGroupId=tenant, MessageBody=message)
+                except Exception:
+                    # No redelivery would do the work of hours again.
+                    if "heartbeat" not in request:
+                        raise
+                    time.sleep(1)
+                    heartbeat(request)
 
     def outcome(self, request, deliveries):
         """The outcome of an attempt; None is silence, because after CompleteBy another instance may do the step."""
-        complete_by = datetime.fromisoformat(request["complete_by"].replace("Z", "+00:00")).timestamp()
         function = self.functions[request["direction"]].get(request["step"])
         calls, outcome = request["calls"], None
         for n in range(calls["attempts"]):
             wait = random.random() * min(seconds(calls["cap"]), seconds(calls["base"]) * 2 ** (n - 1)) if n else 0
-            if time.time() + wait + SKEW_S >= complete_by:
+            if time.time() + wait + SKEW_S >= complete_by(request):
                 break
             time.sleep(wait)
             try:
@@ -132,6 +153,8 @@ class Agent:
             except NotYet as not_yet:
                 outcome = {"outcome": "not_yet", "why": str(not_yet)}
                 break
+            except Stopped:
+                return None
             except Failed as error:
                 # An earlier call may have taken effect, although its answer was lost.
                 unsure = {"unsure": True} if n or deliveries > 1 else {}
@@ -144,7 +167,45 @@ class Agent:
             except Exception as error:
                 traceback.print_exc()
                 outcome = {"outcome": "unavailable", "error": f"{type(error).__name__}: {error}"}
-        return outcome if time.time() < complete_by else None
+        return outcome if time.time() < complete_by(request) else None
+
+
+def complete_by(request):
+    return datetime.fromisoformat(request["complete_by"].replace("Z", "+00:00")).timestamp()
+
+
+def heartbeat(request, percent=None, note=None):
+    """Says that the work goes on, with how much of it is done (0 to 100) and a sentence. A step with `heartbeat` calls it at
+    least that often; calls in between send nothing. Raises `Stopped` once the attempt is over."""
+    beats = request.get("heartbeat")
+    if not beats:
+        return
+    now = time.time()
+    if now >= beats.get("next", 0):
+        beats["next"] = now + beats["every_ms"] / 2000
+        percent = None if percent is None else int(max(0, min(100, percent)))
+        note = None if note is None else str(note).encode()[:200].decode(errors="ignore")
+        body = json.dumps(given({"percent": percent, "note": note})).encode()
+        asked = urllib.request.Request(beats["url"], body, {"content-type": "application/json"})
+        try:
+            with opener().open(asked, timeout=10) as answer:
+                request["complete_by"] = json.loads(answer.read())["complete_by"]
+            # It may be repeated: it is deleted once the request is answered, too.
+            beats.pop("first", lambda: None)()
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")
+            if '"attempt_over"' in said or '"no_such_heartbeat"' in said:
+                raise Stopped(said) from None
+            missed(beats, f"{error.code} {said[:200]}")
+        except Exception as error:
+            missed(beats, type(error).__name__)
+    if time.time() + SKEW_S >= complete_by(request):
+        raise Stopped("no heartbeat was answered in time")
+
+
+def missed(beats, why):
+    print(f"a heartbeat did not count: {why}", flush=True)
+    beats["next"] = time.time() + beats["every_ms"] / 4000
 
 
 def with_output(outcome, output):
@@ -185,6 +246,10 @@ def call(action, **fields):
         return getattr(clients[0], re.sub(r"(?<!^)(?=[A-Z])", "_", action).lower())(**fields)
     headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
     asked = urllib.request.Request(ENDPOINT, json.dumps(fields).encode(), headers)
-    # No proxy: the endpoint is on this machine.
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=30) as answer:
+    with opener().open(asked, timeout=30) as answer:
         return json.loads(answer.read() or "{}")
+
+
+def opener():
+    # No proxy to an endpoint of this machine.
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if ENDPOINT else []))

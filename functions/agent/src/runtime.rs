@@ -138,7 +138,7 @@ impl Runtime {
                 Direction::Do => message::Direction::Do,
                 Direction::Undo => message::Direction::Undo,
             },
-            complete_by,
+            complete_by: complete_by.into(),
             skew: self.settings.skew,
             calls: message::Calls { attempts, base, cap },
             clock: &clock,
@@ -181,7 +181,7 @@ impl Calling {
     fn answered(mut self, answer: &Result<Value, AgentError>) {
         let Some(span) = self.0.take() else { return };
         match answer {
-            Ok(_) | Err(AgentError::NotYet { .. } | AgentError::Accepted { .. }) => {}
+            Ok(_) | Err(AgentError::NotYet { .. } | AgentError::Accepted { .. } | AgentError::Stopped { .. }) => {}
             Err(AgentError::Permanent { .. } | AgentError::Refused { .. }) => span.fail("permanent"),
             Err(AgentError::Unusable { .. }) => span.fail("unusable"),
             Err(AgentError::NotCalled { .. }) => span.fail("not_called"),

@@ -79,6 +79,8 @@ codes! {
     event_early = "event_early", 409, "The event comes too early";
     no_such_callback = "no_such_callback", 404, "There is no such address for callbacks";
     no_such_link = "no_such_link", 404, "There is no such link";
+    no_such_heartbeat = "no_such_heartbeat", 404, "There is no such address for heartbeats";
+    attempt_over = "attempt_over", 409, "The attempt is over";
     event_late = "event_late", 409, "No step waits for the event";
     event_refused = "event_refused", 422, "The step does not take the event";
     too_many_events = "too_many_events", 429, "The order keeps no more events";

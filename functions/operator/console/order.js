@@ -30,6 +30,11 @@ function words({ order, history, plan }) {
     const next = step.next_reminder_at ? ` The next reminder goes out at ${when(step.next_reminder_at).textContent}.` : "";
     lines.push(["", `${step.name} ${step.wait}${missing}`, `since ${when(step.waiting_since).textContent}. The wait ends at ${when(step.waiting_until).textContent}.${reminders}${next}`]);
   }
+  for (const step of order.steps.filter((one) => one.progress?.at)) {
+    const { at, percent, note } = step.progress;
+    const far = percent === undefined ? "is being worked on" : `is at ${percent} %`;
+    lines.push(["", `${step.name} ${far}`, `as its agent said ${ago(at)} ago${note ? `: ${note}` : ""}.`]);
+  }
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped", "Caught"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;

@@ -85,5 +85,5 @@ fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<(&'a s
         Phase::Undoing | Phase::Undone | Phase::UndoError => spec.work(Direction::Undo),
     };
     let work = undo.or_else(|| spec.work(Direction::Do))?;
-    Some((task.steps.get(index)?.pool.as_deref().unwrap_or(work.agent), work.timeout))
+    Some((task.steps.get(index)?.pool.as_deref().unwrap_or(work.agent), work.window()))
 }

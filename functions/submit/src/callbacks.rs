@@ -1,17 +1,17 @@
 //! Callbacks: what a service reports about work that it accepted, at the address that it was handed.
 
 use crate::Submit;
+use crate::data;
 use crate::problem::{self, Problem};
 use crate::submission::{MAX_TEXT, unavailable};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use edge::http::{body, check_media_type, json_answer, read};
-use edge::{query, whole_number};
+use edge::http::{body, check_media_type, json_answer};
+use edge::query;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
-use shared::json::{self, Fault};
 use shared::order::{Id, canonical_hash};
 use shared::ports::{Messenger, StateStore};
 use shared::workflow::accept::{MAX_CALLBACK, is_token};
@@ -41,7 +41,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     if !is_token(token, secret, step) {
         return Err(unknown());
     }
-    let data = data(&body(event)?)?;
+    let data = data::object(&body(event)?, MAX_CALLBACK, "the body", "report a reference to large data")?;
     let given = event.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::trim);
     let key = match given.filter(|key| !key.is_empty() && key.len() <= MAX_TEXT) {
         Some(key) => key.to_owned(),
@@ -75,25 +75,6 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 /// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
 fn unknown() -> Problem {
     problem::no_such_callback("token", "no step of an order has this address")
-}
-
-/// What is reported: the body, an object.
-fn data(body: &[u8]) -> Result<Value, Problem> {
-    if body.len() > MAX_CALLBACK {
-        let bytes = body.len();
-        let detail =
-            format!("the body has {bytes} bytes; the limit is {MAX_CALLBACK}: report a reference to large data");
-        return Err(problem::too_large(None, detail));
-    }
-    if body.is_empty() {
-        return Ok(Value::Object(Map::new()));
-    }
-    let mut data = Value::Object(read::<Map<String, Value>>(body)?);
-    if json::is_deep(&data) {
-        return Err(problem::invalid_field("body", Fault::Deep.to_string()));
-    }
-    whole_number::write(&mut data);
-    Ok(data)
 }
 
 fn refusal(why: Declined) -> Problem {

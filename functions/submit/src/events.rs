@@ -1,25 +1,29 @@
 //! Events from outside, for the steps of an order that wait for them.
 
 use crate::Submit;
+use crate::data;
 use crate::http::find;
 use crate::problem::{self, Problem};
 use crate::submission::{check_key, unavailable};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{body, check_media_type, json_answer, person, read};
-use edge::{query, whole_number};
+use edge::http::{body, check_media_type, json_answer, person};
+use edge::query;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
-use shared::json::{self, Fault};
 use shared::order::Id;
 use shared::ports::{Messenger, StateStore};
 use shared::task::MAX_EVENT;
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
 use stepwarden_aws::metrics;
+
+/// Words about data that is too long.
+const WHAT: &str = "the event";
+const ADVICE: &str = "store large data elsewhere and send a reference to it";
 
 /// The answer to an accepted event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,7 +49,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     auth::check(event, &submit.scopes.orders)?;
     query::read(event, &[])?;
     check_media_type(event)?;
-    let data = data(&body(event)?)?;
+    let data = data::object(&body(event)?, MAX_EVENT, WHAT, ADVICE)?;
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = check_key(key.as_deref(), "event")?;
     let (task, _) = find(submit, event, id).await?;
@@ -92,38 +96,9 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     }
 }
 
-/// The data of an event: the body, an object. No body means no data.
-fn data(body: &[u8]) -> Result<Value, Problem> {
-    if body.len() > MAX_EVENT {
-        return Err(too_large(body.len()));
-    }
-    if body.is_empty() {
-        return Ok(Value::Object(Map::new()));
-    }
-    checked(read(body)?).map(Value::Object)
-}
-
-/// The same data with whole numbers written out, if an order can keep it.
+/// The data of an event that came in a message or a form, with whole numbers written out, if an order can keep it.
 pub(crate) fn checked(data: Map<String, Value>) -> Result<Map<String, Value>, Problem> {
-    let mut data = Value::Object(data);
-    if json::is_deep(&data) {
-        return Err(problem::invalid_field("body", Fault::Deep.to_string()));
-    }
-    whole_number::write(&mut data);
-    // A number such as 1e15 is longer once it is written out.
-    let bytes = data.to_string().len();
-    if bytes > MAX_EVENT {
-        return Err(too_large(bytes));
-    }
-    let Value::Object(data) = data else { unreachable!("it was an object") };
-    Ok(data)
-}
-
-fn too_large(bytes: usize) -> Problem {
-    let detail = format!(
-        "the event has {bytes} bytes; the limit is {MAX_EVENT}: store large data elsewhere and send a reference to it"
-    );
-    problem::too_large(None, detail)
+    data::checked(data, MAX_EVENT, WHAT, ADVICE)
 }
 
 fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {

@@ -3,6 +3,7 @@
 use crate::Submit;
 use crate::callbacks;
 use crate::events;
+use crate::heartbeats;
 use crate::links;
 use crate::problem::{self, Problem};
 use crate::submission;
@@ -94,6 +95,9 @@ async fn route<S: StateStore, M: Messenger>(
         ("POST", ["callbacks", id, step, token]) => callbacks::post(submit, event, (*id, *step, *token)).await,
         ("GET", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
         ("POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
+        ("POST", ["heartbeats", id, step, attempt, token]) => {
+            heartbeats::post(submit, event, (*id, *step, *attempt, *token)).await
+        }
         ("GET", ["openapi.json"]) => Ok(answer(200, "application/json", Some(OPENAPI.to_owned()), &[])),
         ("GET", ["problems", code]) => {
             let page = problem::page(code).ok_or_else(no_route)?;
@@ -101,7 +105,9 @@ async fn route<S: StateStore, M: Messenger>(
         }
         // The operator function answers GET; API Gateway never routes it here.
         (_, ["orders"] | ["links", _, _, _]) => Err(problem::wrong_method("GET, POST")),
-        (_, ["orders", _, "events", _] | ["callbacks", _, _, _]) => Err(problem::wrong_method("POST")),
+        (_, ["orders", _, "events", _] | ["callbacks", _, _, _] | ["heartbeats", _, _, _, _]) => {
+            Err(problem::wrong_method("POST"))
+        }
         (_, ["orders", _] | ["orders", _, "history"] | ["openapi.json"] | ["problems", _]) => {
             Err(problem::wrong_method("GET"))
         }

@@ -1,7 +1,9 @@
 //! Submit: accepts orders over HTTP and, in the same way, from the submission queue; and reports their state.
 
 pub mod callbacks;
+mod data;
 pub mod events;
+pub mod heartbeats;
 pub mod http;
 pub mod input;
 pub mod links;

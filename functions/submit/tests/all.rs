@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod events;
+mod heartbeats;
 mod keys;
 mod links;
 mod messages;

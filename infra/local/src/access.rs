@@ -32,12 +32,13 @@ const BURST: Duration = Duration::from_secs(2);
 /// The header with which a caller whose token names nobody says who it is, percent-encoded. API Gateway never reads it.
 pub const BY: &str = "stepwarden-by";
 /// Methods and first parts of paths that need no token: what a browser opens before it has one, behind which nothing is
-/// secret, and the addresses for callbacks and links, which contain tokens of their own.
-const OPEN: [(&str, &str); 6] = [
+/// secret, and the addresses for callbacks, links and heartbeats, which contain tokens of their own.
+const OPEN: [(&str, &str); 7] = [
     ("GET", "openapi.json"),
     ("GET", "problems"),
     ("GET", "console"),
     ("POST", "callbacks"),
+    ("POST", "heartbeats"),
     ("GET", "links"),
     ("POST", "links"),
 ];

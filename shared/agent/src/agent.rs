@@ -1,8 +1,9 @@
 //! An agent: a function for each step, typed input and output, and the answer to a request.
 
 use crate::AgentError;
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Deadline};
 use crate::breaker::{self, Breaker};
+use crate::heart::{Answered, Heart, Post};
 use crate::message::{Direction, Outcome, Reply, Request};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 /// What a function returns before its input is read: `Err` is the answer to an input that is not what it reads.
 type Working = Pin<Box<dyn Future<Output = Result<Value, AgentError>> + Send>>;
-type Function = Box<dyn Fn(&Request, Duration) -> Result<Working, String> + Send + Sync>;
+type Function = Box<dyn Fn(&Begun<'_>, Duration) -> Result<Working, String> + Send + Sync>;
 
 /// Requests that one program works on at a time, unless the agent says another number.
 const AT_ONCE: usize = 10;
@@ -31,7 +32,8 @@ pub struct Call<I> {
     pub idempotency_key: String,
     /// Outputs of the steps before this one, by step name; [`output_of`](Self::output_of) reads one.
     pub outputs: std::collections::BTreeMap<String, Value>,
-    /// How long the function may take. It is dropped after this time, and the attempt stays silent.
+    /// How long the function may take. It is dropped after this time, and the attempt stays silent. With heartbeats it is
+    /// only the time until the next one has to be answered.
     pub time_left: Duration,
     /// The order's id.
     pub order_id: String,
@@ -39,7 +41,7 @@ pub struct Call<I> {
     pub step: String,
     /// Number of this attempt; the first is 1.
     pub attempt: u32,
-    /// After this time the attempt is over (UTC).
+    /// After this time the attempt is over (UTC), unless heartbeats move it.
     pub complete_by: Timestamp,
     /// Tenant that owns the order.
     pub tenant: String,
@@ -47,9 +49,34 @@ pub struct Call<I> {
     pub priority: String,
     /// The W3C trace context of the order, to pass to your service as the header `traceparent`.
     pub traceparent: Option<String>,
+    heart: Option<Heart>,
 }
 
 impl<I> Call<I> {
+    /// Says that the work goes on. A function whose step has a `heartbeat` calls it at least that often; calls in between
+    /// send nothing. For another step it does nothing.
+    ///
+    /// # Errors
+    /// [`AgentError::Stopped`]: the attempt is over, perhaps because the order was cancelled. Stop the work, and return it.
+    pub async fn heartbeat(&self) -> Result<(), AgentError> {
+        self.beat(None, None).await
+    }
+
+    /// The same, and says how far the work is: 0 to 100 percent, and a sentence of at most 200 bytes. People see both.
+    ///
+    /// # Errors
+    /// As for [`heartbeat`](Self::heartbeat).
+    pub async fn progress(&self, percent: u8, note: &str) -> Result<(), AgentError> {
+        self.beat(Some(percent.min(100)), Some(note)).await
+    }
+
+    async fn beat(&self, percent: Option<u8>, note: Option<&str>) -> Result<(), AgentError> {
+        match &self.heart {
+            Some(heart) => heart.beat(percent, note).await,
+            None => Ok(()),
+        }
+    }
+
     /// The output of the step called `step`.
     ///
     /// # Errors
@@ -80,6 +107,32 @@ impl<I, O> Deref for Undo<I, O> {
 
     fn deref(&self) -> &Call<I> {
         &self.call
+    }
+}
+
+/// An attempt that began: its request, and its heartbeats.
+pub(crate) struct Begun<'a> {
+    request: &'a Request,
+    complete_by: Deadline,
+    heart: Option<Heart>,
+}
+
+impl Begun<'_> {
+    /// Waits until the record knows that somebody works on it, because a heartbeat was answered: the message has done its
+    /// part then. For ever without heartbeats.
+    pub(crate) async fn known(&self) {
+        match &self.heart {
+            Some(heart) => heart.known().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Keeps the attempt for its reply. False if it is over.
+    pub(crate) async fn stays(&self) -> bool {
+        match &self.heart {
+            Some(heart) => heart.beat(None, None).await.is_ok(),
+            None => false,
+        }
     }
 }
 
@@ -127,6 +180,7 @@ pub struct Agent {
     breaker: Breaker,
     pub(crate) at_once: usize,
     skew: SignedDuration,
+    post: Option<Post>,
 }
 
 impl Agent {
@@ -141,6 +195,7 @@ impl Agent {
             twice: None,
             at_once: AT_ONCE,
             skew: SignedDuration::from_secs(1),
+            post: None,
         }
     }
 
@@ -161,7 +216,7 @@ impl Agent {
         F: Fn(Call<I>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<O, AgentError>> + Send + 'static,
     {
-        self.with(Direction::Do, step, move |request, time_left| Ok(boxed(function(call(request, time_left)?))))
+        self.with(Direction::Do, step, move |begun, time_left| Ok(boxed(function(call(begun, time_left)?))))
     }
 
     /// Undoes the step called `step` with this function. Input and output are read as for [`step`](Self::step).
@@ -173,12 +228,13 @@ impl Agent {
         F: Fn(Undo<I, O>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), AgentError>> + Send + 'static,
     {
-        self.with(Direction::Undo, step, move |request, time_left| {
+        self.with(Direction::Undo, step, move |begun, time_left| {
+            let request = begun.request;
             let output = request.output.as_ref().filter(|output| !output.is_null()).map(O::deserialize).transpose();
             let output =
                 output.map_err(|e| format!("the output of the step to undo is not what the agent reads: {e}"))?;
             let undoes = request.undoes.clone().unwrap_or_default();
-            Ok(boxed(function(Undo { call: call(request, time_left)?, output, undoes })))
+            Ok(boxed(function(Undo { call: call(begun, time_left)?, output, undoes })))
         })
     }
 
@@ -186,7 +242,7 @@ impl Agent {
         mut self,
         direction: Direction,
         step: &str,
-        function: impl Fn(&Request, Duration) -> Result<Working, String> + Send + Sync + 'static,
+        function: impl Fn(&Begun<'_>, Duration) -> Result<Working, String> + Send + Sync + 'static,
     ) -> Self {
         if self.functions.insert((direction, step.to_owned()), Box::new(function)).is_some() {
             self.twice.get_or_insert_with(|| step.to_owned());
@@ -230,22 +286,45 @@ impl Agent {
     /// The message is no request.
     pub async fn answer(&self, body: &str, deliveries: u32) -> Result<Option<Reply>, Unreadable> {
         let request: Request = serde_json::from_str(body)?;
-        Ok(self.reply(&request, deliveries).await)
+        Ok(match self.begin(&request).await {
+            Some(begun) => self.reply(&begun, deliveries).await,
+            None => None,
+        })
+    }
+
+    /// How heartbeats are sent. Without it there are none.
+    pub(crate) fn posts(mut self, post: Post) -> Self {
+        self.post = Some(post);
+        self
+    }
+
+    /// Begins the attempt of a request. `None` if the attempt is over already, as its first heartbeat was told.
+    pub(crate) async fn begin<'a>(&self, request: &'a Request) -> Option<Begun<'a>> {
+        let complete_by = Deadline::from(request.complete_by);
+        let heart = request.heartbeat.clone().zip(self.post.clone());
+        let heart = heart.map(|(told, post)| Heart::new(told, complete_by.clone(), self.skew, post));
+        if let Some(heart) = &heart
+            && let Answered::Over(_) = heart.now(None, None).await
+        {
+            return None;
+        }
+        Some(Begun { request, complete_by, heart })
     }
 
     /// The reply to a request that was delivered this often.
-    pub(crate) async fn reply(&self, request: &Request, deliveries: u32) -> Option<Reply> {
+    pub(crate) async fn reply(&self, begun: &Begun<'_>, deliveries: u32) -> Option<Reply> {
+        let request = begun.request;
         let clock = Timestamp::now;
         let attempt = Attempt {
             direction: request.direction,
-            complete_by: request.complete_by,
+            complete_by: begun.complete_by.clone(),
             skew: self.skew,
             calls: request.calls,
             clock: &clock,
             breaker: &self.breaker,
             remote: &self.name,
         };
-        let mut answer = attempt.run(|time_left| self.call(request, time_left)).await?;
+        let mut answer = attempt.run(|time_left| self.call(begun, time_left)).await?;
         // An earlier delivery may have called: the service may refuse now what it did then.
         if deliveries > 1 && matches!(answer.outcome, Outcome::Failed { .. } | Outcome::Deferred { .. }) {
             answer.unsure = true;
@@ -253,14 +332,15 @@ impl Agent {
         Some(Reply::to(request, answer))
     }
 
-    async fn call(&self, request: &Request, time_left: Duration) -> Result<Value, AgentError> {
+    async fn call(&self, begun: &Begun<'_>, time_left: Duration) -> Result<Value, AgentError> {
+        let request = begun.request;
         let Some(function) = self.functions.get(&(request.direction, request.step.clone())) else {
             let todo = if request.direction == Direction::Do { "do" } else { "undo" };
             let error = format!("agent {} has no function to {todo} {}", self.name, request.step);
             // A version that has one may be on its way.
             return Err(AgentError::NotCalled { error, is_permanent: false });
         };
-        let working = function(request, time_left);
+        let working = function(begun, time_left);
         let mut working = pin!(working.map_err(|error| AgentError::NotCalled { error, is_permanent: true })?);
         std::future::poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| working.as_mut().poll(context)));
@@ -275,7 +355,8 @@ impl Agent {
     }
 }
 
-fn call<I: DeserializeOwned>(request: &Request, time_left: Duration) -> Result<Call<I>, String> {
+fn call<I: DeserializeOwned>(begun: &Begun<'_>, time_left: Duration) -> Result<Call<I>, String> {
+    let request = begun.request;
     let input = I::deserialize(&request.input)
         .map_err(|e| format!("the input of step `{}` is not what the agent reads: {e}", request.step))?;
     let Request {
@@ -294,6 +375,7 @@ fn call<I: DeserializeOwned>(request: &Request, time_left: Duration) -> Result<C
         tenant,
         priority,
         traceparent,
+        heart: begun.heart.clone(),
     })
 }
 

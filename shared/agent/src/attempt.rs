@@ -6,19 +6,45 @@ use crate::message::{Answer, Calls, Direction, Kind, Outcome};
 use crate::time::until;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use tokio::time::error::Elapsed;
 
 /// Longest output of a step, in bytes of JSON.
 pub const MAX_OUTPUT: usize = 256 * 1024;
 /// How many levels deep an output may be nested.
 pub const MAX_DEPTH: usize = 50;
 
+/// When an attempt ends. A heartbeat that is answered moves it, for all copies.
+#[derive(Clone, Debug)]
+pub struct Deadline(Arc<AtomicI64>);
+
+impl Deadline {
+    /// The time (UTC, milliseconds).
+    #[must_use]
+    pub fn get(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.0.load(Ordering::Relaxed)).unwrap_or(Timestamp::MIN)
+    }
+
+    pub(crate) fn set(&self, time: Timestamp) {
+        self.0.store(time.as_millisecond(), Ordering::Relaxed);
+    }
+}
+
+impl From<Timestamp> for Deadline {
+    fn from(time: Timestamp) -> Self {
+        Self(Arc::new(AtomicI64::new(time.as_millisecond())))
+    }
+}
+
 /// One attempt, as a request asks for it.
 pub struct Attempt<'a> {
     /// The step itself or its undo.
     pub direction: Direction,
     /// After this time there is no reply (UTC).
-    pub complete_by: Timestamp,
+    pub complete_by: Deadline,
     /// How far apart two clocks may be: no call starts within this time before `complete_by`, and calls end by then.
     pub skew: SignedDuration,
     /// How calls are repeated.
@@ -40,7 +66,7 @@ impl Attempt<'_> {
         F: Future<Output = Result<Value, AgentError>>,
     {
         let answer = self.answer(call).await;
-        answer.filter(|_| self.now() < self.complete_by)
+        answer.filter(|_| self.now() < self.complete_by.get())
     }
 
     async fn answer<F>(&self, mut call: impl FnMut(Duration) -> F) -> Option<Answer>
@@ -69,7 +95,7 @@ impl Attempt<'_> {
                 return Some(Answer { status: last, ..outcome.into() });
             }
             calls += 1;
-            let answer = tokio::time::timeout(left, call(left)).await;
+            let answer = self.in_time(left, call(left)).await;
             let (error, said, status, retry_after) = match answer {
                 Ok(Ok(output)) => {
                     self.breaker.succeeded();
@@ -94,6 +120,10 @@ impl Attempt<'_> {
                         Answer { outcome: Outcome::Done { output }, .. } => Outcome::Accepted { output }.into(),
                         unusable => unusable,
                     });
+                }
+                Ok(Err(AgentError::Stopped { .. })) => {
+                    self.breaker.withdrawn(self.now());
+                    return None;
                 }
                 Ok(Err(AgentError::NotYet { why })) => {
                     self.breaker.succeeded();
@@ -132,6 +162,17 @@ impl Attempt<'_> {
         }
     }
 
+    /// The answer of `call`, unless the time is over, which is `left` long if no heartbeat moves its end.
+    async fn in_time<F: Future>(&self, mut left: Duration, call: F) -> Result<F::Output, Elapsed> {
+        let mut call = pin!(call);
+        loop {
+            match tokio::time::timeout(left, call.as_mut()).await {
+                Ok(answer) => return Ok(answer),
+                Err(over) => left = self.time_left().ok_or(over)?,
+            }
+        }
+    }
+
     fn done(&self, output: Value) -> Answer {
         match self.direction {
             // An undo's output is not kept.
@@ -156,7 +197,7 @@ impl Attempt<'_> {
 
     /// Time until nothing may start any more; `None` if none is left.
     fn time_left(&self) -> Option<Duration> {
-        let left = until(self.now(), self.complete_by).saturating_sub(self.skew);
+        let left = until(self.now(), self.complete_by.get()).saturating_sub(self.skew);
         Duration::try_from(left).ok().filter(|d| !d.is_zero())
     }
 }

@@ -51,6 +51,11 @@ pub enum AgentError {
         /// What the service said, in words.
         why: String,
     },
+    /// A heartbeat was told that the attempt is over. The function ends its work, and there is no reply.
+    Stopped {
+        /// Why, in words.
+        why: String,
+    },
     /// The remote service was not called, because something is missing on this side. The service may be well, so the
     /// breaker does not count it.
     NotCalled {
@@ -102,6 +107,7 @@ impl fmt::Display for AgentError {
             | Self::Refused { error, .. }
             | Self::Unusable { error }
             | Self::NotYet { why: error }
+            | Self::Stopped { why: error }
             | Self::NotCalled { error, .. } => error,
         };
         f.write_str(error)

@@ -4,6 +4,7 @@ mod agent;
 pub mod attempt;
 pub mod breaker;
 mod error;
+mod heart;
 pub mod message;
 #[cfg(feature = "serve")]
 mod serve;

@@ -37,6 +37,15 @@ impl Calls {
     }
 }
 
+/// Where an agent says that it still works, and how often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The address: a POST is answered with the new `complete_by`, or with 404 or 409 once the attempt is over.
+    pub url: String,
+    /// The longest time between two, in milliseconds.
+    pub every_ms: u64,
+}
+
 /// A message in an agent's queue. Fields that a later version adds are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -64,6 +73,9 @@ pub struct Request {
     /// Of a step with `accept`: the address to which the service reports the end of its work.
     #[serde(default)]
     pub callback: Option<String>,
+    /// Of a step with `heartbeat`: where to say that the work goes on.
+    #[serde(default)]
+    pub heartbeat: Option<Heartbeat>,
     /// The order's input, or what the step's `with` makes of it.
     #[serde(default)]
     pub input: Value,

@@ -92,6 +92,7 @@ impl Policy {
             remind: None,
             accept: None,
             poll: None,
+            heartbeat: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),
             calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },

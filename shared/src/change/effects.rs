@@ -49,6 +49,10 @@ pub(super) fn call_of(
              `with`, and name in it what the step needs"
         )));
     }
+    // That its undo could not be done is said before the step is.
+    if turn.workflow.steps[index].has_heartbeat() && turn.public_url.is_empty() {
+        return Err(no_address());
+    }
     // Most workflows map nothing.
     if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
         return Ok((work.http.cloned(), step.input.clone()));
@@ -164,6 +168,7 @@ pub(super) fn request_for(
         look,
         callback: callback(task, index, direction, turn),
         accept: spec.accept.as_ref().filter(|_| direction == Direction::Do).and_then(|accept| accept.when.clone()),
+        heartbeat: super::beat::heartbeat(task, index, work, turn),
         delay_ms: u64::try_from(delay.as_millis()).unwrap_or_default(),
         direction,
         attempt: step.attempt,

@@ -2,6 +2,7 @@
 
 mod accept;
 mod aws;
+mod beat;
 mod check;
 mod http;
 mod link;
@@ -144,6 +145,7 @@ struct RawStep {
     alert: Option<Spanned<bool>>,
     accept: Option<Spanned<RawAccept>>,
     poll: Option<Spanned<RawPoll>>,
+    heartbeat: Option<Spanned<Time>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
     with: Option<Spanned<toml::Value>>,
@@ -177,6 +179,7 @@ struct RawUndo {
     with: Option<Spanned<toml::Value>>,
     #[serde(default)]
     form: bool,
+    heartbeat: Option<Spanned<Time>>,
     timeout: Option<Spanned<Time>>,
     retry: Option<Spanned<RawRetry>>,
     calls: Option<Spanned<RawCalls>>,
@@ -379,7 +382,7 @@ fn build_step(
     let timeout = match raw.timeout.as_ref().or(fallback.timeout.as_ref()) {
         _ if raw.event.is_some() => event_timeout(raw)?,
         Some(timeout) if is_work => {
-            check_timeout(timeout)?;
+            check_timeout(timeout, raw.heartbeat.is_some())?;
             timeout.get_ref().0
         }
         None if is_work => {
@@ -394,8 +397,12 @@ fn build_step(
     let accept = accept.transpose()?;
     let poll = raw.poll.as_ref().map(|poll| poll::build(poll, raw)).transpose()?;
     let asks_for = accept.as_ref().map(|accept| accept.within).or(poll.as_ref().map(|poll| poll.within));
-    let late = late.filter(|_| is_work && poll.is_none());
-    let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), DEFAULT_CALLS)?;
+    let is_call = http.is_some() || aws.is_some();
+    let heartbeat = raw.heartbeat.as_ref().map(|every| beat::build(every, raw, is_call, timeout)).transpose()?;
+    let late = late.filter(|_| is_work && poll.is_none() && heartbeat.is_none());
+    // Long work is not repeated from its beginning within one attempt.
+    let usual = if raw.heartbeat.is_some() { Calls { attempts: 1, ..DEFAULT_CALLS } } else { DEFAULT_CALLS };
+    let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), usual)?;
     let remind = raw.remind.as_ref().map(|raw| remind::build(raw, asks_for.unwrap_or(timeout), calls, around));
     let remind = remind.transpose()?;
     let undo = match &raw.undo {
@@ -414,9 +421,6 @@ fn build_step(
                 return Err((spanned.span(), message));
             };
             let with = mapped::with(undo.with.as_ref(), undo.form, &mut doer, spanned.span())?;
-            if let Some(timeout) = &undo.timeout {
-                check_timeout(timeout)?;
-            }
             let retry = match &undo.retry {
                 None => Ladder { then: Then::Error, ..retry.clone() },
                 Some(own) => {
@@ -429,24 +433,34 @@ fn build_step(
                     ladder(Some(own), Then::Error)?
                 }
             };
+            let timeout = match undo.timeout.as_ref().or(fallback.timeout.as_ref().filter(|_| raw.event.is_some())) {
+                Some(own) => {
+                    check_timeout(own, undo.heartbeat.is_some())?;
+                    own.get_ref().0
+                }
+                // The wait of its step may take months.
+                None if raw.event.is_some() => {
+                    let message =
+                        format!("the undo of step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
+                    return Err((spanned.span(), message));
+                }
+                None if timeout > MAX_TIMEOUT && undo.heartbeat.is_none() => {
+                    let message = format!(
+                        "the undo of step `{name}` has no heartbeat, so it takes at most 12h; add, for example, \
+                         `timeout = \"1h\"` or `heartbeat = \"1m\"`"
+                    );
+                    return Err((spanned.span(), message));
+                }
+                None => timeout,
+            };
+            let is_call = doer.http.is_some() || doer.aws.is_some();
             Some(Undo {
                 agent: doer.agent,
                 http: doer.http,
                 aws: doer.aws,
                 with,
-                timeout: match undo.timeout.as_ref().or(fallback.timeout.as_ref().filter(|_| raw.event.is_some())) {
-                    Some(own) => {
-                        check_timeout(own)?;
-                        own.get_ref().0
-                    }
-                    // The wait of its step may take months.
-                    None if raw.event.is_some() => {
-                        let message =
-                            format!("the undo of step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
-                        return Err((spanned.span(), message));
-                    }
-                    None => timeout,
-                },
+                heartbeat: undo.heartbeat.as_ref().map(|every| beat::checked(every, is_call, timeout)).transpose()?,
+                timeout,
                 retry,
                 calls: self::calls(undo.calls.as_ref(), calls)?,
             })
@@ -471,6 +485,7 @@ fn build_step(
         remind,
         accept,
         poll,
+        heartbeat,
         timeout,
         retry,
         late: self::late(late)?,
@@ -590,6 +605,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("late", raw.late.as_ref().map(Spanned::span)),
         ("accept", raw.accept.as_ref().map(Spanned::span)),
         ("poll", raw.poll.as_ref().map(Spanned::span)),
+        ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
     let may_have = |name: &str| kind == "event" && matches!(name, "output" | "catch" | "undo" | "timeout");
@@ -807,12 +823,17 @@ fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem>
     Err((agent.span(), message))
 }
 
-fn check_timeout(timeout: &Spanned<Time>) -> Result<(), Problem> {
+/// A message of SQS can be kept from others for 12 hours. With heartbeats nothing has to be kept that long.
+fn check_timeout(timeout: &Spanned<Time>, has_heartbeat: bool) -> Result<(), Problem> {
     let Time(time) = timeout.get_ref();
-    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(time) {
+    let (most, words) = match has_heartbeat {
+        true => (beat::MAX_TIMEOUT, "30d"),
+        false => (MAX_TIMEOUT, "12h, or add a `heartbeat`"),
+    };
+    if (MIN_TIMEOUT..=most).contains(time) {
         return Ok(());
     }
-    Err((timeout.span(), format!("the timeout {:#} is out of range; write one from 50ms to 12h", time)))
+    Err((timeout.span(), format!("the timeout {time:#} is out of range; write one from 50ms to {words}")))
 }
 
 fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {

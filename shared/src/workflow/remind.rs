@@ -66,6 +66,7 @@ impl Step {
             http: remind.http.as_ref(),
             aws: remind.aws.as_ref(),
             with: remind.with.as_ref(),
+            heartbeat: None,
             timeout: REMINDER_TIMEOUT,
             // A reminder is sent once.
             retry: &self.retry,

@@ -146,6 +146,7 @@ pub struct Bench {
     pub agents: Agents,
     pub pools: Pools,
     pub outputs: Outputs,
+    pub public_url: &'static str,
 }
 
 impl Bench {
@@ -165,6 +166,7 @@ impl Bench {
             agents: Agents::default(),
             pools: Pools::default(),
             outputs: Outputs::default(),
+            public_url: "https://orders.example",
         };
         bench.note_due();
         bench
@@ -194,7 +196,7 @@ impl Bench {
             agents: &self.agents,
             pools: &self.pools,
             outputs: &self.outputs,
-            public_url: "https://orders.example",
+            public_url: self.public_url,
         };
         schedule(&self.task, event, &turn)
     }
@@ -262,7 +264,7 @@ impl Bench {
             agents: &self.agents,
             pools: &self.pools,
             outputs: &self.outputs,
-            public_url: "https://orders.example",
+            public_url: self.public_url,
         };
         self.expired = 0;
         match supervise(&self.task, token, &turn) {

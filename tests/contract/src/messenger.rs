@@ -70,6 +70,7 @@ pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
         aws: None,
         look: None,
         callback: None,
+        heartbeat: None,
         accept: None,
         delay_ms: 0,
         direction: Direction::Do,

@@ -15,7 +15,7 @@ use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, Failure, FailureKind, Reminded, State, Step};
+use shared::step::{Direction, Failure, FailureKind, Heart, Reminded, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
@@ -142,6 +142,12 @@ impl Draw {
                 complete_by: draw.maybe(Self::time),
             }),
             alert_at: self.maybe(Self::time),
+            heart: self.maybe(|draw| Heart {
+                until: draw.time(),
+                at: draw.maybe(Self::time),
+                percent: draw.maybe(|draw| draw.small() as u8),
+                note: draw.maybe(Self::text),
+            }),
         }
     }
 
@@ -277,6 +283,7 @@ impl Draw {
             look: None,
             callback: self.maybe(Self::text),
             accept: None,
+            heartbeat: self.maybe(|draw| Heartbeat { url: draw.text(), every_ms: draw.number() }),
             delay_ms: u64::from(self.small()),
             direction: self.direction(),
             attempt: self.small(),

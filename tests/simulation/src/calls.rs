@@ -6,6 +6,7 @@ use crate::people;
 use crate::port::direction;
 use crate::queues::wait_ms;
 use crate::services::Answer;
+use crate::worker;
 use crate::world::World;
 use agent::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -39,6 +40,15 @@ impl SimulatedAgent {
         let site = format!("{} {what}", self.name);
         world.check_input(request);
         self.node.touch(world, &site);
+        if request.heartbeat.is_some() {
+            let class = match request.direction {
+                Direction::Do => Class::RemotePermanent,
+                Direction::Undo => Class::UndoRefused,
+            };
+            let refuses = world.fires(class, &site).is_some();
+            tokio::spawn(worker::work(Arc::clone(world), Arc::clone(&self.node), request.clone(), refuses));
+            return Err(AgentError::Stopped { why: "a program has it that outlives this process".into() });
+        }
         let (mut out, mut back) = world.ways(&self.node.name, &site);
         let left_ms = u64::try_from(time_left.as_millis()).unwrap_or(u64::MAX / 8);
         // What the service itself does, and what happens to call and answer on their way.

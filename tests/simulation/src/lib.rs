@@ -27,6 +27,7 @@ mod services;
 mod shrink;
 mod store;
 mod trace;
+mod worker;
 #[allow(missing_docs, reason = "public for `parts` only")]
 mod world;
 

@@ -13,7 +13,7 @@ use shared::task::{Priority, grace};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::file::{Known, parse};
 use shared::workflow::wait::MAX_WAIT;
-use shared::workflow::{Step, Workflow};
+use shared::workflow::{Step, Work, Workflow};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 13] = [
+const TEXTS: [(&str, &str); 14] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -42,6 +42,7 @@ const TEXTS: [(&str, &str); 13] = [
     ("branch.toml", include_str!("workflows/branch.toml")),
     ("callbacks.toml", include_str!("workflows/callbacks.toml")),
     ("events.toml", include_str!("workflows/events.toml")),
+    ("heartbeats.toml", include_str!("workflows/heartbeats.toml")),
     ("people.toml", include_str!("workflows/people.toml")),
     ("polls.toml", include_str!("workflows/polls.toml")),
     ("waits.toml", include_str!("workflows/waits.toml")),
@@ -125,12 +126,12 @@ impl Plan {
         let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
         let is_real_messenger = real_every > 0 && seed.is_multiple_of(real_every.div_ceil(MESSENGERS));
         let both = |step: &'_ Step| {
-            let of = |direction| step.work(direction).map(|work| work.timeout);
+            let of = |direction| step.work(direction).map(takes);
             [of(Direction::Do), of(Direction::Undo)].into_iter().flatten()
         };
         let longest_timeout = std_of(workflow.steps.iter().flat_map(both).max().unwrap_or_default());
         let works = workflow.steps.iter().filter(|step| step.wait.is_none());
-        let whole: Duration = works.map(|step| std_of(step.timeout)).sum();
+        let whole: Duration = works.filter_map(|step| step.work(Direction::Do)).map(|work| std_of(takes(work))).sum();
         let busy = whole.max(Duration::from_secs(2));
         let most = if is_real_store { 2 } else { MOST_ORDERS };
         let orders = (1..=most).map(|number| OrderPlan {
@@ -243,8 +244,9 @@ impl Plan {
         };
         let steps = self.workflow.steps.iter().map(|step| {
             let late = step.late.map_or(Duration::ZERO, |late| (std_of(late.extend) + margin) * late.times);
-            let undo = step.undo.as_ref().map_or(Duration::ZERO, |u| ladder(u.timeout, &u.retry));
-            ladder(step.timeout, &step.retry) + late + undo + wait(step)
+            let of = |direction| step.work(direction).map(|work| ladder(takes(work), work.retry));
+            let own = of(Direction::Do).unwrap_or_else(|| ladder(step.timeout, &step.retry));
+            own + of(Direction::Undo).unwrap_or_default() + late + wait(step)
         });
         let grace = std_of(grace(&self.workflow));
         let age = self.faults_end.min(std_of(MAX_DELAY));
@@ -252,6 +254,14 @@ impl Plan {
         // agent it checks once a minute.
         std_of(MAX_WITHHELD) + steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
     }
+}
+
+/// How many heartbeats the long work of a simulated agent takes at most.
+pub(crate) const MOST_BEATS: u32 = 6;
+
+/// How long an attempt takes at most: long work need not take days to be simulated.
+fn takes(work: Work<'_>) -> SignedDuration {
+    work.heartbeat.map_or(work.timeout, |every| (every * MOST_BEATS.cast_signed()).min(work.timeout))
 }
 
 /// How long a step waits, or `None` if only an order's data says it.

@@ -22,7 +22,7 @@ use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use shared::control::Pause;
-use shared::decision::Act;
+use shared::decision::{Act, Progress};
 use shared::engine::{self, Core, Engine, Save};
 use shared::expression::Names;
 use shared::message::Request;
@@ -46,6 +46,7 @@ use std::time::Duration;
 use stepwarden_aws::batch::Response;
 use stepwarden_aws::{Config, schema};
 use submit::Submit;
+use submit::heartbeats::Alive;
 use submit::problem::Problem;
 use supervisor::Supervisor;
 use tokio::sync::{mpsc, oneshot};
@@ -122,7 +123,7 @@ pub struct World {
     pub store: Store,
     pub defect: Option<Defect>,
     core: Core,
-    dice: Dice,
+    pub(crate) dice: Dice,
     history: Mutex<History>,
     services: Mutex<Services>,
     trace: Mutex<Trace>,
@@ -160,6 +161,8 @@ pub(crate) enum Knock {
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
     /// An event of an order, and its answer.
     Event(Id, Sending, oneshot::Sender<Result<(), Problem>>),
+    /// A heartbeat of an attempt at a step of an order, and its answer.
+    Beat(Id, String, u32, Progress, oneshot::Sender<Result<Alive, Problem>>),
     SetAgent(String, Option<Pause>, oneshot::Sender<Result<(), Error>>),
 }
 
@@ -699,6 +702,11 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
                     };
                     let _ = answer.send(sent);
                 }));
+            } else if let Knock::Beat(id, step, attempt, progress, answer) = knock {
+                let submit = &submit;
+                under_way.push(Box::pin(async move {
+                    let _ = answer.send(submit.beat(&id, &step, attempt, progress).await);
+                }));
             } else if let Knock::Submit(key, body, answer) = knock {
                 let submit = &submit;
                 under_way.push(Box::pin(async move {
@@ -799,7 +807,7 @@ async fn operate(world: &Arc<World>, node: &Arc<Node>) {
                 engine.forget_agents();
                 let _ = answer.send(done);
             }
-            Knock::Submit(..) | Knock::Event(..) => {}
+            Knock::Submit(..) | Knock::Event(..) | Knock::Beat(..) => {}
         }
     }
 }

@@ -104,6 +104,9 @@ fn attempts(work: &Work<'_>) -> String {
     let Ladder { max, backoff, long, .. } = work.retry;
     let one = if *max == 1 { "1 attempt".into() } else { format!("up to {max} attempts") };
     let mut text = format!("{one} of {:#} each", work.timeout);
+    if let Some(every) = work.heartbeat {
+        let _ = write!(text, " with a heartbeat every {every:#}");
+    }
     if *max > 1 {
         let waits: Vec<String> = backoff.iter().map(|wait| format!("{wait:#}")).collect();
         let _ = write!(text, ", with waits of {}", waits.join(", "));

@@ -7,7 +7,7 @@ use operator::list::Unreadable;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shared::message::HistoryEntry;
-use shared::view::{Status, StepStatus};
+use shared::view::{ProgressStatus, Status, StepStatus};
 use shared::visible::visible;
 use std::fmt::Write as _;
 
@@ -182,11 +182,20 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("until", step.waiting_until),
         time("polls until", step.polls_until),
         step.last_look.as_ref().map(|look| format!("last look: {look}")),
+        step.progress.as_ref().and_then(|progress| far(progress, now)),
         error,
         step.passed_over.clone(),
     ];
     let notes: Vec<String> = notes.into_iter().flatten().collect();
     format!("{}  {}", painted(&step.state, 14), notes.join(", ")).trim_end().to_owned()
+}
+
+/// How far an agent is with its work, and when it said so.
+fn far(progress: &ProgressStatus, now: Timestamp) -> Option<String> {
+    let at = when(progress.at?, now);
+    let said = [progress.percent.map(|percent| format!("{percent} %")), progress.note.clone()];
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    Some(if said.is_empty() { format!("heartbeat {at}") } else { format!("{} ({at})", said.join(", ")) })
 }
 
 /// What happened to an order, each entry with the time since the first one.

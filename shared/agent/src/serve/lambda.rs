@@ -74,7 +74,8 @@ async fn answer(agents: &[Agent], queues: &Queues, body: &str, deliveries: u32) 
     let request: Request = serde_json::from_str(body).map_err(|e| format!("not a request: {e}"))?;
     let agent = agents.iter().find(|agent| agent.name() == request.agent);
     let agent = agent.ok_or_else(|| format!("there is no agent `{}` here", request.agent))?;
-    match agent.reply(&request, deliveries).await {
+    let Some(begun) = agent.begin(&request).await else { return Ok(()) };
+    match agent.reply(&begun, deliveries).await {
         Some(reply) => queues.reply(&request.tenant, &reply).await,
         None => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! The same program as a Lambda function, and as a process that receives from SQS.
 
 mod lambda;
+mod post;
 mod queues;
 
 use crate::Agent;
@@ -75,7 +76,8 @@ impl Place {
 ///
 /// In Lambda (`AWS_LAMBDA_RUNTIME_API` is set) the program answers the batches that the event source brings; messages
 /// that were not answered are redelivered, which needs `ReportBatchItemFailures`. Everywhere else it receives from the
-/// queue of each agent. A request leaves its queue only after its reply was sent. When the program is told to end, it
+/// queue of each agent. A request leaves its queue only after its reply was sent, or its
+/// first heartbeat was answered. When the program is told to end, it
 /// takes no more requests, and has 5 s for those that it has.
 ///
 /// | variable | what it is | default |
@@ -91,7 +93,9 @@ impl Place {
 /// The agents or the environment are wrong; then nothing was received. In Lambda also the end of the runtime.
 pub fn serve<A: Into<Agent>>(agents: impl IntoIterator<Item = A>) -> Result<(), ServeError> {
     let place = Place::from_lookup(|name| std::env::var(name).ok())?;
-    let agents = checked(agents.into_iter().map(|agent| agent.into().skew(place.skew)).collect())?;
+    let post = post::client();
+    let ready = |agent: A| agent.into().skew(place.skew).posts(post.clone());
+    let agents = checked(agents.into_iter().map(ready).collect())?;
     let is_lambda = std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();
     let _ = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -70,7 +70,9 @@ impl Queues {
         Ok(received.messages.unwrap_or_default())
     }
 
-    /// Answers one message, and then deletes it. Had the program died before, the request would be redelivered.
+    /// Answers one message, and then deletes it. Had the program died before, the request would be redelivered. With
+    /// heartbeats the message goes first, because SQS keeps none from other receivers for longer than 12 hours: the
+    /// record then finds a program that died.
     async fn answer(&self, agent: &Agent, message: Message) -> Result<(), String> {
         let attributes = message.attributes.unwrap_or_default();
         let deliveries = attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount);
@@ -78,13 +80,37 @@ impl Queues {
         let request = serde_json::from_str(message.body.as_deref().unwrap_or_default());
         let request: crate::message::Request =
             request.map_err(|e| format!("left a message in the queue, not a request: {e}"))?;
-        if let Some(reply) = agent.reply(&request, deliveries).await {
-            self.reply(&request.tenant, &reply).await?;
+        let receipt = message.receipt_handle.unwrap_or_default();
+        let Some(begun) = agent.begin(&request).await else { return self.delete(agent, receipt).await };
+        let mut is_gone = false;
+        let reply = {
+            let mut replying = std::pin::pin!(agent.reply(&begun, deliveries));
+            loop {
+                tokio::select! {
+                    reply = &mut replying => break reply,
+                    () = begun.known(), if !is_gone => is_gone = self.delete(agent, receipt.clone()).await.is_ok(),
+                }
+            }
+        };
+        if let Some(reply) = reply {
+            let mut sent = self.reply(&request.tenant, &reply).await;
+            // No redelivery would do the work of hours again.
+            while let Err(error) = &sent
+                && is_gone
+                && begun.stays().await
+            {
+                tracing::warn!(agent = agent.name(), error, "tries again in a second");
+                tokio::time::sleep(PAUSE).await;
+                sent = self.reply(&request.tenant, &reply).await;
+            }
+            sent?;
         }
+        if is_gone { Ok(()) } else { self.delete(agent, receipt).await }
+    }
+
+    async fn delete(&self, agent: &Agent, receipt: String) -> Result<(), String> {
         let url = self.url(self.place.requests(agent.name())).await?;
-        let deleted =
-            self.sqs.delete_message().queue_url(url).receipt_handle(message.receipt_handle.unwrap_or_default());
-        let deleted = deleted.send().await;
+        let deleted = self.sqs.delete_message().queue_url(url).receipt_handle(receipt).send().await;
         deleted.map(drop).map_err(|e| format!("an answered request was not deleted: {}", DisplayErrorContext(e)))
     }
 }

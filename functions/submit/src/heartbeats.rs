@@ -1,0 +1,110 @@
+//! Heartbeats: an agent says that it still works on an attempt, and learns how long it may go on.
+
+use crate::Submit;
+use crate::data;
+use crate::problem::{self, Problem};
+use crate::submission::unavailable;
+use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
+use edge::http::{body, check_media_type, json_answer};
+use edge::query;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::decision::{Event, Kept, Progress};
+use shared::engine::Handled;
+use shared::order::Id;
+use shared::ports::{Messenger, StateStore};
+use shared::task::{Phase, Task};
+use shared::time::Timestamp;
+use shared::workflow::accept::is_token;
+use shared::workflow::beat::{MAX_NOTE, scope};
+
+/// Longest body of a heartbeat, in bytes.
+pub const MAX_BODY: usize = 1024;
+
+/// The answer to a heartbeat that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Alive {
+    /// Until when the agent may go on, unless a later heartbeat is answered (UTC, milliseconds).
+    pub complete_by: Timestamp,
+}
+
+/// Takes the heartbeat of an attempt. Any answer but 200 moves nothing: the agent stops at once after 404 or 409, and
+/// otherwise at the CompleteBy that it knows.
+pub(crate) async fn post<S: StateStore, M: Messenger>(
+    submit: &Submit<S, M>,
+    event: &ApiGatewayV2httpRequest,
+    (id, step, attempt, token): (&str, &str, &str, &str),
+) -> Result<ApiGatewayV2httpResponse, Problem> {
+    query::read(event, &[])?;
+    check_media_type(event)?;
+    let order = Id::parse(id).ok_or_else(unknown)?;
+    let number: u32 = attempt.parse().map_err(|_| unknown())?;
+    let task = submit.engine.store.load(&order).await.map_err(|e| unavailable(&e))?.ok_or_else(unknown)?;
+    let secret = task.secret.as_deref().unwrap_or_default();
+    // `+1` and `01` are no addresses that a request ever had.
+    if attempt != number.to_string() || !is_token(token, secret, &scope(step, number)) {
+        return Err(unknown());
+    }
+    let progress = progress(&body(event)?)?;
+    Ok(json_answer(200, &submit.beat(&order, step, number, progress).await?, &[]))
+}
+
+impl<S: StateStore, M: Messenger> Submit<S, M> {
+    /// Keeps this attempt at a step of the order `id` alive.
+    ///
+    /// # Errors
+    /// A problem: the attempt is over, or nothing is known because a table did not answer.
+    pub async fn beat(&self, id: &Id, step: &str, attempt: u32, progress: Progress) -> Result<Alive, Problem> {
+        let beat = Event::Beat { step: step.to_owned(), attempt, progress };
+        let handled = self.engine.handle(vec![(id.clone(), beat)]).await.pop().expect("one answer for one event");
+        let task = match handled.map_err(|e| unavailable(&e))? {
+            Handled::Applied(task) | Handled::Kept(Kept::Alive, task) => task,
+            Handled::Kept(_, task) => return Err(over(&task)),
+            Handled::NoSuchTask => return Err(unknown()),
+        };
+        let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+        let claim = workflow.position(step).and_then(|index| task.holds(index, attempt));
+        // The answer is what is stored: the agent stops then, and the undo may begin soon after.
+        claim.map(|(_, complete_by)| Alive { complete_by }).ok_or_else(|| over(&task))
+    }
+}
+
+/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+fn unknown() -> Problem {
+    problem::no_such_heartbeat("token", "no attempt at a step of an order has this address")
+}
+
+fn over(task: &Task) -> Problem {
+    let why = match task.phase {
+        Phase::Undoing | Phase::Undone | Phase::UndoError => "the order is being undone, or the attempt is over",
+        Phase::Forward | Phase::Processed | Phase::Error => {
+            "the attempt is over: its CompleteBy has passed, it was answered, or another one began"
+        }
+    };
+    problem::attempt_over(None, format!("stop the work: {why}"))
+}
+
+/// How far the work is, as the body says.
+fn progress(body: &[u8]) -> Result<Progress, Problem> {
+    let mut data = data::object(body, MAX_BODY, "the body", "a heartbeat has `percent` and `note`")?;
+    let fields = data.as_object_mut().expect("an object");
+    let percent = match fields.remove("percent") {
+        None | Some(Value::Null) => None,
+        Some(percent) => {
+            let number = percent.as_u64().and_then(|number| u8::try_from(number).ok()).filter(|number| *number <= 100);
+            Some(number.ok_or_else(|| problem::invalid_field("percent", "must be a whole number from 0 to 100"))?)
+        }
+    };
+    let note = match fields.remove("note") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(note)) if note.len() <= MAX_NOTE => Some(note),
+        Some(_) => return Err(problem::invalid_field("note", format!("must be a text of at most {MAX_NOTE} bytes"))),
+    };
+    match fields.keys().next() {
+        Some(_) => {
+            Err(problem::invalid_field("body", "has a field that is neither `percent` nor `note`; leave it out"))
+        }
+        None => Ok(Progress { percent, note }),
+    }
+}
