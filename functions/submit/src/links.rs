@@ -187,19 +187,19 @@ fn refused(problem: &Problem) -> ApiGatewayV2httpResponse {
     let (title, what) = match problem.code {
         "no_such_link" => (
             "This link leads nowhere",
-            "Open the link as you got it, whole and unchanged. If it still leads here, ask whoever sent it for a new one.",
+            "Open the link as you got it, whole and unchanged. If it still leads here, ask the sender for a new one.",
         ),
         "event_late" | "event_key_reused" => (
             "This question is closed",
             "It has been answered, its time is over, or the order has ended. Nothing was stored. If your answer matters, tell \
-             whoever sent you the link.",
+             the sender of the link.",
         ),
         "event_early" | "too_many_events" => {
             ("This question is not open yet", "Nothing was stored. Open the link again later.")
         }
         "event_refused" => (
             "This answer is not taken",
-            "Nothing was stored. Go back and choose another answer, or ask whoever sent you the link.",
+            "Nothing was stored. Go back and choose another answer, or ask the sender of the link.",
         ),
         "unavailable" => ("Try again", "Nothing was stored, as far as we know. Load this page again in a moment."),
         _ => ("This form cannot be read", "Nothing was stored. Open the link again, and use the form on its page."),
