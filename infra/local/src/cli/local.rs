@@ -36,7 +36,7 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         Some(Command::Console(Console { port, at })) => {
             let api = at.api().await?;
             let listener = system::bind(port, 0).await?;
-            proxy::serve(listener, api, tell, async { drop(wait_for_signal().await) }).await?;
+            proxy::serve(listener, api, tell, signals()?).await?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Remotes(remotes)) => self::remotes(remotes).await,
@@ -114,6 +114,7 @@ async fn up(mut up: Up, workflows_folder: Option<&Path>) -> Result<ExitCode> {
         functions: up.functions.into_iter().collect(),
         files,
     };
+    let ended = signals()?;
     let system = System::start(options).await?;
     let _kept = folder.map(|folder| keep_url(&folder, &system.url));
     tell(&system.url);
@@ -134,7 +135,7 @@ async fn up(mut up: Up, workflows_folder: Option<&Path>) -> Result<ExitCode> {
     };
     tell("Stop with Ctrl-C.");
     tokio::select! {
-        ended = wait_for_signal() => ended?,
+        () = ended => {}
         () = source.follow(&system, tell) => {}
     }
     programs.stop().await;
@@ -169,8 +170,9 @@ async fn remotes(Remotes { port, data, accept_loss }: Remotes) -> Result<ExitCod
     }
     let services = system::open_remotes(data.as_deref())?;
     let listener = system::bind(port, 0).await?;
+    let ended = signals()?;
     tell(&system::url_of(&listener)?);
-    services.serve(listener, async { drop(wait_for_signal().await) }).await.context("serving the remote services")?;
+    services.serve(listener, ended).await.context("serving the remote services")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -180,17 +182,21 @@ fn tell(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-async fn wait_for_signal() -> Result<()> {
+/// Ends once the program is told to end, from this call on. So it comes before the first line of output, whose reader may
+/// end the program at once.
+fn signals() -> Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| signal(kind).context("listening for signals");
-    let mut terminate = listen(SignalKind::terminate())?;
-    // The terminal was closed.
+    // The last one: the terminal was closed.
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let mut hangup = listen(SignalKind::hangup())?;
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => result.context("listening for Ctrl-C"),
-        _ = terminate.recv() => Ok(()),
-        _ = hangup.recv() => Ok(()),
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
 }
 
 fn code(is_clean: bool) -> ExitCode {
