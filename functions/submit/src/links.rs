@@ -101,8 +101,13 @@ async fn send<S: StateStore, M: Messenger>(
     let found = find(submit, at).await?;
     let (link, name) = found.link();
     let data = Value::Object(data(event, link)?);
-    // The same answer again is the same event; another one comes too late.
-    let key = format!("link:{}", canonical_hash(&data));
+    // The same answer again is the same event; another one comes too late. Keys are of the whole order, so that of another
+    // step, or of an earlier wait of this one, is another.
+    let step = &found.task.steps[found.index];
+    let taken = found.task.events.iter().filter(|event| event.step.map(usize::from) == Some(found.index)).count();
+    let waits = matches!(step.state, State::Pending { .. } | State::Waiting { .. });
+    let round = if waits { taken } else { taken.saturating_sub(1) };
+    let key = format!("link:{}:{round}:{}", at.1, canonical_hash(&data));
     let said = data["answer"].as_str().map_or_else(|| "Sent.".to_owned(), |answer| format!("Sent: {answer}"));
     submit.deliver(&found.task.id, name, &key, data, None).await?;
     Ok((said, "<p>Your answer is stored. You can close this page.</p>".to_owned()))
