@@ -423,7 +423,11 @@ const DROPPED_BEFORE: [(&str, &str, &str); 17] = [
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
-    ("task", "sc", "only in orders of definitions with `accept`, which that version refuses to read"),
+    (
+        "task",
+        "sc",
+        "only in orders of definitions with `accept`, `link` or `heartbeat`, which that version refuses to read",
+    ),
     (
         "task",
         "xp",

@@ -169,8 +169,8 @@ pub enum Defect {
     AlarmEarly,
     /// Operators are told during a pause.
     AlarmInAPause,
-    /// Each look of a poll begins its reminders again.
-    LookRemindsAnew,
+    /// Each look of a poll puts its reminder off.
+    LookPutsTheReminderOff,
     /// A look that finds nothing takes the alert of its poll away.
     LookForgetsItsAlarm,
     /// "A poll's next look is a claim", which an undo waits for.
@@ -317,7 +317,7 @@ impl Defect {
         Self::AlarmTwice,
         Self::AlarmEarly,
         Self::AlarmInAPause,
-        Self::LookRemindsAnew,
+        Self::LookPutsTheReminderOff,
         Self::LookForgetsItsAlarm,
         Self::LookHoldsUpTheUndo,
         Self::AskLeavesForwardBy,
@@ -632,17 +632,16 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             let other = task.steps.iter_mut().find(|step| matches!(step.state, State::Waiting { event: true, .. }));
             other.into_iter().for_each(|step| step.state = State::Processed);
         }
-        (Decision::Save { task, .. }, Defect::LookRemindsAnew | Defect::LookForgetsItsAlarm, Event::Reply(_))
-            if before.steps[1].poll_until.is_some() && task.steps[1].poll_until.is_some() =>
-        {
-            match defect {
-                Defect::LookForgetsItsAlarm => task.steps[1].alert_at = None,
-                _ => task.steps[1]
-                    .reminded
-                    .iter_mut()
-                    .for_each(|it| it.next = Some(turn.now + SignedDuration::from_secs(1))),
+        (
+            Decision::Save { task, .. },
+            Defect::LookPutsTheReminderOff | Defect::LookForgetsItsAlarm,
+            Event::Reply(_),
+        ) if before.steps[1].poll_until.is_some() && task.steps[1].poll_until.is_some() => match defect {
+            Defect::LookForgetsItsAlarm => task.steps[1].alert_at = None,
+            _ => {
+                task.steps[1].reminded.iter_mut().for_each(|it| it.next = Some(turn.now + SignedDuration::from_secs(2)))
             }
-        }
+        },
         (Decision::Save { task, .. }, Defect::ReminderIsAnAttempt, _) if reminds(&before, task) => {
             task.steps[1].attempt += 1;
         }
