@@ -184,3 +184,70 @@ async fn a_link_ends_with_the_time_of_its_step() {
     assert_eq!(open(&world, &approval).await.0, 409);
     assert_eq!(send(&world, &approval, "answer=yes").await, (409, CLOSED.into()));
 }
+
+// Keys are of the whole order: the same answer to another question is another event.
+#[tokio::test]
+async fn two_questions_may_get_the_same_answer() {
+    let world = World::new(
+        r#"
+name = "one"
+[[step]]
+name = "manager"
+after = []
+event = "manager_ok"
+timeout = "1d"
+link = { ask = "Manager?", answers = ["yes", "no"] }
+remind = { every = "1h", agent = "x", with = { at = "${links.manager}" } }
+[[step]]
+name = "finance"
+after = []
+event = "finance_ok"
+timeout = "1d"
+link = { ask = "Finance?", answers = ["yes", "no"] }
+remind = { every = "1h", agent = "x", with = { at = "${links.finance}" } }
+"#,
+    )
+    .await;
+    let id = world.accept(json!({})).await;
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let secret = world.task(&id).await.secret.unwrap();
+    for step in ["manager", "finance", "manager"] {
+        let sent = send(&world, &address("", &id, step, &secret), "answer=yes").await;
+        assert_eq!(sent, (200, "Sent: yes".into()), "{step}");
+    }
+    assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
+}
+
+// A resubmitted question is asked again, and the same answer counts again.
+#[tokio::test]
+async fn a_question_that_is_asked_again_gets_another_answer() {
+    use shared::decision::{Act, What};
+    let world = World::new(
+        r#"
+name = "one"
+on_failure = "error"
+[[step]]
+name = "approval"
+event = "approved"
+timeout = "1d"
+link = { ask = "Approve?", answers = ["yes", "no"] }
+remind = { every = "1h", agent = "x", with = { at = "${links.approval}" } }
+failed = "event.answer == 'no'"
+"#,
+    )
+    .await;
+    let id = world.accept(json!({})).await;
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let link = address("", &id, "approval", &world.task(&id).await.secret.unwrap());
+    for _ in 0..2 {
+        for _ in 0..2 {
+            assert_eq!(send(&world, &link, "answer=no").await, (200, "Sent: no".into()), "a double click counts once");
+        }
+        assert_eq!(world.task(&id).await.process_state(), ProcessState::Error);
+        let what = What::Resubmit { step: None, input: None };
+        let again = Act { what, by: "ann".into(), reason: "asks again".into(), seen: None };
+        world.handle(&id, Event::Act(again)).await;
+        world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    }
+    assert_eq!(world.task(&id).await.events.len(), 2);
+}
