@@ -425,6 +425,19 @@ def test_an_agent_is_paused_and_resumed(system, window):
     expect(page.locator("[aria-label='Pause shipping']")).to_be_visible()
 
 
+def test_the_last_hour_is_charted(system, window):
+    [broken] = in_error(system, number=11)
+    page = window("#/system").page
+    hour = page.locator("section[aria-label='Last hour']")
+    error = hour.locator(".legend li", has_text="Error")
+    expect(error.locator("b")).not_to_have_text("0")
+    expect(hour.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("^Ends in the last hour. Processed: .*, Undone: .*, Error: [1-9]"))
+    expect(hour.locator("figure", has_text="Failed attempts")).to_contain_text("payment")
+    assert "NaN" not in hour.inner_html()
+    system.call("POST", f"/orders/{broken}/actions/undo", {"by": "ann", "reason": "the test is over"})
+    system.until(broken, "Undone")
+
+
 def test_poison_is_shown_and_moved_back(system, window):
     system.send("agent-payment-dead", "no request")
     system.send("scheduler", "no message")
@@ -573,7 +586,7 @@ def test_it_can_be_read_in_light_and_dark_and_on_a_phone(system, window, name, w
     page.set_viewport_size({"width": width, "height": height})
     is_settled(page)
     base = page.url.split("#")[0]
-    views = [("orders", "#/orders", ".list:not([aria-busy]) #list li"), ("error", f"#/orders/{orders[1]}", ".graph"), ("done", f"#/orders/{orders[0]}", ".timeline .bar"), ("stuck", f"#/orders/{stuck[0]}", ".timeline .bar"), ("workflows", "#/workflows", "main tbody tr"), ("workflow", "#/workflows/parcel", ".graph"), ("system", "#/system", "section[aria-label=Leader] td")]
+    views = [("orders", "#/orders", ".list:not([aria-busy]) #list li"), ("error", f"#/orders/{orders[1]}", ".graph"), ("done", f"#/orders/{orders[0]}", ".timeline .bar"), ("stuck", f"#/orders/{stuck[0]}", ".timeline .bar"), ("workflows", "#/workflows", "main tbody tr"), ("workflow", "#/workflows/parcel", ".graph"), ("system", "#/system", ".chart .legend")]
     for view, path, there in views:
         page.goto(base + path)
         page.wait_for_selector(there)

@@ -426,6 +426,15 @@ pub fn routes() -> Vec<Route> {
             "Leases",
             json!({"leases": [{"name": "supervisor-0", "holder": "host-4711", "token": 12, "expires": AT}]}),
         ),
+        Route::new("get", "/charts", "getCharts", "operator", "Get the last hour").answers(
+            200,
+            "How many orders ended, what failed and how old the oldest are, minute by minute.",
+            "Charts",
+            json!({"from": AT, "step_s": 60, "left_out": 0, "lines": [
+                {"metric": "step_failures", "agent": "payment", "points": [0.0, 2.0]},
+                {"metric": "oldest_pending_age", "points": [null, 1.5]},
+            ]}),
+        ),
         Route {
             answers: vec![(200, "This document.", Some(("application/json", json!({"type": "object"}), Value::Null)), vec![])],
             ..Route::new("get", "/openapi.json", "getDocument", "documents", "Get this document")
@@ -651,6 +660,7 @@ fn schemas() -> Value {
     named::<agents::Set>(&mut writes);
     named::<redrive::Moved>(&mut writes);
     named::<queues::Leases>(&mut writes);
+    named::<operator::charts::Charts>(&mut writes);
     named::<queues::Queues>(&mut writes);
     named::<overview::Overview>(&mut writes);
     named::<details::Details>(&mut writes);

@@ -2,6 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { get, post, Poll } from "./api.js";
+import { charts } from "./charts.js";
 import { ask } from "./dialog.js";
 import { age, ago, many, prose, when } from "./words.js";
 
@@ -117,11 +118,12 @@ function leasesTable(leases) {
 export function system(app) {
   const agents = new Poll(5000, async (signal) => (await get("/agents", signal)).agents, app.render);
   const leases = new Poll(5000, async (signal) => (await get("/leases", signal)).leases, app.render);
+  const hour = new Poll(60_000, (signal) => get("/charts", signal), app.render);
   app.queues.soon();
   const block = (title, poll, kids) => h("section", { class: "block", "aria-label": title }, h("h2", {}, title), poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message), poll.last ? kids(poll.last) : !poll.error && h("p", { class: "nothing" }, "Loading…"));
   return {
     title: "System",
-    polls: [agents, leases],
+    polls: [agents, leases, hour],
     keys: {},
     render() {
       const wrong = troubles(app);
@@ -133,6 +135,7 @@ export function system(app) {
           wrong.length ? h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("span", { class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why)))))
             : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no messages set aside, and every agent is ready." : "Loading…"),
           all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", among those read"] : "")),
+        block("Last hour", hour, (all) => charts(all, app.overview.last?.breakers)),
         block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. While an open breaker holds an order back, it is shown here and in the order, with the error that opened it.")]),
         block("Queues", app.queues, (list) => queuesTable(list, app)),
         block("Leader", leases, leasesTable),

@@ -35,6 +35,7 @@ const FILES: &[File] = files! {
     "timeline.js": SCRIPT,
     "graph.js": SCRIPT,
     "system.js": SCRIPT,
+    "charts.js": SCRIPT,
     "workflows.js": SCRIPT,
 };
 

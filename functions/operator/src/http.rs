@@ -16,6 +16,7 @@ use shared::decision::Act;
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::registry::Change;
+use shared::time::Timestamp;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stepwarden_aws::BoxFuture;
 use stepwarden_aws::traces::{self, Span};
@@ -30,7 +31,9 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
         ["orders", _, "actions", ..] => true,
-        ["bulk" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => true,
+        ["bulk" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => {
+            true
+        }
         _ => false,
     }
 }
@@ -156,11 +159,12 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             };
             Ok(json_answer(200, &operator.change_workflow(name, change, &wish, caller(event)).await?, &[]))
         }
+        ("GET", ["charts"]) => Ok(json_answer(200, &operator.last_hour(Timestamp::now()).await?, &[])),
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
         (_, ["orders" | "workflows"]) => Err(problem::wrong_method("GET, POST")),
         (
             _,
-            ["agents" | "leases" | "queues" | "overview" | "console"]
+            ["agents" | "charts" | "leases" | "queues" | "overview" | "console"]
             | ["details" | "console", _]
             | ["details", _, "record"]
             | ["workflows", _],

@@ -5,7 +5,10 @@
 
 pub mod act;
 pub mod agents;
+#[cfg(feature = "deployment")]
+mod aws;
 pub mod bulk;
+pub mod charts;
 pub mod console;
 pub mod deployment;
 pub mod details;
@@ -39,6 +42,8 @@ pub struct Operator {
     pub leases: Vec<String>,
     /// What the routes require of a token.
     pub scopes: Scopes,
+    /// Where the charts come from.
+    pub charts: charts::Source,
 }
 
 impl Operator {
@@ -52,6 +57,7 @@ impl Operator {
             deployed: Ok(Workflows::new()),
             leases,
             scopes: Scopes::default(),
+            charts: charts::Source::Process,
         }
     }
 }

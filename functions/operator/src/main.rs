@@ -4,6 +4,7 @@ use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpR
 use edge::auth::Scopes;
 use edge::workflows;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use operator::charts::Source;
 use operator::deployment::{self, layer};
 use operator::{Operator, http};
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,8 @@ async fn main() -> Result<(), Error> {
     if let Err(error) = &deployed {
         tracing::error!(error, "the deployment's workflows cannot be used");
     }
-    let operator = Operator { scopes, deployed, ..Operator::new(engine, &clients, &config, leases) };
+    let charts = Source::CloudWatch(Box::new(clients.clone()));
+    let operator = Operator { scopes, deployed, charts, ..Operator::new(engine, &clients, &config, leases) };
     let (operator, clients, stack) = (&operator, &clients, config.stack());
     run(service_fn(move |event: LambdaEvent<Event>| async move {
         let deadline = event.context.deadline();

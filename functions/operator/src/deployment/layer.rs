@@ -2,18 +2,11 @@
 
 use super::{Deployment, File, Request};
 use crate::Operator;
-use aws_credential_types::provider::ProvideCredentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4;
+use crate::aws::{MOST, call, domain, endpoint, signed};
 use serde_json::Value;
-use std::time::{Duration, SystemTime};
-use stepwarden_aws::{Clients, web};
-use tokio::time::timeout;
+use std::time::Duration;
+use stepwarden_aws::Clients;
 
-/// Longest archive, and longest file in it, in bytes.
-const MOST: usize = 4 * 1024 * 1024;
-/// One call of Lambda or S3.
-const WITHIN: Duration = Duration::from_secs(5);
 /// Attempts at the answer. Without one CloudFormation waits for as long as the template says.
 const ATTEMPTS: usize = 3;
 
@@ -84,15 +77,6 @@ async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> 
     Ok(changes)
 }
 
-/// The name that AWS's hosts end with in the partition of an ARN.
-fn domain(arn: &str) -> &'static str {
-    match arn.split(':').nth(1) {
-        Some("aws-cn") => "amazonaws.com.cn",
-        Some("aws-eusc") => "amazonaws.eu",
-        _ => "amazonaws.com",
-    }
-}
-
 /// Whether CloudFormation waits at this URL, as far as it tells: a presigned one of S3, or one at the port of the `endpoint` that
 /// stands for AWS. Emulators have several names for their host.
 fn is_cloudformations(url: &str, request: &Request, endpoint: Option<&str>) -> bool {
@@ -100,21 +84,13 @@ fn is_cloudformations(url: &str, request: &Request, endpoint: Option<&str>) -> b
     let Some(authority) = uri.authority() else { return false };
     let place = |uri: &http::Uri| (uri.scheme().cloned(), uri.port_u16());
     let is_endpoint = |endpoint: http::Uri| place(&endpoint) == place(&uri);
-    let host = authority.host().strip_suffix(domain(&request.stack_id)).and_then(|host| host.strip_suffix('.'));
+    let host = authority
+        .host()
+        .strip_suffix(domain(request.stack_id.split(':').nth(3).unwrap_or_default()))
+        .and_then(|host| host.strip_suffix('.'));
     let is_s3 = |host: &str| host.split('.').any(|label| label == "s3" || label.starts_with("s3-"));
     endpoint.and_then(|endpoint| endpoint.parse().ok()).is_some_and(is_endpoint)
         || uri.scheme_str() == Some("https") && authority.as_str() == authority.host() && host.is_some_and(is_s3)
-}
-
-/// The body of an answer with a good status.
-async fn call(clients: &Clients, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, String> {
-    let http = clients.sdk.http_client().ok_or("there is no HTTP client")?;
-    let answer = timeout(WITHIN, web::send(&http, request, MOST)).await;
-    let answer = answer.map_err(|_| format!("no answer within {} s", WITHIN.as_secs()))??;
-    match answer.status() {
-        status if status.is_success() => Ok(answer.into_body()),
-        status => Err(format!("status {status}")),
-    }
 }
 
 /// The workflow files in a version of a layer.
@@ -130,10 +106,9 @@ async fn files(clients: &Clients, request: &Request, arn: &str) -> Result<Vec<Fi
     if request.stack_id.split(':').skip(3).take(2).ne([*region, *account]) {
         return Err("the layer in the property Layer must be in the stack's account and Region".into());
     }
-    let endpoint = clients.sdk.endpoint_url().map(|url| url.trim_end_matches('/').to_owned());
-    let endpoint = endpoint.unwrap_or_else(|| format!("https://lambda.{region}.{}", domain(arn)));
-    let url = format!("{endpoint}/2018-10-31/layers/{name}/versions/{version}");
-    let found = call(clients, signed(clients, region, &url).await?).await;
+    let url = format!("{}/2018-10-31/layers/{name}/versions/{version}", endpoint(clients, "lambda", region));
+    let get = http::Request::get(url).body(Vec::new()).map_err(|e| e.to_string())?;
+    let found = call(clients, signed(clients, "lambda", region, get).await?).await;
     let found = found.map_err(|why| {
         format!("layer {name} cannot be read ({why}): its name must begin with STACK-workflows, where STACK is the system's stack")
     })?;
@@ -143,27 +118,6 @@ async fn files(clients: &Clients, request: &Request, arn: &str) -> Result<Vec<Fi
     let archive =
         call(clients, get).await.map_err(|why| format!("the content of layer {name} cannot be read: {why}"))?;
     unpacked(&archive)
-}
-
-async fn signed(clients: &Clients, region: &str, url: &str) -> Result<http::Request<Vec<u8>>, String> {
-    let provider = clients.sdk.credentials_provider().ok_or("there are no credentials")?;
-    let identity = timeout(WITHIN, provider.provide_credentials()).await.map_err(|_| "no credentials in time")?;
-    let identity = identity.map_err(|e| format!("no credentials: {e}"))?.into();
-    let params = v4::SigningParams::builder()
-        .identity(&identity)
-        .region(region)
-        .name("lambda")
-        .time(SystemTime::now())
-        .settings(SigningSettings::default())
-        .build()
-        .expect("everything that a signature needs is set")
-        .into();
-    let request = SignableRequest::new("GET", url, std::iter::empty(), SignableBody::Bytes(&[]));
-    let signed = request.and_then(|request| sign(request, &params)).map_err(|e| format!("cannot be signed: {e}"))?;
-    let (instructions, _) = signed.into_parts();
-    let request =
-        instructions.headers().fold(http::Request::get(url), |request, (name, value)| request.header(name, value));
-    request.body(Vec::new()).map_err(|e| e.to_string())
 }
 
 /// The `.toml` files of a ZIP archive, by name. PKWARE, "APPNOTE.TXT": the directory at the end says where each begins.
@@ -244,24 +198,24 @@ mod tests {
     // Whoever may invoke the function may not make it send anything anywhere.
     #[test]
     fn an_answer_goes_to_s3_or_to_the_endpoint_that_stands_for_it() {
-        let good = |url: &str, partition: &str, endpoint: Option<&str>| {
+        let good = |url: &str, region: &str, endpoint: Option<&str>| {
             let request = serde_json::json!({
                 "RequestType": "Create", "ResponseURL": url, "RequestId": "1", "LogicalResourceId": "A",
-                "StackId": format!("arn:{partition}:cloudformation:eu-west-1:123456789012:stack/shop-agents/1f"),
+                "StackId": format!("arn:aws:cloudformation:{region}:123456789012:stack/shop-agents/1f"),
                 "ResourceProperties": {},
             });
             is_cloudformations(url, &serde_json::from_value(request).unwrap(), endpoint)
         };
         const BUCKET: &str = "cloudformation-custom-resource-response";
-        for (url, partition) in [
-            (format!("https://{BUCKET}-useast1.s3.amazonaws.com/arn%3Aaws?X-Amz-Signature=1"), "aws"),
-            (format!("https://{BUCKET}-euwest1.s3-eu-west-1.amazonaws.com/a"), "aws"),
-            (format!("https://{BUCKET}-usgovwest1.s3.us-gov-west-1.amazonaws.com/a"), "aws-us-gov"),
-            (format!("https://s3.eu-west-1.amazonaws.com/{BUCKET}-euwest1/a"), "aws"),
-            (format!("https://{BUCKET}-cnnorth1.s3.cn-north-1.amazonaws.com.cn/a"), "aws-cn"),
+        for (url, region) in [
+            (format!("https://{BUCKET}-useast1.s3.amazonaws.com/arn%3Aaws?X-Amz-Signature=1"), "eu-west-1"),
+            (format!("https://{BUCKET}-euwest1.s3-eu-west-1.amazonaws.com/a"), "eu-west-1"),
+            (format!("https://{BUCKET}-usgovwest1.s3.us-gov-west-1.amazonaws.com/a"), "us-gov-west-1"),
+            (format!("https://s3.eu-west-1.amazonaws.com/{BUCKET}-euwest1/a"), "eu-west-1"),
+            (format!("https://{BUCKET}-cnnorth1.s3.cn-north-1.amazonaws.com.cn/a"), "cn-north-1"),
         ] {
-            assert!(good(&url, partition, None), "{url}");
-            assert!(!good(&url.replacen("https", "http", 1), partition, None), "{url}");
+            assert!(good(&url, region, None), "{url}");
+            assert!(!good(&url.replacen("https", "http", 1), region, None), "{url}");
         }
         for url in [
             "https://example.com/a",
@@ -276,11 +230,11 @@ mod tests {
             "not a url",
             "",
         ] {
-            assert!(!good(url, "aws", None), "{url}");
+            assert!(!good(url, "eu-west-1", None), "{url}");
         }
-        assert!(good("http://localhost:4566/answer", "aws", Some("http://127.0.0.1:4566")));
-        assert!(!good("http://127.0.0.1:4567/answer", "aws", Some("http://127.0.0.1:4566")));
-        assert!(!good("https://127.0.0.1:4566/answer", "aws", Some("http://127.0.0.1:4566")));
+        assert!(good("http://localhost:4566/answer", "eu-west-1", Some("http://127.0.0.1:4566")));
+        assert!(!good("http://127.0.0.1:4567/answer", "eu-west-1", Some("http://127.0.0.1:4566")));
+        assert!(!good("https://127.0.0.1:4566/answer", "eu-west-1", Some("http://127.0.0.1:4566")));
     }
 
     #[test]

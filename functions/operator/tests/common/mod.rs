@@ -1,6 +1,8 @@
 //! The operator routes over embedded endpoints, for tests: tables, queues and bus in memory, a clock that is a number, and orders that
 //! the engine's own events drive.
 
+pub mod aws;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use operator::Operator;
 use serde_json::{Value, json};

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 /// The namespace of all metrics.
-const NAMESPACE: &str = "Stepwarden";
+pub const NAMESPACE: &str = "Stepwarden";
 /// The dimension that all metrics have: the stack they come from.
-const STACK: &str = "stack";
+pub const STACK: &str = "stack";
 
 /// A metric's name, its kind, and the values to report.
 type Told = (&'static str, Kind, Vec<f64>);

@@ -4,13 +4,16 @@
 //! A metric has at most one label, whose values are few: names of workflows and agents, never of orders or tenants.
 
 mod emf;
+mod hour;
 mod prometheus;
 mod saves;
 
-pub use emf::flush;
+pub use emf::{NAMESPACE, STACK, flush};
+pub use hour::{CHARTED, Line, MINUTES, last_hour, minute};
 pub use prometheus::prometheus;
 pub use saves::observe;
 
+use shared::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -92,6 +95,8 @@ struct Series {
     count: u64,
     /// What the next flush reports: the sum, the latest value, or the times since the last one.
     pending: Vec<f64>,
+    /// What it recorded in the last hour.
+    minutes: hour::Minutes,
 }
 
 type Registry = BTreeMap<(&'static str, String), Series>;
@@ -128,13 +133,27 @@ impl Metric {
     }
 
     fn record(&'static self, registry: &mut Registry, value: &str, number: f64) {
+        self.record_at(registry, value, number, minute(Timestamp::now()));
+    }
+
+    fn record_at(&'static self, registry: &mut Registry, value: &str, number: f64, minute: i64) {
         let mut key = (self.name, value.to_owned());
         let is_new = !registry.contains_key(&key);
         if is_new && registry.keys().filter(|(name, _)| *name == self.name).count() >= MAX_VALUES {
             OTHER.clone_into(&mut key.1);
         }
-        let new = || Series { metric: self, value: 0.0, buckets: [0; BUCKETS.len()], count: 0, pending: Vec::new() };
+        let new = || Series {
+            metric: self,
+            value: 0.0,
+            buckets: [0; BUCKETS.len()],
+            count: 0,
+            pending: Vec::new(),
+            minutes: hour::Minutes::default(),
+        };
         let series = registry.entry(key).or_insert_with(new);
+        if CHARTED.iter().any(|metric| metric.name == self.name) {
+            series.minutes.record(minute, self.kind, number);
+        }
         match self.kind {
             Kind::Counter => {
                 series.value += number;
