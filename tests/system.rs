@@ -206,7 +206,9 @@ async fn an_outage_opens_the_breaker_and_waiting_counts_no_failure() {
     let of_charge = |entry: &&shared::history::Entry| entry.1 == Kind::Deferred && entry.2 == Some(CHARGE as u16);
     let deferral = tasks.iter().flat_map(|task| &task.log).find(of_charge).expect("it was counted");
     let why = deferral.4.as_deref().expect("a deferral says why");
-    assert!(why.contains("calls in a row failed, the last one: 503") && !why.contains("out of order"), "{why}");
+    // On a busy machine the last call may have run out of time instead.
+    let is_known = ["503", "error sending request"].iter().any(|last| why.contains(&format!("the last one: {last}")));
+    assert!(why.contains("calls in a row failed") && is_known && !why.contains("out of order"), "{why}");
     whole.fault(Service::Payment, none());
     for task in whole.all_end(&ids, ProcessState::Processed).await {
         let failures = count(&task, Kind::Expired, CHARGE) + count(&task, Kind::Unavailable, CHARGE);
