@@ -176,9 +176,12 @@ pub enum Declined {
     /// The step's `take` is false for it.
     #[error("the condition `take` of the step that waits is false for this event")]
     NotTaken,
-    /// The step's `take` or `output` has no value for it.
-    #[error("`take` or `output` of the step that waits has no value for this event; send the fields that they read")]
+    /// The step's `take`, `failed` or `output` has no value for it.
+    #[error("`take`, `failed` or `output` of the step has no value for this event; send the fields that they read")]
     Unfit,
+    /// What the step keeps of it is longer or deeper than the order has room for.
+    #[error("the order has no room for the output that the step makes of this; send a reference to the data instead")]
+    TooLong,
 }
 
 /// What a person does to one order.

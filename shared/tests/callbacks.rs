@@ -224,3 +224,15 @@ fn a_token_fits_one_step_of_one_order() {
         assert!(!is_token(token, secret, step));
     }
 }
+
+// Other fields would not help the service.
+#[test]
+fn a_callback_that_is_too_long_for_the_order_says_so() {
+    let mut bench = with_secret(STEPS);
+    bench.wake(0);
+    let answer = accepted(&bench);
+    bench.on(&answer);
+    let long = json!({"id": "x".repeat(shared::outputs::MAX_BESIDE)});
+    bench.on(&called("k", long)).keeps(Kept::Declined(Declined::TooLong), "");
+    bench.on(&called("k", json!({"id": "short"}))).is("Pending a=Processed#1 b=Pending", "wake, notice StepCompleted");
+}

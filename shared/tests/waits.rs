@@ -397,7 +397,7 @@ fn an_early_event_is_refused_if_no_step_can_take_it() {
     let steps = "a |\nb | after = [\"a\"]; event = \"paid\"; timeout = \"1h\"; take = \"event.ok\"";
     let mut known = bench(steps, json!({}));
     known.wake(0).on(&event("paid", "k1", json!({"ok": false}))).keeps(Kept::Declined(Declined::NotTaken), "");
-    known.on(&event("paid", "k2", json!({}))).keeps(Kept::Declined(Declined::NotTaken), "");
+    known.on(&event("paid", "k2", json!({}))).keeps(Kept::Declined(Declined::Unfit), "");
     known.on(&event("paid", "k3", json!({"ok": true}))).done("a");
     known.is("Processed a=Processed#1 b=Processed", "notice Completed");
     // What it reads of a step before is not known yet, so such an event may turn out to be unused.
@@ -436,4 +436,55 @@ fn an_event_counts_in_a_pause_and_in_error() {
     let mut stopped = self::bench(steps, json!({}));
     stopped.wake(0).failed("b").at(3_700_000).resubmit();
     stopped.is("Pending a=Waiting+3600000 b=Pending#1", "wake");
+}
+
+// Kept, it would be thrown away when its step begins to wait, and its sender was answered with success.
+#[test]
+fn an_early_event_without_what_its_step_reads_is_refused_as_a_late_one_would_be() {
+    for (keys, bad, good) in [
+        ("output = { id = \"${event.id}\" }", json!({}), json!({"id": 1})),
+        ("failed = \"event.answer == 'no'\"", json!({}), json!({"answer": "yes"})),
+        // A no has no output.
+        ("failed = \"event.no\"; output = { id = \"${event.id}\" }", json!({"no": false}), json!({"no": true})),
+    ] {
+        let steps = format!("a |\nb | after = [\"a\"]; event = \"paid\"; timeout = \"1h\"; {keys}");
+        let mut early = bench(&steps, json!({}));
+        early.wake(0).on(&event("paid", "k1", bad.clone())).keeps(Kept::Declined(Declined::Unfit), "");
+        early.on(&event("paid", "k2", good)).done("a");
+        assert!(early.task.events[0].step.is_some(), "{keys}");
+        let mut late = bench(&steps, json!({}));
+        late.wake(0).done("a").on(&event("paid", "k1", bad)).keeps(Kept::Declined(Declined::Unfit), "");
+    }
+    // What reads more than the event is known once the step waits.
+    let steps = "a |\nb | after = [\"a\"]; event = \"paid\"; timeout = \"1h\"; take = \"outputs.a.ok\"";
+    let mut kept = bench(steps, json!({}));
+    kept.wake(0).on(&event("paid", "k1", json!({})));
+    assert_eq!((kept.kept, kept.task.events.len()), (None, 1));
+}
+
+// What is listed by age is as old as the present wait.
+#[test]
+fn a_resubmitted_wait_waits_since_then() {
+    let steps = "a | on_failure = \"error\"; event = \"paid\"; timeout = \"1h\"";
+    let mut first = bench(steps, json!({}));
+    first.wake(0).at(3_601_000).supervise();
+    first.at(180_000_000).on(&act(What::Resubmit { step: None, input: None }));
+    let seen = first.task.version;
+    first.wake(seen);
+    assert_eq!(first.task.steps[0].turn, Some(at(180_000_000)));
+    // What its expressions read is decided once.
+    let mut reads = bench(&format!("{steps}; take = \"event.at > now\""), json!({}));
+    reads.wake(0).at(3_601_000).supervise();
+    reads.at(180_000_000).on(&act(What::Resubmit { step: None, input: None }));
+    let seen = reads.task.version;
+    reads.wake(seen);
+    assert_eq!(reads.task.steps[0].turn, Some(at(0)));
+}
+
+// Whoever has the address of an event could otherwise have the last notice sent again and again.
+#[test]
+fn a_known_event_sends_nothing_once_the_order_has_ended() {
+    let mut bench = bench("a | event = \"paid\"; timeout = \"1h\"", json!({}));
+    bench.wake(0).on(&event("paid", "k1", json!({}))).is("Processed a=Processed", "notice Completed");
+    bench.on(&event("paid", "k1", json!({}))).keeps(Kept::Repeated, "");
 }

@@ -83,6 +83,7 @@ fn refusal(why: Declined) -> Problem {
             let detail = "`output` of the step has no value for this body; send the fields that it reads";
             problem::event_refused("body", detail)
         }
+        Declined::TooLong => problem::event_refused("body", why.to_string()),
         Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Unknown => unknown(),
         Declined::Early | Declined::Late | Declined::Full => {

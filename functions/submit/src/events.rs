@@ -116,6 +116,6 @@ fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
         Declined::Early => problem::event_early(None, why.to_string()),
         Declined::Late => problem::event_late(None, why.to_string()),
         Declined::Full => problem::too_many_events(None, why.to_string()),
-        Declined::NotTaken | Declined::Unfit => problem::event_refused("body", why.to_string()),
+        Declined::NotTaken | Declined::Unfit | Declined::TooLong => problem::event_refused("body", why.to_string()),
     }
 }

@@ -97,7 +97,7 @@ async fn what_no_order_takes_is_set_aside_with_the_reason() {
         ("other tenant", paid(&other, "k", json!({})), "no_such_order: order_id: `ord_"),
         ("no order", of(json!({"order_id": "x"})), "no_such_order: order_id: `x` is not the id"),
         ("not taken", of(json!({"data": {"cents": 0}})), "event_refused: body: the condition `take`"),
-        ("unfit", of(json!({"data": {}})), "event_refused: body: `take` or `output`"),
+        ("unfit", of(json!({"data": {}})), "event_refused: body: `take`, `failed` or `output`"),
         ("nobody", of(json!({"event": "approved"})), "forbidden: the step counts people"),
         ("no key", of(json!({"idempotency_key": ""})), "missing_idempotency_key"),
         ("long key", of(json!({"idempotency_key": "k".repeat(201)})), "invalid_idempotency_key"),

@@ -41,7 +41,10 @@ impl Change<'_> {
         step.settled_at = self.task.version;
         step.error = None;
         step.state = State::Waiting { until, event: true };
-        step.turn = step.turn.or(Some(self.turn.now));
+        // Since when it waits; but what its expressions read stays.
+        if step.turn.is_none() || !self.turn.workflow.steps[index].reads("now") {
+            step.turn = Some(self.turn.now);
+        }
         self.begin_to_ask(index, self.turn.now, until);
         self.log(Kind::Waiting, Some(index), Some(format!("accepted; its callback may come until {until}")));
         self.waits = true;
@@ -77,8 +80,8 @@ impl Change<'_> {
         if self.turn.outputs.loss().is_err() {
             return Err(Declined::Unfit);
         }
-        let kept = kept.and_then(|output| self.keep(index, output, "the output"));
-        kept.map_err(|_| Declined::Unfit)?;
+        let kept = kept.map_err(|_| Declined::Unfit)?;
+        self.keep(index, kept, "the output").map_err(|_| Declined::TooLong)?;
         let name = name_of(&spec.name);
         let text = format!("callback, key `{key}`");
         let step = u16::try_from(index).expect("at most MAX_STEPS steps");

@@ -6,6 +6,7 @@
 
 use super::Change;
 use crate::decision::Declined;
+use crate::expression::{Expression, Reference};
 use crate::history::Kind;
 use crate::json;
 use crate::message::MAX_ANSWER;
@@ -102,9 +103,7 @@ impl Change<'_> {
             names = names.with("events", Cow::Owned(list(before.iter().copied())));
         }
         let holds = |condition: &Option<_>, none: bool| {
-            condition
-                .as_ref()
-                .map_or(Ok(none), |c: &crate::expression::Expression| c.test(&names).map(|test| test.holds))
+            condition.as_ref().map_or(Ok(none), |c: &Expression| c.test(&names).map(|test| test.holds))
         };
         let (takes, fails) = (holds(&awaited.take, true), holds(&awaited.failed, false));
         if self.turn.outputs.loss().is_err() {
@@ -133,7 +132,7 @@ impl Change<'_> {
         let before = (self.task.steps[index].output.clone(), self.task.steps[index].beside.clone());
         let fits = self.keep(index, output.clone(), "the output");
         (self.task.steps[index].output, self.task.steps[index].beside) = before;
-        fits.map(|()| Meaning::Done(output)).map_err(|_| Declined::Unfit)
+        fits.map(|()| Meaning::Done(output)).map_err(|_| Declined::TooLong)
     }
 
     /// Gives step `index` event number `n`, which means this for it.
@@ -230,9 +229,10 @@ impl Change<'_> {
         if self.task.events.iter().filter(is_early).count() >= MAX_KEPT {
             return Err(Declined::Full);
         }
-        // What no step to come will ever take would hold the place of one that is.
-        if self.task.to_come(name, workflow).all(|index| self.never_takes(index, &arrival)) {
-            return Err(Declined::NotTaken);
+        // What no step to come will ever take would hold the place of one that is, and its sender would never learn it.
+        let refusals = self.task.to_come(name, workflow).map(|index| self.never_takes(index, &arrival));
+        if let Some(Some(declined)) = refusals.reduce(|first, next| first.and_then(|first| next.map(|_| first))) {
+            return Err(declined);
         }
         let text = format!("event `{name}`, key `{}`", arrival.key);
         self.task.events.push(arrival);
@@ -240,17 +240,27 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// Whether the condition of step `index` is false for this event whatever the steps before it do.
-    fn never_takes(&self, index: usize, event: &Arrival) -> bool {
-        let Some(take) = awaited(self.turn.workflow, index).and_then(|event| event.take.as_ref()) else { return false };
-        let is_known = |root: &str| matches!(root, "event" | "by" | "input" | "config" | "order");
-        if !take.references().iter().all(|reference| reference.path.first().is_some_and(|root| is_known(root))) {
-            return false;
-        }
+    /// Why step `index` refuses this event whatever the steps before it do: what its expressions say that read nothing else.
+    fn never_takes(&self, index: usize, event: &Arrival) -> Option<Declined> {
+        let awaited = awaited(self.turn.workflow, index)?;
+        let is_known = |one: &Reference| matches!(one.path[0].as_str(), "event" | "by" | "input" | "config" | "order");
         let names = names(&self.task, index, Direction::Do, self.turn)
             .with("event", Cow::Owned(event.data.clone().unwrap_or_default()))
             .with("by", Cow::Owned(json!(event.by)));
-        !take.test(&names).is_ok_and(|test| test.holds)
+        let test = |condition: &Option<Expression>| {
+            let condition = condition.as_ref().filter(|one| one.references().iter().all(is_known))?;
+            Some(condition.test(&names).map(|test| test.holds))
+        };
+        let output = self.turn.workflow.steps[index].output.as_ref();
+        let output = output.filter(|output| output.references().into_iter().all(is_known));
+        match (test(&awaited.take), test(&awaited.failed)) {
+            (Some(Ok(false)), _) => Some(Declined::NotTaken),
+            (Some(Err(_)), _) | (_, Some(Err(_))) => Some(Declined::Unfit),
+            // A no has no output.
+            (_, Some(Ok(true))) => None,
+            (_, None) if awaited.failed.is_some() => None,
+            _ => output.is_some_and(|output| output.evaluate(&names).is_err()).then_some(Declined::Unfit),
+        }
     }
 
     /// Counts as done, before the undo is decided, each step that has events or is to get those that are kept: what was
