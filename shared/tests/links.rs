@@ -68,7 +68,15 @@ fn a_mistake_in_a_file_says_what_to_write() {
             "`ask` of step `ask-ann`: `outputs.mail.x` cannot be read here",
         ),
         (change("links.ask_ann", "links.mail"), "`links.mail`: no step `mail` has a `link`; add `link = {}`"),
-        (change("links.ask_ann", "order.id"), "no step hands out the link of `ask-ann`; put `${links.ask_ann}`"),
+        (change("links.ask_ann", "order.id"), "no step hands out the link of `ask-ann` in time; put `${links.ask_ann}`"),
+        // A step after it has its turn once the question is closed.
+        (
+            "a | after = []; event = \"approved\"; timeout = \"1h\"; link = {}\nb | after = [\"a\"]; with = { at = \"${links.a}\" }".to_owned(),
+            "hands out the link of `a` in time",
+        ),
+        // What a person need not give, or no button says.
+        (change("'no'\"", "'no'\"; output = { why = \"${event.reason}\" }"), "write `first(event.reason, '')`"),
+        (change("ask = \"Pay ${input.cents}?\", answers = [\"yes\", \"no\"]", ""), "because the link has no `answers`"),
         (format!("{ASK}c | after = [\"ask-ann\"]; event = \"approved\"; timeout = \"1h\""), "would also reach `c`"),
         ("a | after = []; link = {}".to_owned(), "`link` is for a step that waits for an event"),
         (change("'no'\"", "'no'\"; output = { at = \"${links.ask_ann}\" }"), "`links.ask_ann` cannot be read here"),

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use shared::order::{Id, canonical_hash};
 use shared::ports::{Messenger, StateStore};
 use shared::step::State;
-use shared::task::{Phase, Task};
+use shared::task::{Arrival, Phase, Task};
 use shared::workflow::Workflow;
 use shared::workflow::link::{Link, is_token};
 use std::fmt::Write as _;
@@ -85,9 +85,10 @@ async fn form<S: StateStore, M: Messenger>(
     let rest = format!(
         "<p class=\"small\">Order {} of the workflow {}.{until}</p>\
          <form method=\"post\"><label>Reason, if you want to give one<textarea name=\"reason\" rows=\"3\" \
-         maxlength=\"{MAX_REASON}\"></textarea></label>{buttons}</form>",
+         maxlength=\"{MAX_REASON}\"></textarea></label><input type=\"hidden\" name=\"round\" value=\"{}\">{buttons}</form>",
         escape(name),
         escape(&found.workflow.name),
+        found.round(),
     );
     Ok((question, rest))
 }
@@ -100,21 +101,31 @@ async fn send<S: StateStore, M: Messenger>(
 ) -> Result<(String, String), Problem> {
     let found = find(submit, at).await?;
     let (link, name) = found.link();
-    let data = Value::Object(data(event, link)?);
+    let (data, round) = data(event, link)?;
+    let (data, now) = (Value::Object(data), found.round());
     // The same answer again is the same event; another one comes too late. Keys are of the whole order, so that of another
     // step, or of an earlier wait of this one, is another.
-    let step = &found.task.steps[found.index];
-    let taken = found.task.events.iter().filter(|event| event.step.map(usize::from) == Some(found.index)).count();
-    let waits = matches!(step.state, State::Pending { .. } | State::Waiting { .. });
-    let round = if waits { taken } else { taken.saturating_sub(1) };
-    let key = format!("link:{}:{round}:{}", at.1, canonical_hash(&data));
+    let key = format!("link:{}:{}:{}", at.1, round.unwrap_or(now), canonical_hash(&data));
     let said = data["answer"].as_str().map_or_else(|| "Sent.".to_owned(), |answer| format!("Sent: {answer}"));
-    submit.deliver(&found.task.id, name, &key, data, None).await?;
-    Ok((said, "<p>Your answer is stored. You can close this page.</p>".to_owned()))
+    let stored = (said, "<p>Your answer is stored. You can close this page.</p>".to_owned());
+    match found.task.events.iter().find(|event| event.key == key) {
+        // Browsers send a form again when they show an old page.
+        Some(known) if round.is_some_and(|round| round != now) && known.step.is_some() => return Ok(stored),
+        Some(_) => {}
+        None => drop(found.until()?),
+    }
+    if round.is_some_and(|round| round != now) {
+        return Err(problem::event_late(None, "the question was asked again"));
+    }
+    let sent = submit.deliver(&found.task.id, name, &key, data, None).await;
+    // The form is short enough, so it is the order that is full.
+    sent.map_err(|why| if why.code == "too_large" { problem::unreadable(None, why.detail) } else { why })?;
+    Ok(stored)
 }
 
-/// The data of the event: the answer, and the reason if there is one.
-fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<Map<String, Value>, Problem> {
+/// The data of the event, which is the answer and the reason if there is one, and how often the question of this form had been
+/// answered before.
+fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Value>, Option<usize>), Problem> {
     let media_type = header(event, "content-type").unwrap_or_default().split(';').next().unwrap_or_default();
     if !media_type.trim().eq_ignore_ascii_case(FORM) {
         return Err(problem::unsupported_media_type("Content-Type", format!("send Content-Type: {FORM}")));
@@ -130,6 +141,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<Map<String, Valu
         let field = match name {
             "answer" => "answer",
             "reason" => "reason",
+            "round" => "round",
             _ => return Err(problem::invalid_field("body", "has a field that the form does not have")),
         };
         let value = query::decode(value).map_err(|_| problem::invalid_field(field, "is not percent-encoded UTF-8"))?;
@@ -138,17 +150,22 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<Map<String, Valu
             return Err(problem::invalid_field(field, "is there twice; send the form once"));
         }
     }
+    let round = data.remove("round");
     let reason = data.get("reason").and_then(Value::as_str).unwrap_or_default();
     if reason.chars().count() > MAX_REASON {
         return Err(problem::invalid_field("reason", format!("must have at most {MAX_REASON} characters")));
     }
     let answer = data.get("answer").and_then(Value::as_str);
+    let round = round.map(|round| round.as_str().and_then(|round| round.parse().ok()));
+    if round == Some(None) {
+        return Err(problem::invalid_field("round", "is no number; use the form on the page"));
+    }
     let is_one = answer.map_or(link.answers.is_empty(), |answer| link.answers.iter().any(|one| one == answer));
     if !is_one {
         let how = if link.answers.is_empty() { "is not asked for".into() } else { link.answers.join(", ") };
         return Err(problem::invalid_field("answer", format!("must be one of the buttons: {how}")));
     }
-    Ok(data)
+    Ok((data, round.flatten()))
 }
 
 /// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
@@ -168,6 +185,20 @@ async fn find<S: StateStore, M: Messenger>(
 }
 
 impl Found {
+    /// How often the question was answered before: by what its step took, and by what it did not take when it began to wait.
+    fn round(&self) -> usize {
+        let (_, name) = self.link();
+        let is_over = |event: &&Arrival| match event.step {
+            Some(step) => usize::from(step) == self.index,
+            None => event.name == name && event.data.is_none(),
+        };
+        let over = self.task.events.iter().filter(is_over).count();
+        match self.task.steps[self.index].state {
+            State::Pending { .. } | State::Waiting { .. } => over,
+            _ => over.saturating_sub(1),
+        }
+    }
+
     /// Until when the question can be answered, if its time runs. By the record, as the event itself is judged.
     fn until(&self) -> Result<Option<String>, Problem> {
         let late = || Err(problem::event_late(None, "closed"));
@@ -176,6 +207,8 @@ impl Found {
             return late();
         }
         match &self.task.steps[self.index].state {
+            // In a pause and in Error the time does not count.
+            State::Waiting { .. } if self.task.phase == Phase::Error || self.task.paused_at.is_some() => Ok(None),
             State::Waiting { until, .. } => Ok(Some(until.strftime("%Y-%m-%d %H:%M UTC").to_string())),
             State::Pending { .. } if self.task.kept().any(|kept| kept.name == event) => late(),
             State::Pending { .. } if self.task.to_come(event, &self.workflow).next().is_none() => {
@@ -204,9 +237,11 @@ fn refused(problem: &Problem) -> ApiGatewayV2httpResponse {
         }
         "event_refused" => (
             "This answer is not taken",
-            "Nothing was stored. Go back and choose another answer, or ask the sender of the link.",
+            "Nothing was stored. Go back and give a reason, or choose another answer. If that is refused, too, ask the sender of \
+             the link.",
         ),
         "unavailable" => ("Try again", "Nothing was stored, as far as we know. Load this page again in a moment."),
+        "unreadable" => ("This does not work at the moment", "Nothing was stored. Tell the sender of the link."),
         _ => ("This form cannot be read", "Nothing was stored. Open the link again, and use the form on its page."),
     };
     // These are sentences for people, too.

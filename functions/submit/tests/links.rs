@@ -251,3 +251,51 @@ failed = "event.answer == 'no'"
     }
     assert_eq!(world.task(&id).await.events.len(), 2);
 }
+
+// An answer that its step did not take when it began to wait was no answer: the person may give it again.
+#[tokio::test]
+async fn an_answer_that_was_not_taken_can_be_given_again_and_an_old_page_gives_none() {
+    let world = World::new(
+        r#"
+name = "one"
+[[step]]
+name = "limits"
+after = []
+agent = "x"
+timeout = "10s"
+with = { at = "${links.approval}" }
+[[step]]
+name = "approval"
+after = ["limits"]
+event = "approved"
+timeout = "1d"
+link = { ask = "Approve?", answers = ["yes", "no"] }
+take = "outputs.limits.open || first(event.reason, '') != ''"
+"#,
+    )
+    .await;
+    let id = world.accept(json!({})).await;
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let link = address("", &id, "approval", &world.task(&id).await.secret.unwrap());
+    let (_, first) = open(&world, &link).await;
+    assert!(first.contains("name=\"round\" value=\"0\""), "{first}");
+    for _ in 0..2 {
+        assert_eq!(send(&world, &link, "answer=yes&round=0").await, (200, "Sent: yes".into()));
+    }
+    // One is kept; another answer is closed, as the page says by now.
+    assert_eq!(send(&world, &link, "answer=no&round=0").await, (409, CLOSED.into()));
+    assert!(open(&world, &link).await.1.contains(CLOSED));
+    let output = json!({"open": false});
+    world.handle(&id, Event::Reply(Reply::new(id.clone(), "limits", 1, Outcome::Done { output }))).await;
+    assert!(world.task(&id).await.events[0].data.is_none(), "it was not taken");
+
+    // The old page is closed, however often it is sent. The new one asks again.
+    assert_eq!(send(&world, &link, "answer=yes&round=0").await, (409, CLOSED.into()));
+    assert!(open(&world, &link).await.1.contains("name=\"round\" value=\"1\""));
+    assert_eq!(send(&world, &link, "answer=yes&round=1").await, (422, "This answer is not taken".into()));
+    assert_eq!(send(&world, &link, "answer=yes&round=x").await.0, 400);
+    for _ in 0..2 {
+        assert_eq!(send(&world, &link, "answer=yes&reason=fine&round=1").await, (200, "Sent: yes".into()));
+    }
+    assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
+}

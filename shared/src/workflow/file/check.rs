@@ -8,7 +8,7 @@ use crate::step::{Direction, FailureKind};
 use crate::workflow::edge::Edge;
 use crate::workflow::http::IDEMPOTENCY_KEY;
 use crate::workflow::wait::Wait;
-use crate::workflow::{Step, before};
+use crate::workflow::{Step, Work, before};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -416,18 +416,32 @@ impl Graph<'_> {
         }
         let name = of_step(&step.name);
         let is_it = |one: &Reference| one.path[0] == "links" && one.path.get(1).is_none_or(|step| *step == name);
-        let given = |step: &Step| {
-            let own = step.work(Direction::Do).into_iter().chain(step.reminder());
-            own.flat_map(|work| work.references().cloned().collect::<Vec<_>>()).any(|one| is_it(&one))
+        let reads = |work: Work<'_>| work.references().any(&is_it);
+        let given = |(other, spec): (usize, &Step)| {
+            // A step that comes after it has its turn once the question is closed.
+            let is_in_time = !before(self.steps, other).contains(&index);
+            is_in_time && (spec.work(Direction::Do).is_some_and(reads) || spec.reminder().is_some_and(reads))
         };
-        if !self.steps.iter().any(given) {
+        if !self.steps.iter().enumerate().any(given) {
             let message = format!(
-                "no step hands out the link of `{}`; put `${{links.{name}}}` into the `with` of a step, or of `remind`",
+                "no step hands out the link of `{}` in time; put `${{links.{name}}}` into the `with` of a step that does not \
+                 come after it, or of its `remind`",
                 step.name
             );
             return Err((at(), message));
         }
-        Ok(())
+        let event = step.wait.as_ref().and_then(Wait::event).expect("a link is of an event");
+        let conditions = [&event.take, &event.failed].into_iter().flatten().flat_map(Expression::references);
+        let read = conditions.chain(step.output.iter().flat_map(|output| output.references()));
+        let mut bare = read.filter(|one| one.path[0] == "event" && !one.guarded);
+        let wrong = bare.find_map(|one| match one.path.get(1).map(String::as_str) {
+            Some("reason") => Some("`event.reason` is only there if the person gives one; write `first(event.reason, '')`"),
+            Some("answer") if event.link.as_ref().is_some_and(|link| link.answers.is_empty()) => {
+                Some("`event.answer` is not there, because the link has no `answers`; add them, or write `first(event.answer, '')`")
+            }
+            _ => None,
+        });
+        wrong.map_or(Ok(()), |message| Err((at(), message.to_owned())))
     }
 
     /// The fields of a step's output, where the file says what they are.
