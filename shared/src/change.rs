@@ -62,11 +62,20 @@ pub(crate) struct Change<'a> {
     reach: Timestamp,
     /// First version at which a person saw the task as it was before this change.
     same_since: u64,
+    /// What its history said before this change.
+    said: (usize, Option<Entry>),
+}
+
+/// How much of a history a person would call a change, and the latest of it: a reminder changes nothing.
+fn said(log: &[Entry]) -> (usize, Option<Entry>) {
+    let counts = |entry: &&Entry| entry.1 != Kind::Reminded;
+    (log.iter().filter(counts).count(), log.iter().rev().find(counts).cloned())
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn begin(task: &Task, turn: &'a Turn<'a>) -> Self {
         let (same_since, reach) = (task.same_since(), plus(task.updated_at, MAX_DELAY));
+        let said = said(&task.log);
         let mut task = task.clone();
         task.version += 1;
         task.updated_at = turn.now.max(task.updated_at);
@@ -82,6 +91,7 @@ impl<'a> Change<'a> {
             waits: false,
             reach,
             same_since,
+            said,
         }
     }
 
@@ -248,8 +258,10 @@ impl<'a> Change<'a> {
             self.pass_over(index, format!("`{}` did not run", self.step_name(before)));
             return false;
         }
-        if (spec.reads("now") || spec.wait.is_some()) && self.task.steps[index].turn.is_none() {
-            self.task.steps[index].turn = Some(self.turn.now);
+        // Since when it waits; but what its expressions read is decided once.
+        let turn = &mut self.task.steps[index].turn;
+        if spec.reads("now") && turn.is_none() || spec.wait.is_some() && !spec.reads("now") {
+            *turn = Some(self.turn.now);
         }
         let names = names(&self.task, index, Direction::Do, self.turn);
         let test = match &spec.when {
@@ -903,6 +915,11 @@ impl<'a> Change<'a> {
     /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(mut self) -> Decision {
         self.release_unused();
+        // Another look of a poll, or a reminder: with one every few seconds no act would ever meet the version that its
+        // operator saw.
+        if self.task.phase == Phase::Forward && self.said == said(&self.task.log) {
+            self.task.books = Some((self.same_since, self.task.version));
+        }
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, reach, .. } = self;
         // Heartbeats are of the attempt that holds a step.
         task.steps.iter_mut().filter(|step| step.claim().is_none()).for_each(|step| step.heart = None);

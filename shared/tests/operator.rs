@@ -239,6 +239,37 @@ fn only_what_a_person_would_call_a_change_moves_an_order_on() {
     }
 }
 
+// B9: nor is another look of a poll, or a reminder: an operator needs longer to write a reason.
+#[test]
+fn a_look_or_a_reminder_is_no_change_to_a_person() {
+    let look = "a | timeout = \"10s\"; http = { url = \"https://jobs.example/1\", method = \"GET\" }; poll = { every = \"5s\", for = \"30d\", done = \"answer.ok\" }";
+    let mut bench = crate::language::bench(look, json!({}));
+    bench.wake(0);
+    let version = bench.task.version;
+    for n in 1..5 {
+        let answer = bench.answer("a", shared::message::Outcome::NotYet { why: "running".into() });
+        bench.at(n * 5000).on(&answer);
+        assert_eq!((bench.kept.clone(), bench.task.version), (None, version + n as u64));
+    }
+    bench.on(&seen(What::Cancel, version));
+    assert_eq!(bench.kept, None);
+
+    let remind = "a | event = \"yes\"; timeout = \"10m\"; remind = { every = \"1m\", agent = \"x\" }\nb | after = []";
+    let mut bench = crate::language::bench(remind, json!({}));
+    bench.wake(0);
+    let version = bench.task.version;
+    bench.at(60_000).wake(version);
+    assert_eq!(bench.task.version, version + 1);
+    // What else happens in the save of a look or a reminder is a change.
+    bench.on(&seen(What::Cancel, version));
+    assert_eq!(bench.kept, None);
+    let mut bench = crate::language::bench(remind, json!({}));
+    bench.wake(0);
+    let version = bench.task.version;
+    bench.done("b").on(&seen(What::Cancel, version));
+    assert_eq!(bench.kept, Some(Kept::Moved));
+}
+
 // An older program carries along what it does not know, or drops it: neither makes a later version look like an earlier one.
 #[test]
 fn what_was_noted_of_an_earlier_version_says_nothing_of_this_one() {

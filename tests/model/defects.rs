@@ -223,6 +223,10 @@ pub enum Defect {
     BeatNeverEnds,
     /// A heartbeat is a change to who looked before.
     BeatIsAChange,
+    /// Another look of a poll is a change to who looked before.
+    LookIsAChange,
+    /// A reminder is a change to who looked before.
+    ReminderIsAChange,
     /// A heartbeat counts as a claim.
     BeatIsAClaim,
     /// A worker that stays silent is not missed.
@@ -230,7 +234,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 115] = [
+    pub const ALL: [Self; 117] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -344,6 +348,8 @@ impl Defect {
         Self::BeatHoldsUpTheUndo,
         Self::BeatNeverEnds,
         Self::BeatIsAChange,
+        Self::LookIsAChange,
+        Self::ReminderIsAChange,
         Self::BeatIsAClaim,
         Self::SilentWorkerIsNotMissed,
     ];
@@ -593,6 +599,8 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             task.steps[0].heart = seen.steps[0].heart.clone();
         }
         (Decision::Save { task, .. }, Defect::BeatIsAChange, Event::Beat { .. }) => task.books = None,
+        (Decision::Save { task, .. }, Defect::LookIsAChange, Event::Reply(_)) => task.books = None,
+        (Decision::Save { task, .. }, Defect::ReminderIsAChange, Event::Wake { .. }) => task.books = None,
         (Decision::Save { task, .. }, Defect::BeatIsAClaim, Event::Beat { .. }) => {
             task.steps[0].claimed_at = task.version;
         }

@@ -351,6 +351,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::SilentWorkerIsNotMissed => Bounds { cancels: 1, crashes: 0, ..BEAT },
         Defect::LookHoldsUpTheUndo
         | Defect::SilentLooksNeverEnd
+        | Defect::LookIsAChange
         | Defect::LookBeginsThePollAgain
         | Defect::LookIsAFailure
         | Defect::LookIsNotHeldBack
@@ -366,7 +367,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::ReminderIsNotCounted
         | Defect::ReminderIsNotDue
         | Defect::ReminderReplyCounts
-        | Defect::ReminderIsNotSentAgain => REMIND,
+        | Defect::ReminderIsNotSentAgain
+        | Defect::ReminderIsAChange => REMIND,
         Defect::AlarmIsForgotten | Defect::AlarmTwice => ALARM,
         Defect::LookPutsTheReminderOff => REMIND_OF_LOOKS,
         Defect::LookForgetsItsAlarm => ALARM_OF_LOOKS,

@@ -565,8 +565,13 @@ impl World {
         if !fits {
             return Some("I5: no turn back from undo, no way out of an end");
         }
-        if new.is_as_seen(old.version) && (old.phase, unbeaten(old)) != (new.phase, unbeaten(new)) {
+        let looks_same = (old.phase, unbeaten(old, &self.workflow)) == (new.phase, unbeaten(new, &self.workflow));
+        if new.is_as_seen(old.version) && !looks_same {
             return Some("an act counts on the order that its operator saw, and on no other");
+        }
+        let is_look = looks_same && old.steps != new.steps && old.events == new.events && new.acted_at != new.version;
+        if is_look && !new.is_as_seen(old.version) {
+            return Some("a heartbeat, a look and a reminder are no change to who looked before");
         }
         for (i, (was, is)) in old.steps.iter().zip(&new.steps).enumerate() {
             if is.attempt < was.attempt || is.attempt > was.attempt + 1 {
@@ -1512,10 +1517,16 @@ fn beat(step: &str, attempt: u32) -> Event {
     Event::Beat { step: step.into(), attempt, progress: Progress::default() }
 }
 
-/// The steps as a person sees them: a heartbeat is no change.
-fn unbeaten(task: &Task) -> Vec<step::Step> {
+/// The steps as a person sees them: a heartbeat, another look of a poll and a reminder are no change.
+fn unbeaten(task: &Task, workflow: &Workflow) -> Vec<step::Step> {
     let mut steps = task.steps.clone();
-    for step in steps.iter_mut() {
+    for (step, spec) in steps.iter_mut().zip(&workflow.steps) {
+        (step.reminded, step.alert_at) = (None, None);
+        let looks = matches!(step.state, step::State::Processing { .. } | step::State::Pending { .. });
+        if task.phase == Phase::Forward && spec.poll.is_some() && step.poll_until.is_some() && looks {
+            step.state = step::State::Pending { not_before: None };
+            (step.attempt, step.claimed_at, step.settled_at, step.error) = (0, 0, 0, None);
+        }
         if step.heart.take().is_none() {
             continue;
         }
