@@ -182,9 +182,13 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
         let due = if wanted > turn.now {
             wanted
-        } else if task.waits_until(plus(turn.now, LOOK_AHEAD)) {
+        } else if let Some(from) = next.filter(|_| task.waits_until(plus(turn.now, LOOK_AHEAD)))
+            && from <= plus(turn.now, LOOK_AHEAD)
+        {
             effects.extend(change::wake(task, turn, 0));
-            task.wanted_due_from(turn.now, turn.workflow, turn.skew).unwrap_or(turn.now)
+            // What waits for a paused agent is due by now, and stays so.
+            let due = task.wanted_due_from(turn.now, turn.workflow, turn.skew).unwrap_or(turn.now);
+            if due > turn.now { due } else { from }
         } else {
             // What could be claimed at once waits for a paused agent, so there is nothing to send or to count. It must
             // not be checked on each sweep either, whatever else in the task waits for its time.

@@ -352,3 +352,37 @@ fn no_alert_is_sent_of_a_wait_that_sleeps_or_has_ended() {
     assert_eq!(paused.task.process_state(), shared::task::ProcessState::Processed);
     assert!(paused.task.alert.is_none());
 }
+
+// It was for the step's own agent, and could hold what the one that reminds must not see.
+#[test]
+fn the_input_that_an_operator_gave_a_step_is_none_of_its_reminders() {
+    let steps = RENDER.replace("accept =", "on_failure = \"error\"; with = { n = 1 }; accept =");
+    let mut bench = bench(&steps, json!({}));
+    bench.task.secret = Some("s".into());
+    bench.wake(0).done("a").failed("b");
+    bench.on(&act(What::Resubmit { step: None, input: Some(json!({"n": 2})) }));
+    let seen = bench.task.version;
+    bench.wake(seen);
+    let call = bench.request("b").clone();
+    assert_eq!(call.input, json!({"n": 2}));
+    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
+    bench.on(&accepted);
+    bench.at(8 * HOUR).supervise();
+    let seen = bench.task.version;
+    bench.at(8 * HOUR + 1000).wake(seen);
+    assert_eq!(bench.request("b").input, json!({"at": call.callback}));
+}
+
+// A paused agent that reminds must not make each sweep read every order that waits.
+#[test]
+fn a_reminder_whose_agent_is_paused_gives_way_to_what_is_due() {
+    let mut bench = waiting();
+    bench.at(8 * HOUR - 60_000).supervise();
+    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
+    bench.agents.paused.insert("y".into(), paused);
+    bench.at(8 * HOUR + 60_000).supervise();
+    assert!(due(&bench) > bench.now, "{} {}", due(&bench), bench.now);
+    assert_eq!(bench.effects(), "");
+    // Its wait still ends in time.
+    assert!(due(&bench) <= 24 * HOUR + 1000);
+}

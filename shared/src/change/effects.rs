@@ -25,17 +25,18 @@ pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<
         callback(task, index, direction, turn).ok_or_else(no_address)?;
     }
     match spec.work(direction) {
-        Some(work) => call_of(task, index, work, direction, turn),
+        Some(work) => call_of(task, index, work, direction, task.steps[index].input.as_ref(), turn),
         None => Ok((None, None)),
     }
 }
 
-/// The same for this work of the step.
+/// The same for this work of the step. The `input` that an operator set replaces what the file maps.
 pub(super) fn call_of(
     task: &Task,
     index: usize,
     work: Work<'_>,
     direction: Direction,
+    input: Option<&Value>,
     turn: &Turn<'_>,
 ) -> Result<Mapped, Mistake> {
     let step = &task.steps[index];
@@ -55,7 +56,7 @@ pub(super) fn call_of(
     }
     // Most workflows map nothing.
     if work.is_constant() && work.with.is_none() && work.http.is_none_or(|http| http.query.is_empty()) {
-        return Ok((work.http.cloned(), step.input.clone()));
+        return Ok((work.http.cloned(), input.cloned()));
     }
     let mut names = names(task, index, direction, turn);
     if direction == Direction::Undo
@@ -73,8 +74,7 @@ pub(super) fn call_of(
         names = names.with("links", Cow::Owned(links));
     }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
-    let input = match (&step.input, work.with) {
-        // An input that an operator set replaces what the file maps.
+    let input = match (input, work.with) {
         (Some(input), _) => Some(input.clone()),
         (None, Some(with)) => match with.evaluate(&names)? {
             Value::Null => return Err(Mistake("`with` is null, so there is nothing to send".into())),

@@ -77,7 +77,7 @@ fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Option<Request>
     let spec = &turn.workflow.steps[index];
     let (Some(work), Some(reminded)) = (spec.reminder(), &task.steps[index].reminded) else { return Ok(None) };
     let Some(complete_by) = reminded.complete_by else { return Ok(None) };
-    let call = call_of(task, index, work, Direction::Do, turn)?;
+    let call = call_of(task, index, work, Direction::Do, None, turn)?;
     let request = request_for(task, index, turn, (work, Direction::Do, complete_by), call);
     Ok(Some(Request {
         pool: None,
