@@ -136,9 +136,11 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     change.save()
 }
 
-/// The event is recorded already; what followed it may not have been sent. An order that has not begun has its own Wake.
+/// The event is recorded already; what followed it may not have been sent. An order that has not begun has its own Wake. The
+/// notice of an end is owed, and whoever has an address could have it sent again and again.
 fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
-    if task.has_begun() { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
+    let has_ended = matches!(task.phase, Phase::Processed | Phase::Undone);
+    if task.has_begun() && !has_ended { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
 }
 
 /// As an event, but the address is the step's, and it counts whatever attempt of the step was made.

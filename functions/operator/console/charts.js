@@ -1,7 +1,7 @@
 // The last hour as charts: how orders ended, what failed, and how old the oldest are.
 
 import { h, s } from "./dom.js";
-import { many, span } from "./words.js";
+import { many, prose, span } from "./words.js";
 
 const W = 400;
 const H = 88;
@@ -18,7 +18,7 @@ const DASHES = [null, "6 3", "2 3"];
 
 const sum = (points) => points.reduce((all, n) => all + (n ?? 0), 0);
 const last = (points) => points[points.length - 1];
-const seconds = (n) => (n === null || n === undefined ? "unknown" : span(n * 1000));
+const seconds = (n) => (n === null || n === undefined ? "–" : span(n * 1000));
 
 /** The points as the path of a line; minutes without a value are gaps. */
 export function path(points, most) {
@@ -32,7 +32,7 @@ function chart(title, lines, most, told) {
   const drawn = (line) => s("path", { class: `line ${line.looks}`, d: path(line.points, top || 1), "stroke-dasharray": line.dashes });
   const words = lines.map((line) => `${line.name}: ${told(line.points)}`);
   return h("figure", { class: "chart", "data-key": title },
-    h("figcaption", {}, h("strong", {}, title), h("span", { class: "small" }, `highest: ${most(top)}`)),
+    h("figcaption", {}, h("strong", {}, title), h("span", { class: "small" }, top > 0 && `highest: ${most(top)}`)),
     s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title} in the last hour. ${words.join(", ")}` },
       s("path", { class: "base", d: `M0 ${H - 0.5}H${W}` }), lines.map(drawn)),
     h("p", { class: "small ends" }, h("span", {}, "60 min ago"), h("span", {}, "now")),
@@ -55,7 +55,7 @@ export function charts({ lines, left_out }, breakers = {}) {
     const times = sum(opened.find((line) => line.agent === name)?.points ?? []);
     const now = breakers[name];
     return h("li", { "data-key": name }, h("strong", {}, name), times ? ` opened ${times === 1 ? "once" : `${times} times`}` : "",
-      now ? h("span", { class: "warn" }, ` open now: ${now.error ?? "its cause is unknown"}`) : h("span", { class: "small" }, " holds no order back now"));
+      now ? h("span", { class: "warn" }, ` open now: `, prose(now.error ?? "its cause is unknown")) : h("span", { class: "small" }, " holds no order back now"));
   };
   return h("div", { class: "charts" },
     chart("Ends", named(lines, ["orders_processed", "orders_undone", "orders_in_error"]), perMinute, (points) => String(sum(points))),

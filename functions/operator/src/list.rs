@@ -315,7 +315,7 @@ pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
 pub(crate) fn waits(task: &Task, workflow: &Workflow) -> Vec<Wait> {
     let one = |(step, spec): (&shared::step::Step, &shared::workflow::Step)| {
         let State::Waiting { until, .. } = step.state else { return None };
-        let wait = spec.wait.as_ref().map(|wait| wait.words()).unwrap_or_default();
+        let wait = spec.asks().unwrap_or_default();
         Some(Wait { step: spec.name.clone(), wait, since: step.turn.unwrap_or(task.updated_at), until })
     };
     let steps = task.steps.iter().zip(&workflow.steps).filter(|_| task.phase == Phase::Forward);
