@@ -282,3 +282,36 @@ async fn what_cannot_be_read_closes_its_own_name_until_it_is_mended() {
         assert_eq!(system.hash_of(&id).await, hash);
     }
 }
+
+// All levels of an order are of one moment. A parent whose child takes no orders takes none either, and the submission may be repeated.
+#[tokio::test]
+async fn the_orders_that_an_order_starts_are_of_its_submission() {
+    let parent = "name = \"shop\"\n[[step]]\nname = \"a\"\nworkflow = \"noops\"\n";
+    let system = System::with(&[three_noops("10s"), parent.to_owned()]).await;
+    let pinned = async |id: &Id| system.world.task(id).await.pins[NAME].clone();
+    let (submit, old) = (system.instance("a"), system.world.submit.workflows[NAME].hash());
+    let first = accept(&submit, "1", Some("shop")).await.unwrap();
+    assert_eq!(pinned(&first).await, old);
+    let new = system.activate(NAME, &three_noops("20s")).await;
+    system.pass_5_s();
+    let second = accept(&submit, "2", Some("shop")).await.unwrap();
+    assert_eq!((pinned(&first).await, pinned(&second).await), (old, new));
+
+    system.change_now(NAME, "retire").await;
+    system.pass_5_s();
+    let refused = accept(&submit, "3", Some("shop")).await.unwrap_err();
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.detail.contains("its orders start orders of `noops`"), "{}", refused.detail);
+    // What was accepted before is known.
+    assert_eq!(accept(&submit, "1", Some("shop")).await.unwrap(), first);
+    system.change_now(NAME, "rollback").await;
+    system.pass_5_s();
+    accept(&submit, "3", Some("shop")).await.unwrap();
+
+    // What would go on for ever is not begun.
+    let circle = "name = \"noops\"\n[[step]]\nname = \"a\"\nworkflow = \"shop\"\n";
+    system.activate(NAME, circle).await;
+    system.pass_5_s();
+    let refused = accept(&submit, "4", Some("shop")).await.unwrap_err();
+    assert!(refused.detail.contains("(shop -> noops -> shop)"), "{}", refused.detail);
+}

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::outputs::Beside;
 use shared::ports::StateStore;
-use shared::step::{Failure, FailureKind, Heart, Reminded, State, Step};
-use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
+use shared::step::{Failure, FailureKind, Heart, Kids, Reminded, State, Step};
+use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -417,12 +417,20 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 17] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 21] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
+    ("task", "df", "only in orders of definitions with `workflow`, which that version refuses to read"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
+    ("task", "out", "only in orders of definitions with an `output`, which that version refuses to read"),
+    (
+        "task",
+        "pa",
+        "its child's end would bring no hint, and its record could expire first; deploy this version everywhere before \
+         workflows start orders",
+    ),
     (
         "task",
         "sc",
@@ -437,6 +445,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 17] = [
     ("step", "aa", "only in orders of definitions with `alert`, which that version refuses to read"),
     ("step", "fl", "only in orders of definitions with `catch` or mapped data, which that version refuses to read"),
     ("step", "hb", "only in orders of definitions with `heartbeat`, which that version refuses to read"),
+    ("step", "kd", "only in orders of definitions with `workflow`, which that version refuses to read"),
     (
         "step",
         "ob",
@@ -475,7 +484,9 @@ fn with_everything() -> Task {
         reminded: Some(Reminded { sent: 1, last: 2, next: time, sent_at: 3, complete_by: time }),
         alert_at: time,
         heart: Some(Heart { until: claimed.created_at, at: time, percent: Some(40), note: Some("n".into()) }),
+        kids: Some(Kids { round: 1, made: 1 }),
     };
+    let (parent, pinned) = (claimed.id.clone(), hash.clone());
     let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
     Task {
         id: claimed.id,
@@ -519,6 +530,9 @@ fn with_everything() -> Task {
             by: Some("p".into()),
         }],
         secret: Some("s".into()),
+        parent: Some(Parent { id: parent, step: "s".into(), round: 1, paused: true, released: true }),
+        pins: [("w".to_owned(), pinned)].into(),
+        output: Some(json!({})),
         log: claimed.log,
     }
 }

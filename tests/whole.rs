@@ -5,6 +5,7 @@ mod agent_crate;
 mod alerts;
 mod api;
 mod budget;
+mod children;
 mod console;
 mod cost;
 mod external_agents;

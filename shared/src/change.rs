@@ -5,6 +5,7 @@
 
 pub(crate) mod beat;
 mod callback;
+pub(crate) mod child;
 mod effects;
 mod people;
 mod remind;
@@ -19,7 +20,7 @@ pub(crate) use effects::{
 use crate::decision::{Decision, Turn};
 use crate::expression::{Mistake, Names};
 use crate::history::{self, Entry, Kind};
-use crate::message::{Effect, MAX_DELAY, NoticeKind, Wake};
+use crate::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind, Wake};
 use crate::names::{self, names};
 use crate::outputs::{MAX_ALL_BESIDE, Place};
 use crate::pools;
@@ -58,6 +59,8 @@ pub(crate) struct Change<'a> {
     extended: bool,
     /// A step began to wait for a time.
     waits: bool,
+    /// The order that started this one has to look, although the task has not just ended.
+    tells_parent: bool,
     /// Until when a wait could have its Wake at the save before this one.
     reach: Timestamp,
     /// First version at which a person saw the task as it was before this change.
@@ -89,6 +92,7 @@ impl<'a> Change<'a> {
             exact_due: false,
             extended: false,
             waits: false,
+            tells_parent: false,
             reach,
             same_since,
             said,
@@ -114,6 +118,12 @@ impl<'a> Change<'a> {
         self.task.acted_at = self.task.version;
         self.task.acted_on = if self.same_since + 1 < self.task.version { self.same_since } else { 0 };
         self.log(kind, step, Some(history::act_text(by, reason)));
+    }
+
+    /// Sends this as well.
+    pub(crate) fn with(mut self, effects: Vec<Effect>) -> Self {
+        self.requests.extend(effects);
+        self
     }
 
     /// Asks for a notice to the submitter.
@@ -157,14 +167,36 @@ impl<'a> Change<'a> {
     pub(crate) fn finish(&mut self) {
         let steps = &self.task.steps;
         match self.task.phase {
-            Phase::Forward if steps.iter().all(Step::is_settled) => {
-                self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
-            }
+            Phase::Forward if steps.iter().all(Step::is_settled) => match self.returned() {
+                Ok(output) => {
+                    self.task.output = output;
+                    self.end(Phase::Processed, Kind::TaskProcessed, NoticeKind::Completed);
+                }
+                Err(mistake) => {
+                    let reason = format!("the `output` of the order: {mistake}");
+                    self.fail_whole(None, self.turn.workflow.on_failure, reason);
+                }
+            },
             Phase::Undoing if !steps.iter().any(Step::owes_undo) => {
                 self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
             }
             Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
         }
+    }
+
+    /// What an order returns that is done.
+    fn returned(&self) -> Result<Option<Value>, Mistake> {
+        let Some(output) = &self.turn.workflow.output else { return Ok(None) };
+        let value = output.evaluate(&names::of_whole(&self.task, output, self.turn));
+        self.turn.outputs.loss()?;
+        let value = value?;
+        let bytes = crate::operator::length(&value);
+        if bytes > MAX_OUTPUT || crate::json::is_deep(&value) {
+            return Err(Mistake(format!(
+                "it has {bytes} bytes; the limit is {MAX_OUTPUT}, nested at most 50 levels deep: return a reference instead"
+            )));
+        }
+        Ok(Some(value).filter(|value| !value.is_null()))
     }
 
     /// Lets every step go on that no agent does, and ends the task if nothing is left to do. Claims nothing.
@@ -196,7 +228,7 @@ impl<'a> Change<'a> {
             if step.is_undo_begun() || !step.may_have_run() {
                 continue;
             }
-            let has_undo = spec.undo.is_some() && !spec.leaves_nothing(step);
+            let has_undo = spec.undo.is_some() && !spec.leaves_nothing(step) || step.kids.is_some();
             step.state = if has_undo { State::UndoPending { not_before: None } } else { State::Undone };
             // A person set that input for the step itself.
             if spec.undo.as_ref().is_some_and(|undo| undo.with.is_some()) {
@@ -212,6 +244,7 @@ impl<'a> Change<'a> {
     fn take_turns(&mut self, direction: Direction, claims: bool) {
         let (now, phase) = (self.turn.now, self.task.phase);
         let (mut chosen, mut calls): (Vec<usize>, Vec<(usize, Mapped)>) = (Vec::new(), Vec::new());
+        let mut children: Vec<(usize, Value)> = Vec::new();
         // Each round settles or chooses the steps that it finds.
         loop {
             let waiting = self.task.waiting(self.turn.workflow);
@@ -223,6 +256,25 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
+                // Only a scheduler reads and makes other orders.
+                let has_child = self.task.steps[index].kids.is_some();
+                match (direction, &self.task.steps[index].state) {
+                    (Direction::Do, State::Waiting { .. }) if has_child => {
+                        chosen.push(index);
+                        if claims {
+                            self.look(index);
+                        }
+                        continue;
+                    }
+                    (Direction::Undo, _) if has_child => {
+                        chosen.push(index);
+                        if claims {
+                            self.unwind(index);
+                        }
+                        continue;
+                    }
+                    _ => {}
+                }
                 if let (Direction::Do, State::Waiting { .. }) = (direction, &self.task.steps[index].state) {
                     self.computed(index, None);
                     continue;
@@ -232,6 +284,13 @@ impl<'a> Change<'a> {
                 }
                 chosen.push(index);
                 if !claims {
+                    continue;
+                }
+                if direction == Direction::Do && self.turn.workflow.steps[index].child.is_some() {
+                    match self.input_of_child(index) {
+                        Ok(input) => children.push((index, input)),
+                        Err(mistake) => self.mistaken(index, direction, &mistake),
+                    }
                     continue;
                 }
                 match call(&self.task, index, direction, self.turn) {
@@ -246,6 +305,9 @@ impl<'a> Change<'a> {
         for (index, call) in calls {
             self.claim(index, direction, call);
         }
+        for (index, input) in children {
+            self.begin_child(index, input);
+        }
         let is_due = |(index, at): &(usize, Timestamp)| claims && *at <= now && may_remind(*index, self.turn);
         let reminders: Vec<_> = self.task.reminders().filter(is_due).collect();
         reminders.into_iter().for_each(|(index, _)| self.remind(index));
@@ -259,8 +321,9 @@ impl<'a> Change<'a> {
             return false;
         }
         // Since when it waits; but what its expressions read is decided once.
+        let waits = spec.wait.is_some() || spec.child.is_some();
         let turn = &mut self.task.steps[index].turn;
-        if spec.reads("now") && turn.is_none() || spec.wait.is_some() && !spec.reads("now") {
+        if spec.reads("now") && turn.is_none() || waits && !spec.reads("now") {
             *turn = Some(self.turn.now);
         }
         let names = names(&self.task, index, Direction::Do, self.turn);
@@ -334,7 +397,7 @@ impl<'a> Change<'a> {
     pub(crate) fn has_nothing_to_undo(&self) -> bool {
         let mut steps = self.task.steps.iter().zip(&self.turn.workflow.steps);
         self.task.events.iter().all(|event| event.data.is_none())
-            && !steps.any(|(step, spec)| spec.undo.is_some() && step.may_have_run())
+            && !steps.any(|(step, spec)| (spec.undo.is_some() || step.kids.is_some()) && step.may_have_run())
     }
 
     fn pass_over(&mut self, index: usize, why: String) {
@@ -802,6 +865,14 @@ impl<'a> Change<'a> {
                     step.error = None;
                     step.failure = None;
                 }
+                State::Failed if step.kids.is_some() => {
+                    if let Some(kids) = &mut step.kids {
+                        kids.round += 1;
+                    }
+                    step.state = State::Waiting { until: self.turn.now, event: false };
+                    step.error = None;
+                    step.failure = None;
+                }
                 State::Failed => {
                     step.state = State::Pending { not_before: None };
                     step.failure = None;
@@ -842,6 +913,7 @@ impl<'a> Change<'a> {
         // An order that is late already gets the whole time again; else it would fail at once. So does a wait.
         let now = self.turn.now;
         self.renew_waits();
+        self.look_soon();
         if self.task.phase == Phase::Forward && self.task.deadline.is_some_and(|deadline| deadline <= now) {
             self.task.deadline = self.turn.workflow.deadline.map(|time| plus(now, time));
             // Its steps would otherwise spend the new time on the back-off of the old.
@@ -875,6 +947,7 @@ impl<'a> Change<'a> {
     pub(crate) fn unpause(&mut self) {
         self.task.paused_at = None;
         self.renew_waits();
+        self.look_soon();
         for index in 0..self.task.steps.len() {
             let Some((direction, by)) = self.task.steps[index].claim() else { continue };
             if self.turn.now < by {
@@ -921,6 +994,7 @@ impl<'a> Change<'a> {
             self.task.books = Some((self.same_since, self.task.version));
         }
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, reach, .. } = self;
+        let tells_parent = self.tells_parent;
         // Heartbeats are of the attempt that holds a step.
         task.steps.iter_mut().filter(|step| step.claim().is_none()).for_each(|step| step.heart = None);
         // A step that waits changes when a supervisor must look, most often to a later time.
@@ -950,6 +1024,13 @@ impl<'a> Change<'a> {
         }
         if wake {
             effects.extend(self::wake(&task, turn, 0));
+        }
+        let has_ended = task.turned_at == task.version && task.process_state().is_final();
+        if let Some(parent) = task.parent.as_ref().filter(|_| has_ended || tells_parent) {
+            effects.push(Effect::Wake(Wake::hint(&task, &parent.id), SignedDuration::ZERO));
+        }
+        if has_ended {
+            effects.extend(child::release(&task, turn));
         }
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn, kind, step));

@@ -8,6 +8,7 @@ use crate::pools::Pools;
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
+use crate::workflow::child::Wish;
 use serde_json::Value;
 
 /// Who decides, when, and by which rules.
@@ -42,6 +43,15 @@ pub enum Event {
         seen: u64,
         /// How often the Wake has re-sent itself.
         hops: u32,
+    },
+    /// A child of the task has ended, most likely.
+    Hint,
+    /// The order that started this one wants something of it. It may do so again.
+    Asked {
+        /// Its round.
+        round: u32,
+        /// What it wants.
+        wish: Wish,
     },
     /// An agent answered.
     Reply(Reply),
@@ -283,6 +293,12 @@ pub enum Refusal {
     /// The order is not paused.
     #[error("the order is not paused")]
     NotPaused,
+    /// Its parent has counted how it ended.
+    #[error("the order belongs to another one, which has counted how it ended; act on that one")]
+    Child,
+    /// The order that a step started has its input.
+    #[error("the step is an order, which keeps its input; resubmit without an input, or undo")]
+    ChildInput,
     /// The output is longer than [`MAX_OUTPUT`].
     #[error("the output is longer than 4096 bytes; give a reference to it")]
     LongOutput,

@@ -4,6 +4,7 @@
 //! message and the decision re-sends what may not have been sent. After a version conflict it decides again on the new
 //! state.
 
+mod children;
 mod memory;
 mod outbox;
 
@@ -115,6 +116,8 @@ pub struct Config {
     pub pools: pools::Layout,
     /// Whether each priority has its own queues.
     pub classes: bool,
+    /// Shards of the due index, for the orders that orders start.
+    pub shards: u16,
     /// Where services reach the API of this deployment; empty if they cannot.
     pub public_url: String,
 }
@@ -474,7 +477,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 },
             };
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let input = match events.iter().any(|event| takes_turns(event)) {
+            let needs = workflow.output.is_some() || events.iter().any(|event| takes_turns(event));
+            let input = match needs {
                 true => self.input(&task, &workflow).await?,
                 false => Arc::default(),
             };
@@ -671,8 +675,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 /// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
 fn takes_turns(event: &Event) -> bool {
     match event {
-        Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
+        Event::Wake { .. } | Event::Hint | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
         Event::Cancel { .. }
+        | Event::Asked { .. }
         | Event::Act(_)
         | Event::Beat { .. }
         | Event::AlertSent { .. }

@@ -77,7 +77,8 @@ fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
 
 /// Whether a step that waits does so for an event; `None` if it does not wait.
 fn waits_for_event(step: &Spec) -> Option<bool> {
-    step.wait.as_ref().map(|wait| wait.event().is_some()).or(step.accept.as_ref().map(|_| true))
+    let wait = step.wait.as_ref().map(|wait| wait.event().is_some());
+    wait.or(step.accept.as_ref().map(|_| true)).or(step.child.as_ref().map(|_| false))
 }
 
 /// The longest time that a save can give an attempt, in either direction.
@@ -141,6 +142,16 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         (task.tenant != tenant, "tn", "is not the tenant that submitted the order"),
         (task.workflow != workflow.name, "wf", "is not the name of the workflow whose definition `wh` names"),
         (count != workflow.steps.len(), "st", "does not have one step for each step of the definition that `wh` names"),
+        (
+            workflow.children().iter().any(|name| !task.pins.contains_key(*name)),
+            "df",
+            "must name the definition of each workflow whose orders it may start",
+        ),
+        (
+            task.output.as_ref().is_some_and(|output| length(output) > MAX_OUTPUT || json::is_deep(output)),
+            "out",
+            "is longer than 4096 bytes, or nested more than 50 levels deep",
+        ),
         (
             task.deadline.is_some() != workflow.deadline.is_some(),
             "dl",
@@ -242,7 +253,11 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             "state",
             "is left out of the undo that has begun: set it to UndoPending, or to Undone",
         ),
-        (owes_undo && !has_undo, "state", "belongs to an undo, but the definition has no undo for this step"),
+        (
+            owes_undo && !has_undo && step.kids.is_none(),
+            "state",
+            "belongs to an undo, but the definition has no undo for this step",
+        ),
         (
             step.state == State::Failed && task.phase == Phase::Forward,
             "state",
@@ -303,6 +318,12 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             step.heart.as_ref().is_some_and(|heart| heart.until > whole),
             "hb.u",
             "is later than any attempt of this record can end",
+        ),
+        (step.kids.is_some() && spec.child.is_none(), "kd", "is for a step that starts an order: leave it out"),
+        (
+            step.kids.is_none() && spec.child.is_some() && step.may_have_run(),
+            "kd",
+            "is missing: the step was tried, so it may have started an order; write {}",
         ),
         (step.poll_until.is_some() && spec.poll.is_none(), "pu", "is for a step that polls: leave it out"),
         (

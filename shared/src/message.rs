@@ -9,6 +9,7 @@ use crate::step::{Direction, FailureKind};
 use crate::task::{Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::aws::Aws;
+use crate::workflow::child::ToChild;
 use crate::workflow::http::Http;
 use crate::workflow::poll::Look;
 use schemars::JsonSchema;
@@ -64,6 +65,9 @@ pub struct Wake {
     /// The W3C trace context of the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// A child of the task has ended. Nothing was sent before it that may be lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hint: bool,
     /// The order's tenant, for the message group.
     #[serde(skip)]
     pub tenant: String,
@@ -81,9 +85,16 @@ impl Wake {
             seen,
             hops,
             traceparent: task.traceparent.clone(),
+            hint: false,
             tenant: task.tenant.clone(),
             priority: task.priority,
         }
+    }
+
+    /// For the order `parent` of `task`, which has ended.
+    #[must_use]
+    pub fn hint(task: &Task, parent: &Id) -> Self {
+        Self { task_id: parent.clone(), hint: true, ..Self::new(task, 0, 0) }
     }
 }
 
@@ -484,4 +495,6 @@ pub enum Effect {
     SetAside(Box<SetAside>),
     /// From a supervisor to the event bus.
     Strained(Box<Strained>),
+    /// To another order, in the state store. No message: the engine does it.
+    Child(Box<ToChild>),
 }

@@ -1,7 +1,7 @@
 //! What the expressions of a step can read of an order.
 
 use crate::decision::Turn;
-use crate::expression::Names;
+use crate::expression::{Mapping, Names};
 use crate::step::{Direction, Failure, State};
 use crate::task::Task;
 use serde_json::{Map, Value, json};
@@ -17,14 +17,40 @@ pub fn of_step(name: &str) -> String {
 /// are not before it are left out: a file that reads them is refused.
 pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn: &Turn<'a>) -> Names<'a> {
     let (spec, before) = (&turn.workflow.steps[index], turn.workflow.before(index));
+    let reads = |root: &str| spec.reads(root);
+    let mut names = of(task, &before, &reads, &|name| spec.reads_output(name, direction), turn);
+    if let Some(turn) = task.steps[index].turn {
+        names = names.with("now", Cow::Owned(json!(turn.as_second())));
+    }
+    names
+}
+
+/// What the `output` of the workflow reads: all steps are settled.
+pub(crate) fn of_whole<'a>(task: &'a Task, output: &Mapping, turn: &Turn<'a>) -> Names<'a> {
+    let references = output.references();
+    let reads = |root: &str| references.iter().any(|one| one.path[0] == root);
+    let reads_output = |name: &str| {
+        references.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
+    };
+    of(task, &(0..task.steps.len()).collect::<Vec<_>>(), &reads, &reads_output, turn)
+}
+
+/// What is known of an order and of its steps `before`.
+fn of<'a>(
+    task: &'a Task,
+    before: &[usize],
+    reads: &dyn Fn(&str) -> bool,
+    reads_output: &dyn Fn(&str) -> bool,
+    turn: &Turn<'a>,
+) -> Names<'a> {
     let of_all = |root: &str, value: &dyn Fn(usize) -> Option<Value>| {
-        let wanted = before.iter().filter(|_| spec.reads(root));
+        let wanted = before.iter().filter(|_| reads(root));
         let all = wanted.filter_map(|&i| Some((of_step(&turn.workflow.steps[i].name), value(i)?)));
         Value::Object(all.collect::<Map<_, _>>())
     };
     // What is beside the record is read only if an expression names it.
     let output = |i: usize| match &task.steps[i].beside {
-        Some(_) if !spec.reads_output(&of_step(&turn.workflow.steps[i].name), direction) => None,
+        Some(_) if !reads_output(&of_step(&turn.workflow.steps[i].name)) => None,
         _ => turn.outputs.of(&task.steps[i]),
     };
     let mut names = Names::new()
@@ -41,11 +67,8 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
                 Some(caught.map_or_else(no_error, |failure| error(failure, text)))
             })),
         );
-    if spec.reads("config") {
+    if reads("config") {
         names = names.with("config", Cow::Owned(Value::Object(turn.workflow.config.clone())));
-    }
-    if let Some(turn) = task.steps[index].turn {
-        names = names.with("now", Cow::Owned(json!(turn.as_second())));
     }
     names
 }
@@ -55,6 +78,9 @@ pub(crate) fn order(task: &Task) -> Value {
     let mut order = json!({ "id": task.id, "tenant": task.tenant, "created_at": task.created_at.to_string() });
     if let Some(reference) = &task.reference {
         order["reference"] = json!(reference);
+    }
+    if let Some(parent) = &task.parent {
+        order["parent"] = json!(parent.id);
     }
     order
 }

@@ -5,13 +5,14 @@
 //! changes the record, and a Wake or the due row continues from there, so the operator function needs no right on
 //! agents' queues. An act that ends an order owes its notice like a strict one, because no queue redelivers an act.
 
-use crate::change::{self, Change};
+use crate::change::{self, Change, child};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::json;
 use crate::message::{MAX_OUTPUT, NoticeKind};
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
+use crate::workflow::child::Wish;
 use serde_json::Value;
 
 /// Longest input that an operator may set for one step, in bytes of JSON; the task's record holds it.
@@ -49,6 +50,15 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
         return if is_done { repeated(task, turn) } else { keep(Kept::Moved) };
     }
+    // Its parent has counted how it ended, and would not learn of another end. One that failed may be undone.
+    let is_counted = match task.phase {
+        Phase::Error => !matches!(act.what, What::Cancel | What::Undo),
+        Phase::Processed => act.what == What::Undo,
+        Phase::Forward | Phase::Undoing | Phase::Undone | Phase::UndoError => false,
+    };
+    if task.parent.is_some() && is_counted {
+        return keep(Kept::Refused(Refusal::Child));
+    }
     let decided = match &act.what {
         What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
         What::Skip { step } => by_hand(task, act, step.as_deref(), None, turn),
@@ -64,8 +74,13 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             return change.unwrap_or_else(|kept| *kept);
         }
     };
+    let children = match act.what {
+        What::Pause => child::ask_open(task, &Wish::Pause, turn),
+        What::Resume => child::ask_open(task, &Wish::Resume, turn),
+        _ => Vec::new(),
+    };
     match decided {
-        Ok(Some(change)) => match change.save() {
+        Ok(Some(change)) => match change.with(children).save() {
             // Once the undo begins, nothing sends the notice of the turn, which its queue may have refused before the
             // pause (simulation, seed 1585 of workflows/order.toml).
             Decision::Save { task, mut effects } if act.what == What::Resume && !task.is_undo_begun() => {
@@ -74,7 +89,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             }
             decision @ (Decision::Save { .. } | Decision::Keep { .. }) => decision,
         },
-        Ok(None) => keep(Kept::Repeated),
+        Ok(None) => Decision::Keep { why: Kept::Repeated, effects: children },
         Err(why) => keep(Kept::Refused(why)),
     }
 }
@@ -152,6 +167,9 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
             return Err(Refusal::LongInputs);
         }
     }
+    if target.is_some_and(|index| task.steps[index].kids.is_some()) && input.is_some() {
+        return Err(Refusal::ChildInput);
+    }
     let mut change = Change::begin(task, turn);
     let mut reason = act.reason.clone();
     if let (Some(index), Some(input)) = (target, input) {
@@ -223,7 +241,8 @@ fn left_to_a_person(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Direct
     match (task.phase, &step.state) {
         (Phase::Error, State::Failed) => Some(Direction::Do),
         (Phase::Error | Phase::Forward, State::Pending { .. }) if step.attempt > 0 => Some(Direction::Do),
-        (Phase::Error | Phase::Forward, State::Waiting { .. }) => Some(Direction::Do),
+        // The order that it started goes on by itself.
+        (Phase::Error | Phase::Forward, State::Waiting { .. }) if step.kids.is_none() => Some(Direction::Do),
         // A look was sent ahead of its time, and changes nothing.
         (Phase::Error | Phase::Forward, State::Processing { .. }) if turn.workflow.steps[index].looks_safely() => {
             Some(Direction::Do)
@@ -339,6 +358,39 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         change.advance();
     }
     Ok(change)
+}
+
+/// The parent of this order is undone. Nothing is left of one that is Undone already.
+pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decision {
+    let act = Act { what: What::Undo, by: by.to_owned(), reason: "it is undone".into(), seen: None };
+    let change = undo(task, &act, turn).map(|mut change| {
+        change.owe_final_notice();
+        change.save()
+    });
+    change.unwrap_or_else(|kept| *kept)
+}
+
+/// The parent of this order is paused, or its pause ends. A pause by a person stays.
+pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Turn<'_>) -> Decision {
+    let (what, wish) = if is_pause { (What::Pause, Wish::Pause) } else { (What::Resume, Wish::Resume) };
+    let children = child::ask_open(task, &wish, turn);
+    let is_paused = task.paused_at.is_some();
+    let is_ours = task.parent.as_ref().is_some_and(|parent| parent.paused);
+    if is_paused == is_pause || !is_pause && !is_ours {
+        return Decision::Keep { why: Kept::Repeated, effects: children };
+    }
+    let act = Act { what, by: by.to_owned(), reason: "so is it".into(), seen: None };
+    let decided = if is_pause { pause(task, &act, turn) } else { unpause(task, &act, turn) };
+    match decided {
+        Ok(Some(mut change)) => {
+            if let Some(parent) = &mut change.task.parent {
+                parent.paused = is_pause;
+            }
+            change.with(children).save()
+        }
+        Ok(None) => keep(Kept::Repeated),
+        Err(why) => keep(Kept::Refused(why)),
+    }
 }
 
 /// A cancellation by message. It is redelivered until its effects are sent, so it owes no notice.

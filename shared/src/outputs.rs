@@ -4,9 +4,10 @@
 use crate::expression::Mistake;
 use crate::json;
 use crate::message::MAX_OUTPUT;
+use crate::order::Id;
 use crate::step::Step;
 use crate::task::Task;
-use crate::workflow::Hash;
+use crate::workflow::{Hash, Workflow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,10 +42,11 @@ pub(crate) enum Place {
     Beside(Beside),
 }
 
-/// The outputs beside records as one decision knows them. It notes what it needs and does not have, and what it adds:
+/// The outputs beside records, and other orders, as one decision knows them. It notes what it needs and does not have, and what it adds:
 /// the engine reads the one and decides again, and writes the other before the record.
 ///
-/// The values never change, because their key is their hash. So a decision stays a function of its input.
+/// The outputs never change, because their key is their hash. An order is read once for a decision. So a decision stays a function of its
+/// input.
 #[derive(Debug, Default)]
 pub struct Outputs(Mutex<Found>);
 
@@ -57,6 +59,12 @@ struct Found {
     lost: BTreeSet<Hash>,
     /// Whether the decision came upon one of these.
     is_short_of_lost: bool,
+    /// Other orders as the store had them when the decision was about to be made.
+    orders: BTreeMap<Id, Option<Arc<Task>>>,
+    missing_orders: BTreeSet<Id>,
+    /// Their definitions.
+    definitions: BTreeMap<Hash, Arc<Workflow>>,
+    missing_definitions: BTreeSet<Hash>,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
@@ -66,6 +74,10 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     missing: BTreeSet::new(),
     lost: BTreeSet::new(),
     is_short_of_lost: false,
+    orders: BTreeMap::new(),
+    missing_orders: BTreeSet::new(),
+    definitions: BTreeMap::new(),
+    missing_definitions: BTreeSet::new(),
 }));
 
 impl Outputs {
@@ -88,7 +100,45 @@ impl Outputs {
 
     /// Whether the decision needs what has to be read first.
     pub(crate) fn is_short(&self) -> bool {
-        !self.found().missing.is_empty()
+        let found = self.found();
+        !found.missing.is_empty() || !found.missing_orders.is_empty() || !found.missing_definitions.is_empty()
+    }
+
+    /// Another order: `None` if it has to be read first, and `Some(None)` if there is none.
+    pub(crate) fn order(&self, id: &Id) -> Option<Option<Arc<Task>>> {
+        let mut found = self.found();
+        let known = found.orders.get(id).cloned();
+        if known.is_none() {
+            found.missing_orders.insert(id.clone());
+        }
+        known
+    }
+
+    /// A definition, if it need not be read first.
+    pub(crate) fn definition(&self, hash: &Hash) -> Option<Arc<Workflow>> {
+        let mut found = self.found();
+        let known = found.definitions.get(hash).cloned();
+        if known.is_none() {
+            found.missing_definitions.insert(hash.clone());
+        }
+        known
+    }
+
+    /// The orders and definitions that decisions needed and did not have, since this was last asked.
+    pub(crate) fn take_missing_orders(&self) -> (Vec<Id>, Vec<Hash>) {
+        let mut found = self.found();
+        let orders = std::mem::take(&mut found.missing_orders).into_iter().collect();
+        (orders, std::mem::take(&mut found.missing_definitions).into_iter().collect())
+    }
+
+    /// What the store has under `id`.
+    pub fn know_order(&self, id: Id, task: Option<Arc<Task>>) {
+        self.found().orders.insert(id, task);
+    }
+
+    /// The definition with this hash.
+    pub fn know_definition(&self, hash: Hash, workflow: Arc<Workflow>) {
+        self.found().definitions.insert(hash, workflow);
     }
 
     /// The mistake of reading an output that is gone, if it was made since this was last asked.

@@ -8,13 +8,14 @@
 use crate::change::{self, Change, Miss};
 use crate::decision::{Decision, Declined, Event, Kept, Progress, Turn};
 use crate::json;
-use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply, Wake};
+use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply};
 use crate::operator;
 use crate::order::canonical_hash;
 use crate::retry::asked_wait;
 use crate::step::{Direction, Failure, FailureKind, State};
 use crate::task::{Arrival, Phase, Task};
 use crate::time::SignedDuration;
+use crate::workflow::child::Wish;
 use crate::workflow::poll::Found;
 use serde_json::Value;
 
@@ -36,6 +37,8 @@ fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
 pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
+        Event::Hint => change::child::on_hint(task, turn),
+        Event::Asked { round, wish } => change::child::on_asked(task, *round, wish, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
         Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),
         Event::Arrived { name, key, data, by } => {
@@ -71,7 +74,12 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
         Event::Act(_) | Event::Arrived { .. } | Event::CalledBack { .. } | Event::Beat { .. } => return None,
-        Event::AlertSent { .. } | Event::NoticeSent { .. } | Event::Wake { .. } | Event::Cancel { .. } => None,
+        Event::AlertSent { .. }
+        | Event::NoticeSent { .. }
+        | Event::Wake { .. }
+        | Event::Hint
+        | Event::Asked { .. }
+        | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
             let (direction, _) = task.holds(index, reply.attempt)?;
             Some((index, direction))
@@ -212,6 +220,10 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // Only a Wake that knows of the turn begins the undo, because such a Wake goes out after the notice of that turn.
     // If an older, late Wake began it, the undo could end before that notice is out, and then no message would send it
     // (simulation, seed 21279 of workflows/order.toml).
+    // A child that runs on while its parent waits for other steps would have more to undo.
+    if task.phase == Phase::Undoing && !task.is_undo_begun() {
+        again.extend(change::child::ask_open(task, &Wish::Undo, turn));
+    }
     let is_too_early = !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
     again.extend(untold);
     if is_too_early || change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
@@ -384,6 +396,7 @@ fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Ste
     running
         .filter(|(_, s)| may_be_lost(s) && !is_at_work(s))
         .filter_map(|(i, _)| change::request(task, i, turn))
+        .chain(change::child::begun(task, turn, &may_be_lost))
         .collect()
 }
 
@@ -397,11 +410,5 @@ fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
             effects.append(&mut more);
             Decision::Keep { why, effects }
         }
-    }
-}
-
-impl From<&Wake> for Event {
-    fn from(wake: &Wake) -> Self {
-        Self::Wake { seen: wake.seen, hops: wake.hops }
     }
 }

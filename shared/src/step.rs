@@ -139,6 +139,21 @@ pub struct Step {
     /// Of the attempt that holds it: its heartbeats, where the workflow asks for them.
     #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
     pub heart: Option<Heart>,
+    /// The order that it started, if it did. From then on it counts as tried.
+    #[serde(rename = "kd", default, skip_serializing_if = "Option::is_none")]
+    pub kids: Option<Kids>,
+}
+
+/// The order that a step started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kids {
+    /// How often what failed of it was tried again. An end counts only if the child knows of this round.
+    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    pub round: u32,
+    /// The round in which the present child was made. One that undid itself is not done again: another takes its place.
+    #[serde(rename = "m", default, skip_serializing_if = "is_zero")]
+    pub made: u32,
 }
 
 /// The heartbeats of an attempt.
@@ -213,13 +228,15 @@ pub enum FailureKind {
     Spent,
     /// No event came in time.
     Timeout,
+    /// The order that it started failed.
+    Children,
     /// An expression has no value. It is never caught.
     Mistake,
 }
 
 impl FailureKind {
     /// Those that `catch` and later conditions see.
-    pub const CAUGHT: [Self; 3] = [Self::Refused, Self::Spent, Self::Timeout];
+    pub const CAUGHT: [Self; 4] = [Self::Refused, Self::Spent, Self::Timeout, Self::Children];
 
     /// The name used in expressions.
     #[must_use]
@@ -228,6 +245,7 @@ impl FailureKind {
             Self::Refused => "refused",
             Self::Spent => "spent",
             Self::Timeout => "timeout",
+            Self::Children => "children",
             Self::Mistake => "mistake",
         }
     }
@@ -288,6 +306,8 @@ struct Recorded {
     alert_at: Option<Timestamp>,
     #[serde(rename = "hb")]
     heart: Option<Heart>,
+    #[serde(rename = "kd")]
+    kids: Option<Kids>,
 }
 
 /// The names of [`State`].
@@ -368,6 +388,7 @@ impl TryFrom<Recorded> for Step {
             reminded: read.reminded,
             alert_at: read.alert_at,
             heart: read.heart,
+            kids: read.kids,
         })
     }
 }
@@ -404,6 +425,7 @@ impl Step {
             reminded: None,
             alert_at: None,
             heart: None,
+            kids: None,
         }
     }
 

@@ -12,6 +12,7 @@ use jiff::fmt::serde::timestamp::millisecond;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Where a task as a whole stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -133,6 +134,27 @@ pub struct Arrival {
     pub by: Option<String>,
 }
 
+/// The order that started this one, for one of its steps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parent {
+    /// The order.
+    #[serde(rename = "id")]
+    pub id: Id,
+    /// Its step, by name.
+    #[serde(rename = "s")]
+    pub step: String,
+    /// The latest round of that step that it knows of.
+    #[serde(rename = "r", default, skip_serializing_if = "is_none")]
+    pub round: u32,
+    /// It is paused because its parent was.
+    #[serde(rename = "z", default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Its parent has ended, so its record may expire.
+    #[serde(rename = "x", default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
+}
+
 /// What the steps before a step mean for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -245,6 +267,16 @@ pub struct Task {
     /// The events that it accepted, oldest first.
     #[serde(rename = "ev", default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Arrival>,
+    /// The order that started it, if one did.
+    #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The definitions of the orders that it may start, and of those that these may start, by name. They are pinned when the first of
+    /// all is submitted.
+    #[serde(rename = "df", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pins: BTreeMap<String, Hash>,
+    /// What it returned, if it is done and its workflow says so.
+    #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
@@ -256,6 +288,10 @@ fn no_id() -> Id {
 
 fn is_first(shard: &u16) -> bool {
     *shard == 0
+}
+
+fn is_none(round: &u32) -> bool {
+    *round == 0
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -365,6 +401,9 @@ impl Task {
             books: None,
             secret: None,
             events: Vec::new(),
+            parent: None,
+            pins: BTreeMap::new(),
+            output: None,
             log: Vec::new(),
         }
     }
@@ -524,7 +563,10 @@ impl Task {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         let is_listed = |step: &Step| match step.state {
-            State::Waiting { until, .. } => step.turn.is_none_or(|turn| turn.duration_until(until) >= LISTED_WAIT),
+            // The order that it waits for may be listed itself.
+            State::Waiting { until, .. } if step.kids.is_none() => {
+                step.turn.is_none_or(|turn| turn.duration_until(until) >= LISTED_WAIT)
+            }
             _ => false,
         };
         self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_listed)

@@ -7,6 +7,7 @@ use crate::step::State;
 use crate::task::{Arrival, Phase, Priority, ProcessState, Task};
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
+use crate::workflow::child;
 use crate::workflow::edge::Edge;
 use crate::workflow::wait::Wait;
 use schemars::JsonSchema;
@@ -60,11 +61,27 @@ pub struct Status {
     /// While the undo waits: until this time an earlier request may still be delivered, again or for the
     /// first time, and its effect would survive an undo that ran before it (UTC, milliseconds). `null` once the undo has begun.
     pub undo_from: Option<Timestamp>,
+    /// What it returned, if it is done and its workflow has an `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// The order that started it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentStatus>,
     /// The steps, in the workflow's order.
     pub steps: Vec<StepStatus>,
     /// The events that it accepted, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventStatus>,
+}
+
+/// The order that started another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Parent")]
+pub struct ParentStatus {
+    /// The order.
+    pub order_id: Id,
+    /// Its step.
+    pub step: String,
 }
 
 /// An event that an order accepted.
@@ -105,6 +122,12 @@ pub struct StepStatus {
     /// The failures that the order survives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch: Option<String>,
+    /// The workflow of the order that it starts, if it is such a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
+    /// That order, once it is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Id>,
     /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
     pub state: Cow<'static, str>,
@@ -207,6 +230,11 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         failure_count: task.failure_count(),
         alert_owed: task.alert.is_some(),
         undo_from: task.waits_to_undo(workflow, skew),
+        output: task.output.clone(),
+        parent: task
+            .parent
+            .as_ref()
+            .map(|parent| ParentStatus { order_id: parent.id.clone(), step: parent.step.clone() }),
         steps: (0..task.steps.len()).map(|index| step_status(task, index, workflow)).collect(),
         events: task.events.iter().map(|event| event_status(event, workflow)).collect(),
     }
@@ -227,7 +255,8 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let edges = spec.after.iter();
     let is_passed_over = step.state == State::PassedOver;
     let waits_until = match step.state {
-        State::Waiting { until, .. } if task.phase == Phase::Forward => Some(until),
+        // An order is waited for as long as it takes.
+        State::Waiting { until, .. } if task.phase == Phase::Forward && step.kids.is_none() => Some(until),
         _ => None,
     };
     let polls = spec.poll.is_some() && matches!(step.state, State::Pending { .. } | State::Processing { .. });
@@ -241,6 +270,8 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         },
         when: spec.when.as_ref().map(|when| when.text().to_owned()),
         catch: spec.catch.as_ref().map(|catch| catch.text().to_owned()),
+        workflow: spec.child.as_ref().map(|child| child.workflow.clone()),
+        child: step.kids.as_ref().map(|kids| child::id(&task.tenant, &task.id, &spec.name, kids.made)),
         state: state_name(&step.state).into(),
         attempts: step.attempt,
         failures: step.failures,
@@ -248,6 +279,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         locked_by: step.locked_by().map(str::to_owned),
         complete_by: step.claim().map(|(_, by)| by),
         next_attempt_at: match step.state {
+            State::UndoPending { .. } if step.kids.is_some() => None,
             State::Pending { not_before } | State::UndoPending { not_before } => not_before,
             State::Processing { .. }
             | State::Waiting { .. }

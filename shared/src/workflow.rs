@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod aws;
 pub mod beat;
+pub mod child;
 pub mod edge;
 pub mod file;
 pub mod hosts;
@@ -24,6 +25,7 @@ use crate::task::MAX_GRACE;
 use crate::time::SignedDuration;
 use accept::Accept;
 use aws::Aws;
+use child::Child;
 use edge::After;
 use http::Http;
 use poll::Poll;
@@ -100,6 +102,9 @@ pub struct Workflow {
     /// Values that expressions read as `config`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub config: Map<String, Value>,
+    /// What an order that is done returns, to its submitter or to the order that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Mapping>,
     /// At least one, in the order of the file; `after` holds positions in this list.
     pub steps: Vec<Step>,
 }
@@ -118,6 +123,9 @@ pub struct Step {
     /// The signed call, if that agent makes one instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<Aws>,
+    /// The order that it starts, if it does; it then calls nothing itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Child>,
     /// The steps that must be settled first, and what they mean for this one.
     pub after: Vec<After>,
     /// Whether the step is done at all, asked once when its turn comes.
@@ -353,7 +361,8 @@ impl Workflow {
     #[must_use]
     pub fn reads_input(&self) -> bool {
         let asks = |step: &Step| step.link().is_some_and(|(link, _)| link.reads("input"));
-        self.steps.iter().any(|step| step.reads("input") || asks(step))
+        let output = self.output.as_ref().is_some_and(|output| reads(output.references(), "input"));
+        output || self.steps.iter().any(|step| step.reads("input") || asks(step))
     }
 
     /// All agents named, each once, in order of first use.
@@ -416,7 +425,9 @@ impl Step {
         let own = [&self.when, &self.catch].into_iter().flatten().any(|e| reads(e.references(), root))
             || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
             || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
-            || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root));
+            || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root))
+            || self.child.is_some()
+                && self.with.as_ref().map_or(root == "input", |with| reads(with.references(), root));
         let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
         own || all.into_iter().flatten().any(of)
     }
@@ -431,6 +442,7 @@ impl Step {
         let texts = self.value.iter().flat_map(Mapping::references);
         let texts = texts.chain(self.fail.iter().flat_map(Template::references));
         let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
+        let texts = texts.chain(self.with.iter().filter(|_| self.child.is_some()).flat_map(Mapping::references));
         let own = direction == Direction::Do
             && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
                 || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));

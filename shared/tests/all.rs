@@ -4,6 +4,7 @@ mod batches;
 mod beats;
 mod bounds;
 mod callbacks;
+mod children;
 mod endings;
 mod engine;
 mod expression;

@@ -337,7 +337,9 @@ async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, 
                 Effect::Wake(wake, _) => open.push(Event::from(wake)),
                 Effect::Request(request) => open.push(Event::Reply(Reply::to(request, outcome(&request.step)))),
                 Effect::Notice(_) | Effect::Alert(_) => {}
-                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => unreachable!("not of the engine"),
+                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) | Effect::Child(_) => {
+                    unreachable!("no messenger gets these")
+                }
             }
             all.push(effect);
         }

@@ -22,7 +22,18 @@ pub fn file(steps: &str) -> String {
     for line in steps.trim().lines() {
         let (name, keys) = line.split_once('|').unwrap();
         text += &format!("[[step]]\nname = \"{}\"\n", name.trim());
-        let doers = ["agent =", "http =", "lambda =", "aws =", "value =", "fail =", "wait =", "until =", "event ="];
+        let doers = [
+            "agent =",
+            "http =",
+            "lambda =",
+            "aws =",
+            "value =",
+            "fail =",
+            "wait =",
+            "until =",
+            "event =",
+            "workflow =",
+        ];
         if !keys.split(';').any(|key| doers.iter().any(|doer| key.trim().starts_with(doer))) {
             text += "agent = \"x\"\n";
         }

@@ -7,6 +7,18 @@ use shared::workflow::file::{Known, parse};
 type Mistake<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 const MISTAKES: &[Mistake<'_>] = &[
+    // Steps that start an order.
+    ("a | workflow = \"Other\"", "workflow", &["`Other` cannot name a workflow"]),
+    ("a | workflow = \"b\"; undo = { agent = \"x\" }", "undo", &["starts an order, so it takes no `undo`"]),
+    ("a | workflow = \"b\"; timeout = \"5s\"", "timeout", &["takes no `timeout`"]),
+    ("a | workflow = \"b\"; irreversible = true", "name = \"a\"", &["takes no `irreversible`"]),
+    ("a | workflow = \"b\"; agent = \"x\"", "agent", &["takes no `agent`"]),
+    ("a | workflow = \"b\"; form = true", "name = \"a\"", &["`form` says how `with` is sent"]),
+    ("a | workflow = \"b\"; with = \"x\"; form = true", "with", &["only a step with `http` sends a form"]),
+    ("a | workflow = \"b\"; output = \"${outputs.x}\"", "output", &["`outputs.x` cannot be read here", "`answer`"]),
+    ("a | workflow = \"b\"; with = { x = \"${outputs.b.x}\" }", "with", &["no step comes before this one"]),
+    ("a | workflow = \"b\"\nb |", "name = \"b\"", &["step `b` does not say when it starts"]),
+    ("a | workflow = \"b\"; remind = { every = \"1h\", agent = \"x\" }", "remind", &["is for a step that waits"]),
     // Waits.
     ("a | wait = \"2d\"; with = { x = 1 }", "with", &["a step with `wait` calls nothing", "remove `with`"]),
     ("a | until = \"${now}\"; undo = { agent = \"x\" }", "undo", &["a step with `until` calls nothing"]),
@@ -330,6 +342,35 @@ fn a_key_of_a_step_below_a_table_is_refused() {
     config("config = { name = 1, deadline = 2 }").unwrap();
     let error = config("[config]\nlimit = 1\ndeadline = \"4h\"").unwrap_err().to_string();
     assert!(error.contains("`deadline` is a key of the workflow") && error.contains("above `[config]`"), "{error}");
+}
+
+// What an order returns may come from any step, and a step may have been passed over.
+#[test]
+fn the_output_of_a_workflow_reads_what_ran() {
+    let with = |output: &str, steps: &str| {
+        let text = file(steps).replacen("\n", &format!("\noutput = {output}\n"), 1);
+        parse("w.toml", &text, Known { agents: &["x"], inputs: &[] }).map_err(|e| e.to_string())
+    };
+    let steps = "a | after = []\nb | after = [\"a\"]; when = \"input.x\"\nc | after = [\"b!\"]";
+    with("{ id = \"${outputs.a.id}\", of = \"${order.id}\" }", steps).unwrap();
+    with("\"${first(outputs.c.id, outputs.a.id)}\"", steps).unwrap();
+    let table = [
+        (
+            "\"${outputs.b.id}\"",
+            "w.toml:2: `output` of the workflow: `outputs.b.id` is read where `b` may not have run",
+        ),
+        ("\"${outputs.c.id}\"", "`outputs.c.id` is read where `c` may not have run"),
+        ("\"${outputs.d.id}\"", "no step `d` comes before this one"),
+        ("\"${answer.id}\"", "`answer.id` cannot be read here"),
+        ("\"${now}\"", "`now` cannot be read here"),
+        ("\"${input.\"", "`output`: "),
+    ];
+    for (output, wanted) in table {
+        let error = with(output, steps).unwrap_err();
+        assert!(error.contains(wanted), "{output}: {error}");
+    }
+    // Such a file says when each step begins.
+    assert!(with("{ x = 1 }", "a |\nb |").unwrap_err().contains("does not say when it starts"));
 }
 
 // What the rules must not refuse.

@@ -498,7 +498,7 @@ impl World {
                         state.net.insert(Msg::AlertSent { version: a.version });
                     }
                 }
-                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+                Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) | Effect::Child(_) => {
                     unreachable!("the core sends none of these")
                 }
             }
@@ -515,7 +515,7 @@ impl World {
             Effect::Notice(n) if matches!(n.kind, NoticeKind::StepCompleted | NoticeKind::Received) => None,
             Effect::Notice(n) => Some(Owed::Notice { seq: n.seq }),
             Effect::Alert(a) => Some(Owed::Alert { version: a.version }),
-            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) | Effect::Child(_) => {
                 unreachable!("the core sends none of these")
             }
         }
@@ -1444,7 +1444,8 @@ impl World {
                     | Effect::Notice(_)
                     | Effect::Reply(_)
                     | Effect::SetAside(_)
-                    | Effect::Strained(_) => continue,
+                    | Effect::Strained(_)
+                    | Effect::Child(_) => continue,
                 };
                 match self.schedule(&task, &event, time) {
                     Decision::Save { task: next, effects: more } => {
@@ -1509,7 +1510,9 @@ fn is_for(effect: &Effect, id: &Id) -> bool {
         Effect::Wake(wake, _) => wake.task_id == *id,
         Effect::Notice(notice) => notice.order_id == *id,
         Effect::Alert(alert) => alert.order_id == *id,
-        Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => unreachable!("the core sends none of these"),
+        Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) | Effect::Child(_) => {
+            unreachable!("the core sends none of these")
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use shared::registry::Pointers;
 use shared::time::SignedDuration;
+use shared::workflow::child::check_path;
 use shared::workflow::file::{Error, Known, Settings, parse_for};
 use shared::workflow::{TooShort, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,6 +113,38 @@ pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooS
     workflows.values().try_for_each(|workflow| workflow.can_start(skew))
 }
 
+/// Checks the orders that those of workflow `name` start, and those that these start. `path` leads to it.
+///
+/// # Errors
+/// The name of the workflow that the first one of `path` must not start, or not by this way, and why.
+fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &str) -> Result<(), (String, String)> {
+    let Some(workflow) = workflows.get(name) else { return Ok(()) };
+    for child in workflow.children() {
+        let first = path.get(1).copied().unwrap_or(child).to_owned();
+        if let Err(nested) = check_path(path, child) {
+            return Err((first, nested.to_string()));
+        }
+        let Some(known) = workflows.get(child) else {
+            let names: Vec<String> = workflows.keys().map(|name| format!("`{name}`")).collect();
+            let message = format!(
+                "no file here defines workflow `{child}`; write one of {}, or add a file for it",
+                names.join(", ")
+            );
+            return Err((first, message));
+        };
+        if known.input.is_some() {
+            let message = format!(
+                "the input of `{child}` has a built-in check, which only submitted orders pass; give it a schema in `[input]`"
+            );
+            return Err((first, message));
+        }
+        path.push(child);
+        check_children(workflows, path, child)?;
+        path.pop();
+    }
+    Ok(())
+}
+
 fn read(
     files: impl Iterator<Item = (String, String)>,
     agents: &[&str],
@@ -119,12 +152,24 @@ fn read(
 ) -> Result<Workflows, Error> {
     let known = Known { agents, inputs: &INPUT_CHECKS };
     let mut workflows = Workflows::new();
+    let mut sources = BTreeMap::new();
     for (file, text) in files {
         let workflow = parse_for(&file, &text, known, settings)?;
         if let Some(earlier) = workflows.insert(workflow.name.clone(), workflow) {
             let message =
                 format!("another file also defines workflow `{}`; give each workflow a unique name", earlier.name);
             return Err(Error { file, line: 1, message });
+        }
+        if let Some(name) = shared::workflow::file::name_of(&text) {
+            sources.insert(name, (file, text));
+        }
+    }
+    for (name, (file, text)) in &sources {
+        if let Err((started, message)) = check_children(&workflows, &mut vec![name], name) {
+            let is_it =
+                |line: &str| line.trim_start().starts_with("workflow") && line.contains(&format!("\"{started}\""));
+            let line = text.lines().position(is_it).map_or(1, |line| line + 1);
+            return Err(Error { file: file.clone(), line, message });
         }
     }
     Ok(workflows)
@@ -198,6 +243,36 @@ mod tests {
             let deployed: Workflows = deployed.iter().map(named).collect();
             let pointers: Pointers = registered.iter().map(|name| ((*name).to_owned(), None)).collect();
             assert_eq!(default_name(&deployed, &pointers), meant, "{:?} {registered:?}", deployed.keys());
+        }
+    }
+
+    // What the files start is among them, and it ends.
+    #[test]
+    fn orders_that_start_each_other_for_ever_are_refused() {
+        let start = |name: &str, other: &str| {
+            let step = match other {
+                "" => "agent = \"noop\"\ntimeout = \"5s\"".to_owned(),
+                other => format!("workflow = \"{other}\""),
+            };
+            (format!("{name}.toml"), format!("name = \"{name}\"\n[[step]]\nname = \"s\"\n{step}\n"))
+        };
+        let read = |files: &[(&str, &str)]| {
+            let files: Vec<_> = files.iter().map(|(name, other)| start(name, other)).collect();
+            read(files.into_iter(), &AGENTS, &Settings::default()).map(|all| all.len()).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(&[("a", "b"), ("b", "c"), ("c", "")]), Ok(3));
+        let table: [(&[(&str, &str)], &str); 4] = [
+            (&[("a", "a")], "a.toml:4: orders of `a` would start themselves for ever (a -> a); start another workflow"),
+            (&[("a", "b"), ("b", "a")], "a.toml:4: orders of `a` would start themselves for ever (a -> b -> a)"),
+            (
+                &[("a", "b"), ("b", "c"), ("c", "d"), ("d", "")],
+                "a.toml:4: `d` would be the fourth level (a -> b -> c -> d)",
+            ),
+            (&[("a", "x")], "a.toml:4: no file here defines workflow `x`; write one of `a`, or add a file for it"),
+        ];
+        for (files, wanted) in table {
+            let error = read(files).unwrap_err();
+            assert!(error.starts_with(wanted), "{error}");
         }
     }
 

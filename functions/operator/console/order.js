@@ -58,6 +58,7 @@ function by(history, name) {
 function facts({ order }) {
   const rows = [
     ["Workflow", h("span", { title: `definition ${order.workflow_hash}` }, order.workflow)],
+    ["Part of", order.parent ? h("a", { href: `#/orders/${encodeURIComponent(order.parent.order_id)}`, class: "mono" }, order.parent.order_id) : null],
     ["Tenant", order.tenant],
     ["Reference", order.reference],
     ["Priority", order.priority === "normal" ? null : order.priority],
@@ -67,6 +68,7 @@ function facts({ order }) {
     ["Failures", order.failure_count || null],
     ["CompleteBy", order.complete_by ? when(order.complete_by, true) : null],
     ["LockedBy", order.locked_by ? h("span", { class: "mono" }, order.locked_by) : null],
+    ["Output", order.output === undefined ? null : json(order.output)],
     ["Version", String(order.version)],
   ];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
@@ -87,6 +89,11 @@ function buttons(details, done) {
   );
 }
 
+function child(step) {
+  const name = `an order of ${step.workflow}`;
+  return step.child ? h("a", { href: `#/orders/${encodeURIComponent(step.child)}` }, name) : name;
+}
+
 function steps({ order, plan }) {
   const one = (step) => {
     const bounds = plan.find((p) => p.step === step.name);
@@ -95,7 +102,7 @@ function steps({ order, plan }) {
       "li",
       { "data-key": step.name, class: "step" },
       h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
-      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? prose(step.wait ?? "calls nothing") : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
+      h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? (step.workflow ? child(step) : prose(step.wait ?? "calls nothing")) : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),

@@ -19,8 +19,9 @@ use shared::registry::{self, Meaning, Pointer, Pointers};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
+use shared::workflow::child::check_path;
 use shared::workflow::file::MAX_NAME;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -204,7 +205,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     }
 
     /// The definition for a submission, if it is valid.
-    async fn valid(&self, pointers: &Pointers, tenant: &str, submission: &Submission) -> Result<Found<'_>, Problem> {
+    async fn valid(&self, pointers: &Pointers, tenant: &str, submission: &Submission) -> Result<Tree<'_>, Problem> {
         let workflow = self.find(pointers, submission.workflow.as_deref()).await?;
         if let Some(queue) = &submission.reply_queue
             && !self.reply_queues.allow(queue, tenant)
@@ -220,7 +221,38 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} characters")));
         }
         input::check(&workflow, &submission.input)?;
-        Ok(workflow)
+        self.with_children(pointers, workflow).await
+    }
+
+    /// The definition with those of the orders that its orders start. What a name stands for is decided once, for all of them.
+    async fn with_children<'a>(&'a self, pointers: &Pointers, root: Found<'a>) -> Result<Tree<'a>, Problem> {
+        let mut below = BTreeMap::new();
+        let mut open: Vec<Vec<String>> = root.children().iter().map(|c| vec![root.name.clone(), (*c).into()]).collect();
+        while let Some(path) = open.pop() {
+            let (name, before) = path.split_last().expect("it ends with the name");
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            let no = |why: String| {
+                let detail = format!(
+                    "workflow `{}` takes no orders, because its orders start orders of `{name}`, and {why}; an operator must \
+                     activate another definition; then repeat the same request with the same key",
+                    root.name
+                );
+                problem::unavailable(None, detail).retry_after(30)
+            };
+            check_path(&before, name).map_err(|nested| no(nested.to_string()))?;
+            let found = match self.find(pointers, Some(name)).await {
+                Ok(found) => found,
+                Err(problem) if problem.status >= 500 => return Err(problem),
+                Err(_) => return Err(no("no active workflow has this name".into())),
+            };
+            if found.input.is_some() {
+                return Err(no("that one has a built-in check of its input".into()));
+            }
+            let next = found.children().into_iter().map(|c| path.iter().cloned().chain([c.into()]).collect());
+            open.extend(next.collect::<Vec<Vec<String>>>());
+            below.insert(name.clone(), found);
+        }
+        Ok(Tree { root, below })
     }
 
     /// The definition that `name` stands for, or the default name.
@@ -271,7 +303,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// Stores the order of a valid submission, or recognises one that was stored before. `read`: when the workflow was the active one.
     async fn store(
         &self,
-        (workflow, read): (&Workflow, Timestamp),
+        (workflow, read): (&Tree<'_>, Timestamp),
         tenant: &str,
         key: &str,
         submission: Submission,
@@ -292,11 +324,14 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             priority,
             shard: shard_of(&id, self.shards, self.engine.has_classes() && priority == Priority::High),
         };
-        let secret = workflow.hands_out_addresses().then(stepwarden_aws::config::secret);
-        let task = Task { traceparent, secret, ..Task::new(new, workflow, now) };
+        let secret = workflow.all().any(Workflow::hands_out_addresses).then(stepwarden_aws::config::secret);
+        let pins = workflow.below.iter().map(|(name, found)| (name.clone(), found.hash())).collect();
+        let task = Task { traceparent, secret, pins, ..Task::new(new, workflow, now) };
         let order =
             Order { id, tenant: tenant.to_owned(), idempotency_key: key.to_owned(), hash, created_at: now, input };
-        self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
+        for workflow in workflow.all() {
+            self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
+        }
         if self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? == Created::New {
             return Ok(News::of(&task, shared::view::received(&task, workflow)));
         }
@@ -384,7 +419,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 /// A submission that can be accepted, or the order that it made before.
 enum Judged<'a> {
     /// With the time at which the read began that says so.
-    Valid(Found<'a>, Timestamp),
+    Valid(Tree<'a>, Timestamp),
     Known(Box<News>),
 }
 
@@ -402,6 +437,26 @@ impl Deref for Found<'_> {
             Self::Deployed(workflow) => workflow,
             Self::Registered(workflow) => workflow,
         }
+    }
+}
+
+/// The definition of a submission, and those of the orders that its order may start, by name.
+struct Tree<'a> {
+    root: Found<'a>,
+    below: BTreeMap<String, Found<'a>>,
+}
+
+impl Tree<'_> {
+    fn all(&self) -> impl Iterator<Item = &Workflow> {
+        std::iter::once(&*self.root).chain(self.below.values().map(|found| &**found))
+    }
+}
+
+impl Deref for Tree<'_> {
+    type Target = Workflow;
+
+    fn deref(&self) -> &Workflow {
+        &self.root
     }
 }
 

@@ -68,7 +68,12 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     if let Some(due) = task.due {
         put("shard", Some(s(shard(task.shard))));
         put("due", Some(n(due.as_millisecond())));
-    } else if task.expires && !retention.is_zero() && state.is_final() && state != shared::task::ProcessState::Error {
+    } else if task.expires
+        && !retention.is_zero()
+        && state.is_final()
+        && state != shared::task::ProcessState::Error
+        && task.parent.as_ref().is_none_or(|parent| parent.released)
+    {
         put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
     }
     // A sparse index of what waits: an order without trouble that does not wait is never written to it.
@@ -173,6 +178,13 @@ fn read_columns(task: &mut Task, item: &Item, what: &str) -> Result<(), Error> {
 pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, String) {
     let bucket = id.spread() % u32::from(buckets.max(1));
     (bucket_name(created_at, bucket), format!("{:013}#{id}", created_at.as_millisecond()))
+}
+
+/// The same for the order of `task`. The orders that an order started are together, and not among those that were submitted.
+#[must_use]
+pub fn order_key_of(task: &Task, buckets: u16) -> (String, String) {
+    let (bucket, sort) = order_key(&task.id, task.created_at, buckets);
+    (task.parent.as_ref().map_or(bucket, |parent| format!("children#{}", parent.id)), sort)
 }
 
 pub(crate) fn bucket_name(at: Timestamp, bucket: u32) -> String {

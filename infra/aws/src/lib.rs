@@ -70,6 +70,7 @@ pub fn observed_engine(
         observer: Some(observer),
         pools: config.pools.clone(),
         classes: config.priority_classes,
+        shards: config.shards,
         public_url: config.public_url.clone(),
     };
     shared::engine::Engine::new(store, messenger, config)

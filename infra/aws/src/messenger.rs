@@ -112,6 +112,8 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
         }
         Effect::Alert(alert) => (None, Some(event(ORDER_ALERT, json::write(alert))?)),
         Effect::Strained(agent) => (None, Some(event(AGENT_ALERT, json::write(agent))?)),
+        // The engine writes it to the state store.
+        Effect::Child(_) => (None, None),
         Effect::SetAside(aside) => {
             let detail = json!({
                 "queue": aside.queue,

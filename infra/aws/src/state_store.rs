@@ -98,7 +98,7 @@ impl DynamoStore {
     }
 
     fn order_key(&self, task: &Task, buckets: u16) -> Item {
-        let (bucket, sort) = item::order_key(&task.id, task.created_at, buckets);
+        let (bucket, sort) = item::order_key_of(task, buckets);
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
@@ -221,7 +221,9 @@ impl StateStore for DynamoStore {
 
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let what = format!("creating order {}", order.id);
-        let order = item::from_order(order, self.order_buckets)?;
+        let order =
+            item::from_order(order, self.order_buckets)?.into_iter().chain(self.order_key(task, self.order_buckets));
+        let order: Item = order.collect();
         let used = task.expires.then(|| item::used_id(task));
         let task = item::from_task(task, self.retention)?;
         let put = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));

@@ -24,6 +24,11 @@ pub fn main(options: &Simulate) -> Result<bool> {
             workflow.can_start(USUAL_SKEW).map_err(|error| {
                 StartError::Data(format!("{error}: raise it; clocks in the simulation differ as much as on AWS"))
             })?;
+            if let Some(child) = workflow.children().first() {
+                let words = "which the simulation cannot play; try it with `stepwarden up`";
+                let message = format!("{}: its orders start orders of `{child}`, {words}", file.display());
+                return Err(StartError::Data(message).into());
+            }
             // Its inputs are made up.
             workflow.schema = None;
             vec![Arc::new(workflow)]

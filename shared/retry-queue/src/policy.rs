@@ -89,6 +89,7 @@ impl Policy {
             value: None,
             fail: None,
             wait: None,
+            child: None,
             remind: None,
             accept: None,
             poll: None,
@@ -110,6 +111,7 @@ impl Policy {
             schema: None,
             deadline: None,
             config: serde_json::Map::new(),
+            output: None,
             steps: vec![step],
         }
     }

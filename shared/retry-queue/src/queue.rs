@@ -120,7 +120,8 @@ impl Local {
             | Effect::Notice(_)
             | Effect::Reply(_)
             | Effect::SetAside(_)
-            | Effect::Strained(_) => {
+            | Effect::Strained(_)
+            | Effect::Child(_) => {
                 // If no worker runs here, or it has just ended, the due index brings the task to another one.
                 if let Some(worker) = self.effects() {
                     let _ = worker.send(effect);
@@ -202,6 +203,7 @@ impl<S: StateStore> RetryQueue<S> {
             observer: None,
             pools: shared::pools::Layout::new(),
             classes: false,
+            shards: 1,
             public_url: String::new(),
         };
         Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }

@@ -227,7 +227,12 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 });
             }
             // Alerts never arrive here: `Local` reports them at once.
-            Effect::Alert(_) | Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
+            Effect::Alert(_)
+            | Effect::Notice(_)
+            | Effect::Reply(_)
+            | Effect::SetAside(_)
+            | Effect::Strained(_)
+            | Effect::Child(_) => {}
         }
     }
 }

@@ -262,9 +262,32 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         inputs
     }
 
-    /// Reads what a decision about `task` needed of outputs beside its record. True if there was any: then the decision
+    /// Reads what a decision about `task` needed of outputs beside its record, and of other orders. True if there was any: then the decision
     /// has to be made again.
     pub(super) async fn know_outputs(&self, task: &Task, outputs: &Outputs) -> Result<bool, Error> {
+        let read_orders = self.know_orders(outputs).await?;
+        Ok(self.know_long_outputs(task, outputs).await? || read_orders)
+    }
+
+    /// The same for other orders, as the last write left them, and for their definitions.
+    async fn know_orders(&self, outputs: &Outputs) -> Result<bool, Error> {
+        let (ids, hashes) = outputs.take_missing_orders();
+        let is_short = !ids.is_empty() || !hashes.is_empty();
+        if !ids.is_empty() {
+            let mut read = Box::pin(self.store.load_all(&ids)).await;
+            read.resize_with(ids.len(), || Err(unanswered()));
+            for (id, read) in ids.into_iter().zip(read) {
+                outputs.know_order(id, read?.map(Arc::new));
+            }
+        }
+        for hash in hashes {
+            let workflow = self.workflow(&hash).await?;
+            outputs.know_definition(hash, workflow);
+        }
+        Ok(is_short)
+    }
+
+    async fn know_long_outputs(&self, task: &Task, outputs: &Outputs) -> Result<bool, Error> {
         let missing: Vec<Hash> = outputs.take_missing().into_iter().collect();
         let known: Vec<Option<Arc<str>>> = {
             let mut cache = lock(&self.outputs);

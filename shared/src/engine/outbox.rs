@@ -5,9 +5,13 @@ use crate::decision::Event;
 use crate::message::{Effect, NoticeKind};
 use crate::order::Id;
 use crate::ports::{Error, Messenger, StateStore};
+use futures::future::join_all;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+/// The event that an effect is of, whether it is the notice of a turn, and what follows once it is sent.
+type Owner = (usize, bool, Option<Event>);
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub(super) async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
@@ -49,7 +53,20 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 }
             }
             let open = round.into_iter().filter(|(_, (owner, ..))| answers[*owner].is_ok());
-            let (now, owners): (Vec<_>, Vec<_>) = open.unzip();
+            let (children, messages): (Vec<_>, Vec<_>) =
+                open.partition(|(effect, _)| matches!(effect, Effect::Child(_)));
+            let tell = |(effect, owner): &(Effect, Owner)| match effect {
+                Effect::Child(ask) => Some((owner.0, ask.clone())),
+                _ => None,
+            };
+            let asked: Vec<_> = children.iter().filter_map(tell).collect();
+            let told = join_all(asked.iter().map(|(_, ask)| self.tell_child(ask))).await;
+            for ((owner, _), told) in asked.iter().zip(told) {
+                if let Err(error) = told {
+                    answers[*owner] = Err(error);
+                }
+            }
+            let (now, owners): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
             if now.is_empty() {
                 continue;
             }
@@ -119,7 +136,12 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
             let task = handled.task()?;
             (task.notice_owed && notice.seq >= task.turned_at).then_some(Event::NoticeSent { version: task.turned_at })
         }
-        Effect::Request(_) | Effect::Wake(..) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => None,
+        Effect::Request(_)
+        | Effect::Wake(..)
+        | Effect::Reply(_)
+        | Effect::SetAside(_)
+        | Effect::Strained(_)
+        | Effect::Child(_) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::history::shorten;
 use serde_json::Value;
 
 /// Fields of an order. `reference` may be null.
-const ORDER: [&str; 4] = ["id", "reference", "tenant", "created_at"];
+const ORDER: [&str; 5] = ["id", "reference", "tenant", "created_at", "parent"];
 
 /// What is known of a part of an expression.
 struct Seen {

@@ -11,6 +11,7 @@ mod poll;
 mod remind;
 
 use super::aws::Aws;
+use super::child::Child;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
@@ -105,6 +106,7 @@ struct RawWorkflow {
     #[serde(default)]
     tombstones: bool,
     deadline: Option<Spanned<SignedDuration>>,
+    output: Option<Spanned<toml::Value>>,
     #[serde(default)]
     step: Vec<Spanned<RawStep>>,
 }
@@ -131,6 +133,7 @@ struct RawStep {
     http: Option<Spanned<RawHttp>>,
     lambda: Option<Spanned<RawAws>>,
     aws: Option<Spanned<RawAws>>,
+    workflow: Option<Spanned<String>>,
     value: Option<Spanned<toml::Value>>,
     fail: Option<Spanned<String>>,
     wait: Option<Spanned<toml::Value>>,
@@ -327,7 +330,9 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         let entry = after.find(|a| Edge::split(a.get_ref()).0 == names[cycle[1]]);
         return Err((entry.expect("a circle is made of `after` entries").span(), message));
     }
-    check::check(&raw.step, &steps, &config, schema.as_ref().map(Input::schema), raw.deadline.is_some())?;
+    let output = raw.output.as_ref().map(|output| mapped::mapping(output, "output")).transpose()?;
+    let whole = output.as_ref().zip(raw.output.as_ref().map(Spanned::span));
+    check::check(&raw.step, &steps, &config, schema.as_ref().map(Input::schema), raw.deadline.is_some(), whole)?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),
         input,
@@ -337,6 +342,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         tombstones: raw.tombstones,
         deadline: raw.deadline.as_ref().map(deadline).transpose()?,
         config,
+        output,
         steps,
     };
     let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
@@ -359,9 +365,9 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let Own { value, fail, wait } = own(raw)?;
+    let Own { value, fail, wait, child } = own(raw)?;
     let mut doer = Doer::default();
-    if value.is_none() && fail.is_none() && wait.is_none() {
+    if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
         let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
         let Some(found) = given.doer(None, around)? else {
             return Err((
@@ -474,6 +480,7 @@ fn build_step(
         agent,
         http,
         aws,
+        child,
         after: after(raw, index, names)?,
         when: mapped::condition(raw.when.as_ref(), "when")?,
         with,
@@ -525,8 +532,18 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
 
 /// `[config]` takes every key below it, also one that was meant for the workflow. `text` is the whole file.
 fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(), Problem> {
-    const KEYS: [&str; 9] =
-        ["name", "input", "on_failure", "late", "default", "strict_notices", "tombstones", "deadline", "step"];
+    const KEYS: [&str; 10] = [
+        "name",
+        "input",
+        "on_failure",
+        "late",
+        "default",
+        "strict_notices",
+        "tombstones",
+        "deadline",
+        "output",
+        "step",
+    ];
     let Some(config) = config.filter(|raw| !text.get(raw.span()).is_some_and(|written| written.starts_with('{')))
     else {
         return Ok(());
@@ -548,15 +565,16 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
     Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
 }
 
-/// A step that calls nothing: it computes, fails or waits.
+/// A step that calls nothing: it computes, fails, waits or starts another order.
 #[derive(Default)]
 struct Own {
     value: Option<Mapping>,
     fail: Option<Template>,
     wait: Option<Wait>,
+    child: Option<Child>,
 }
 
-/// The `value`, `fail`, `wait` or `until` of a step, which takes none of an agent's keys.
+/// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which takes none of an agent's keys.
 fn own(raw: &RawStep) -> Result<Own, Problem> {
     let keys = [
         ("value", raw.value.as_ref().map(Spanned::span)),
@@ -564,6 +582,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("wait", raw.wait.as_ref().map(Spanned::span)),
         ("until", raw.until.as_ref().map(Spanned::span)),
         ("event", raw.event.as_ref().map(Spanned::span)),
+        ("workflow", raw.workflow.as_ref().map(Spanned::span)),
     ];
     let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
@@ -608,19 +627,32 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
-    let may_have = |name: &str| kind == "event" && matches!(name, "output" | "catch" | "undo" | "timeout");
+    let may_have = |name: &str| match kind {
+        "event" => matches!(name, "output" | "catch" | "undo" | "timeout"),
+        "workflow" => matches!(name, "with" | "output" | "catch"),
+        _ => false,
+    };
     let mut others = others.into_iter().filter(|(name, _)| !may_have(name));
     if let Some((other, span)) = others.find_map(|(name, span)| span.map(|span| (name, span))) {
-        let message = format!("a step with `{kind}` calls nothing, so it takes no `{other}`; remove `{other}`");
+        let what = if kind == "workflow" { "starts an order" } else { "calls nothing" };
+        let message = format!("a step with `{kind}` {what}, so it takes no `{other}`; remove `{other}`");
         return Err((span, message));
     }
+    let child = raw.workflow.as_ref().map(child).transpose()?;
     let wait = raw.wait.as_ref().map(|time| mapped::time(time, Wait::For)).transpose()?;
     let until = raw.until.as_ref().map(|time| mapped::time(time, Wait::Until)).transpose()?;
     Ok(Own {
         value: raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?,
         fail: raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?,
         wait: wait.or(until).or(raw.event.as_ref().map(|name| event(name, raw)).transpose()?),
+        child,
     })
+}
+
+/// The order that a step starts. Whether there is such a workflow is known where all files are.
+fn child(name: &Spanned<String>) -> Result<Child, Problem> {
+    check_name("workflow", name)?;
+    Ok(Child { workflow: name.get_ref().clone() })
 }
 
 /// The event that a step waits for.

@@ -16,6 +16,7 @@ use shared::step::{Direction, State};
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{Phase, Submission, Task};
 use shared::workflow::Workflow;
+use shared::workflow::child::Wish;
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -128,6 +129,17 @@ pub fn order(id: &Id, n: i64) -> Order {
         hash: String::new(),
         created_at: at(0),
         input: json!({ "n": n }),
+    }
+}
+
+pub fn wish(wish: &Wish) -> &'static str {
+    match wish {
+        Wish::Begin(_) => "begin",
+        Wish::Undo => "undo order of",
+        Wish::Resubmit => "resubmit order of",
+        Wish::Pause => "pause order of",
+        Wish::Resume => "resume order of",
+        Wish::Release => "release order of",
     }
 }
 
@@ -366,6 +378,7 @@ impl Bench {
             Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
             Effect::Notice(n) => format!("notice {:?}", n.kind),
             Effect::Alert(_) => "alert".into(),
+            Effect::Child(ask) => format!("{} {}", wish(&ask.wish), ask.parent.step),
             Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
                 unreachable!("the core sends none of these")
             }

@@ -103,6 +103,7 @@ pub fn settings(instance: &str, clock: Clock) -> engine::Config {
         observer: None,
         pools: Layout::new(),
         classes: false,
+        shards: 1,
         public_url: "https://orders.example".into(),
     }
 }

@@ -97,6 +97,7 @@ fn sent(request: Request) -> Effect {
 #[must_use]
 pub fn wake(n: usize, delay_ms: i64) -> Effect {
     let wake = Wake {
+        hint: false,
         task_id: Id(format!("ord_{n}")),
         seen: 1,
         hops: 0,

@@ -15,9 +15,9 @@ use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, Failure, FailureKind, Heart, Reminded, State, Step};
+use shared::step::{Direction, Failure, FailureKind, Heart, Kids, Reminded, State, Step};
 use shared::strain::Strain;
-use shared::task::{Alert, Arrival, Phase, Priority, ProcessState, Task};
+use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
 use shared::workflow::aws::Aws;
 use shared::workflow::file::{Known, parse};
@@ -127,7 +127,13 @@ impl Draw {
             error: self.maybe(Self::text),
             input: self.maybe(Self::content),
             failure: self.maybe(|dice| Failure {
-                kind: dice.of(&[FailureKind::Refused, FailureKind::Spent, FailureKind::Timeout, FailureKind::Mistake]),
+                kind: dice.of(&[
+                    FailureKind::Refused,
+                    FailureKind::Spent,
+                    FailureKind::Timeout,
+                    FailureKind::Children,
+                    FailureKind::Mistake,
+                ]),
                 status: 100 + dice.small() as u16 % 500,
                 answer: dice.content(),
             }),
@@ -148,6 +154,7 @@ impl Draw {
                 percent: draw.maybe(|draw| draw.small() as u8),
                 note: draw.maybe(Self::text),
             }),
+            kids: self.maybe(|draw| Kids { round: draw.small(), made: draw.small() }),
         }
     }
 
@@ -238,6 +245,15 @@ impl Draw {
                 data: draw.maybe(Self::content),
                 by: draw.maybe(Self::text),
             }),
+            parent: self.maybe(|draw| Parent {
+                id: draw.id(),
+                step: draw.text(),
+                round: draw.small(),
+                paused: draw.0.bool(),
+                released: draw.0.bool(),
+            }),
+            pins: self.many(|draw| (draw.text(), Hash(draw.text()))).into_iter().collect(),
+            output: self.maybe(Self::content),
             secret: self.maybe(Self::text),
             log: self.many(Self::entry),
         }
@@ -321,6 +337,7 @@ impl Draw {
                 task_id,
                 seen: self.number(),
                 hops: self.small(),
+                hint: self.0.bool(),
                 traceparent: self.maybe(Self::text),
                 tenant: String::new(),
                 priority: Priority::Normal,

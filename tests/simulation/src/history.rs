@@ -250,6 +250,7 @@ impl History {
             self.check_undo(saves, &workflow, &left, &mut wrong);
             self.check_told(saves, &mut wrong);
         }
+        self.check_families(&mut found);
         for (id, version) in self.told() {
             if self.last(id).is_none_or(|last| last.version < version) {
                 let words = format!("version {version} was reported in a notice or an alert but never saved");
@@ -267,6 +268,39 @@ impl History {
             }
         }
         found
+    }
+
+    /// What must be true of an order and those that it started: it is done only with them, and undone only with them.
+    fn check_families(&self, found: &mut Vec<Violation>) {
+        for child in self.orders() {
+            let Some(link) = &child.parent else { continue };
+            let mut wrong = |rule, words: String| found.push(Violation { rule, order: Some(child.id.clone()), words });
+            let Some(parent) = self.last(&link.id) else {
+                wrong(Rule::OneChain, format!("its parent {} was never stored", link.id));
+                continue;
+            };
+            let knows = |task: &&Arc<Task>| task.steps.iter().any(|step| step.kids.is_some());
+            if self.saved(&link.id).find(knows).is_none() {
+                wrong(Rule::OneChain, format!("its parent {} never recorded that it starts an order", link.id));
+            }
+            if parent.phase == Phase::Undone && child.phase != Phase::Undone {
+                wrong(Rule::Undone, format!("its parent is Undone, and it is {:?}", child.phase));
+            }
+            let is_open = matches!(child.phase, Phase::Forward | Phase::Undoing);
+            if parent.phase == Phase::Processed && is_open {
+                wrong(Rule::Processed, format!("its parent is Processed, and it is {:?}", child.phase));
+            }
+        }
+        for parent in self.orders().filter(|task| task.phase == Phase::Processed) {
+            let is_done = |step: &Step| step.state == State::Processed && step.kids.is_some();
+            let children = self.orders().filter(|task| task.parent.as_ref().is_some_and(|link| link.id == parent.id));
+            let done = children.filter(|task| task.phase == Phase::Processed).count();
+            let by_hand = parent.log.iter().any(|entry| entry.1 == Kind::MarkedDone);
+            if done < parent.steps.iter().filter(|step| is_done(step)).count() && !by_hand {
+                let words = "it is Processed without the order that it started".to_owned();
+                found.push(Violation { rule: Rule::Processed, order: Some(parent.id.clone()), words });
+            }
+        }
     }
 
     /// The versions that notices and alerts reported.
@@ -542,6 +576,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             wrong(Rule::OnlyRises, format!("version {v}: step {n} waits no longer for its event before its time"));
         }
         if let State::Waiting { until, event: false } = old.state
+            && old.kids.is_none()
             && new.state == State::Processed
             && after.updated_at < until
             && after.acted_at <= before.version

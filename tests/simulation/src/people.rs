@@ -21,7 +21,7 @@ use shared::ports::StateStore;
 use shared::queues;
 use shared::registry::{self, Change};
 use shared::step::{Direction, State};
-use shared::task::{Priority, ProcessState, Task};
+use shared::task::{Phase, Priority, ProcessState, Task};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -402,6 +402,25 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
     }
 }
 
+/// The undo of a child goes on when a person says so. What else a child stopped for, its parent's resubmission brings.
+pub(crate) async fn mend_children(world: Arc<World>) {
+    if world.plan.children.is_empty() {
+        return;
+    }
+    loop {
+        wait_ms(5000).await;
+        let stopped: Vec<Id> = {
+            let history = world.history();
+            let all = history.orders().filter(|task| task.parent.is_some() && task.phase == Phase::UndoError);
+            all.map(|task| task.id.clone()).collect()
+        };
+        for id in stopped {
+            let _busy = Busy::new(&world);
+            ask(&world, &id, What::Resubmit { step: None, input: None }, None).await;
+        }
+    }
+}
+
 /// What a person does about an order in Error: about its first failed step, or about all of them.
 fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What> {
     let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
@@ -411,6 +430,10 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
     match way {
         Class::ResubmitEdited => Some(What::Resubmit { step, input: Some(json!({ "edited": number })) }),
         Class::Skip => Some(What::Skip { step }),
+        // The step is an order, and no service did anything for it.
+        Class::MarkDone if world.plan.workflow.steps[failed].child.is_some() => {
+            Some(What::MarkDone { step, output: json!({ "box": "b" }) })
+        }
         Class::MarkDone => {
             let direction = if is_undo { Direction::Undo } else { Direction::Do };
             world.by_hand(&task.id, name, direction).map(|output| What::MarkDone { step, output })

@@ -31,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 14] = [
+const TEXTS: [(&str, &str); 18] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -44,7 +44,11 @@ const TEXTS: [(&str, &str); 14] = [
     ("events.toml", include_str!("workflows/events.toml")),
     ("heartbeats.toml", include_str!("workflows/heartbeats.toml")),
     ("people.toml", include_str!("workflows/people.toml")),
+    ("parcel.toml", include_str!("workflows/parcel.toml")),
+    ("parcel-by-hand.toml", include_str!("workflows/parcel-by-hand.toml")),
     ("polls.toml", include_str!("workflows/polls.toml")),
+    ("shipments.toml", include_str!("workflows/shipments.toml")),
+    ("shipments-by-hand.toml", include_str!("workflows/shipments-by-hand.toml")),
     ("waits.toml", include_str!("workflows/waits.toml")),
 ];
 
@@ -112,6 +116,8 @@ pub struct Plan {
     pub is_real_store: bool,
     /// The messenger is the real adapter over [`crate::endpoint`].
     pub is_real_messenger: bool,
+    /// The definitions of the orders that its orders start.
+    pub children: Vec<Arc<Workflow>>,
     /// The input of all orders and what the services answer, if somebody wrote it down.
     pub script: Option<Arc<Script>>,
 }
@@ -123,14 +129,16 @@ impl Plan {
     pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
         let workflow = Arc::clone(draw.pick(workflows));
+        let children = below(&workflow, workflows);
         let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
         let is_real_messenger = real_every > 0 && seed.is_multiple_of(real_every.div_ceil(MESSENGERS));
         let both = |step: &'_ Step| {
             let of = |direction| step.work(direction).map(takes);
             [of(Direction::Do), of(Direction::Undo)].into_iter().flatten()
         };
-        let longest_timeout = std_of(workflow.steps.iter().flat_map(both).max().unwrap_or_default());
-        let works = workflow.steps.iter().filter(|step| step.wait.is_none());
+        let all = || std::iter::once(&workflow).chain(&children).flat_map(|workflow| &workflow.steps);
+        let longest_timeout = std_of(all().flat_map(both).max().unwrap_or_default());
+        let works = all().filter(|step| step.wait.is_none());
         let whole: Duration = works.filter_map(|step| step.work(Direction::Do)).map(|work| std_of(takes(work))).sum();
         let busy = whole.max(Duration::from_secs(2));
         let most = if is_real_store { 2 } else { MOST_ORDERS };
@@ -174,6 +182,7 @@ impl Plan {
             is_real_store,
             is_real_messenger,
             script: None,
+            children,
             workflow,
         }
     }
@@ -220,6 +229,18 @@ impl Plan {
         }
     }
 
+    /// The agents of all its orders.
+    #[must_use]
+    pub fn agents(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = Vec::new();
+        for agent in std::iter::once(&self.workflow).chain(&self.children).flat_map(|workflow| workflow.agents()) {
+            if !all.contains(&agent) {
+                all.push(agent);
+            }
+        }
+        all
+    }
+
     /// The skew, as a [`Duration`].
     #[must_use]
     pub fn skew_std(&self) -> Duration {
@@ -242,11 +263,14 @@ impl Plan {
                 margin + wait_of(step, &self.workflow, self.script.as_deref()).unwrap_or_else(|| std_of(MAX_WAIT))
             }
         };
-        let steps = self.workflow.steps.iter().map(|step| {
+        let all = std::iter::once(&self.workflow).chain(&self.children).flat_map(|workflow| &workflow.steps);
+        let steps = all.map(|step| {
             let late = step.late.map_or(Duration::ZERO, |late| (std_of(late.extend) + margin) * late.times);
             let of = |direction| step.work(direction).map(|work| ladder(takes(work), work.retry));
             let own = of(Direction::Do).unwrap_or_else(|| ladder(step.timeout, &step.retry));
-            own + of(Direction::Undo).unwrap_or_default() + late + wait(step)
+            // Each way may end with a look that no hint brings.
+            let looks = if step.child.is_some() { (margin + std_of(MAX_DELAY)) * 4 } else { Duration::ZERO };
+            own + of(Direction::Undo).unwrap_or_default() + late + wait(step) + looks
         });
         let grace = std_of(grace(&self.workflow));
         let age = self.faults_end.min(std_of(MAX_DELAY));
@@ -254,6 +278,21 @@ impl Plan {
         // agent it checks once a minute.
         std_of(MAX_WITHHELD) + steps.sum::<Duration>() + (grace + age) * 2 + self.visibility * 6 + LONGEST_BREAK + SLACK
     }
+}
+
+/// The definitions of the orders that those of `workflow` may start, out of `all` or of the files here.
+fn below(workflow: &Workflow, all: &[Arc<Workflow>]) -> Vec<Arc<Workflow>> {
+    let mut found: Vec<Arc<Workflow>> = Vec::new();
+    let mut open: Vec<String> = workflow.children().into_iter().map(str::to_owned).collect();
+    while let Some(name) = open.pop() {
+        let own = workflows().into_iter().filter(|one| one.name == name);
+        let Some(child) = all.iter().find(|one| one.name == name).cloned().or_else(|| own.into_iter().next()) else {
+            continue;
+        };
+        open.extend(child.children().into_iter().map(str::to_owned));
+        found.push(child);
+    }
+    found
 }
 
 /// How many heartbeats the long work of a simulated agent takes at most.

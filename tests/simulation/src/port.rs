@@ -432,6 +432,7 @@ impl Faulty {
             Effect::Alert(alert) => format!("alert {} v{}", world.label(&alert.order_id), alert.version),
             Effect::Strained(strained) => format!("strained {}", strained.agent),
             Effect::SetAside(aside) => format!("set-aside from {}", aside.queue),
+            Effect::Child(ask) => unreachable!("the engine itself asks {ask:?}"),
         }
     }
 

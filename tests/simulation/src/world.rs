@@ -20,7 +20,7 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::decision::{Act, Progress};
 use shared::engine::{self, Core, Engine, Save};
@@ -181,7 +181,7 @@ impl World {
         };
         let mut config = real::config(plan.shards, plan.classes, pools);
         // External agents are served here as well.
-        let external = plan.workflow.agents().into_iter().filter(|name| !agent::agents::NAMES.contains(name));
+        let external = plan.agents().into_iter().filter(|name| !agent::agents::NAMES.contains(name));
         config.agents.extend(external.map(str::to_owned));
         let store = match plan.is_real_store {
             true => Store::Real(RealStore::open(&config)),
@@ -211,7 +211,7 @@ impl World {
             requests: Mutex::default(),
             met: Mutex::default(),
             active: Mutex::new(vec![(0, Some(plan.workflow.hash()))]),
-            definitions: definitions(&plan.workflow),
+            definitions: definitions(&plan.workflow).into_iter().chain(plan.children.iter().cloned()).collect(),
             stale: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
@@ -260,13 +260,26 @@ impl World {
         self.labels.get(id).map_or(id.0.as_str(), String::as_str)
     }
 
+    /// The definition of an order.
+    pub(crate) fn definition(&self, task: &Task) -> Arc<Workflow> {
+        let own = self.definitions.iter().find(|one| one.hash() == task.workflow_hash);
+        Arc::clone(own.unwrap_or(&self.plan.workflow))
+    }
+
+    /// The step that a request is about: no step of a child has the name of one of its parent's.
+    fn spec(&self, step: &str) -> Option<&shared::workflow::Step> {
+        let all = std::iter::once(&self.plan.workflow).chain(&self.plan.children);
+        all.flat_map(|workflow| &workflow.steps).find(|spec| spec.name == step)
+    }
+
     pub fn history(&self) -> MutexGuard<'_, History> {
         lock(&self.history)
     }
 
     #[must_use]
     pub fn sketch(&self, task: &Task) -> String {
-        let steps = task.steps.iter().zip(&self.plan.workflow.steps).map(|(step, spec)| {
+        let workflow = self.definition(task);
+        let steps = task.steps.iter().zip(&workflow.steps).map(|(step, spec)| {
             let state = shared::view::state_name(&step.state);
             let by = step.claim().map(|(_, by)| format!(" by {}", self.clock_text(by))).unwrap_or_default();
             let failures = match step.failures + step.undo_failures {
@@ -321,7 +334,7 @@ impl World {
 
     /// Whether the service of a step may report its end later.
     pub(crate) fn may_accept(&self, request: &Request) -> bool {
-        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == request.step);
+        let spec = self.spec(&request.step);
         request.direction == Direction::Do
             && self.plan.script.is_none()
             && spec.is_some_and(|spec| spec.accept.is_some())
@@ -329,13 +342,13 @@ impl World {
 
     /// Whether a step polls in this direction.
     pub(crate) fn polls(&self, step: &str, direction: Direction) -> bool {
-        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == step);
+        let spec = self.spec(step);
         direction == Direction::Do && spec.is_some_and(|spec| spec.poll.is_some())
     }
 
     /// Whether the answer to a look says that the work is not done yet. The next look gets another answer.
     fn is_not_yet(&self, request: &Request, answer: &Result<Value, AgentError>) -> bool {
-        let spec = self.plan.workflow.steps.iter().find(|spec| spec.name == request.step);
+        let spec = self.spec(&request.step);
         let poll = spec.and_then(|spec| spec.poll.as_ref()).filter(|_| request.direction == Direction::Do);
         match (answer, poll) {
             (Err(AgentError::NotYet { .. }), _) => true,
@@ -390,15 +403,15 @@ impl World {
     pub fn check_input(&self, request: &Request) {
         let history = self.history();
         let Some(task) = history.last(&request.task_id) else { return };
-        let index = self.plan.workflow.position(&request.step).expect("a step of this workflow");
+        let workflow = self.definition(task);
+        let index = workflow.position(&request.step).expect("a step of this workflow");
         let step = &task.steps[index];
         // Earlier attempts were sent with the input of their time.
         if task.holds(index, request.attempt).is_none() {
             return;
         }
-        let order =
-            self.plan.orders.iter().find(|order| id_of(order) == request.task_id).expect("an order of this run");
-        let work = self.plan.workflow.steps[index].work(request.direction).expect("what is requested is work");
+        let order = self.plan.orders.iter().find(|order| id_of(order) == request.task_id);
+        let work = workflow.steps[index].work(request.direction).expect("what is requested is work");
         let wanted = match (&step.input, work.with) {
             (Some(input), _) => input.clone(),
             // A service refuses another body under the same key.
@@ -406,7 +419,11 @@ impl World {
                 let (key, sent) = (request.idempotency_key.clone(), request.input.clone());
                 lock(&self.bodies).entry(key).or_insert(sent).clone()
             }
-            (None, None) => people::input(&self.plan, order.number),
+            (None, None) => match (order, &task.parent) {
+                (Some(order), _) => people::input(&self.plan, order.number),
+                (None, Some(parent)) => json!({ "of": parent.id }),
+                (None, None) => unreachable!("an order of this run"),
+            },
         };
         if request.input != wanted {
             let words = format!("`{}` was given {} instead of {wanted}", request.step, request.input);
@@ -445,6 +462,15 @@ impl World {
 
     /// A new order has a definition that was active when it was accepted, or at most [`FOLLOWED_MS`] before.
     pub(crate) fn check_definition(&self, task: &Task) {
+        // A child has the one that was pinned with its parent.
+        if let Some(link) = &task.parent {
+            let is_pinned = |parent: &Arc<Task>| parent.pins.values().any(|hash| *hash == task.workflow_hash);
+            if !self.history().last(&link.id).is_some_and(is_pinned) {
+                let words = format!("its parent does not pin {}", task.workflow_hash);
+                self.wrong(Rule::Definition, Some(task.id.clone()), words);
+            }
+            return;
+        }
         let skew = u64::try_from(self.plan.skew.as_millis()).unwrap_or_default();
         let at = u64::try_from(task.created_at.as_millisecond() - EPOCH_S * 1000).unwrap_or_default();
         if !self.was_active(Some(&task.workflow_hash), at.saturating_sub(FOLLOWED_MS + skew), at + skew) {
@@ -564,6 +590,7 @@ impl World {
             observer: Some(Arc::new(move |save: &Save<'_>| observed.history().observed(save.task))),
             pools: self.config.pools.clone(),
             classes: self.config.priority_classes,
+            shards: self.config.shards,
             public_url: self.config.public_url.clone(),
         };
         let port = Faulty::new(self, node);
@@ -678,7 +705,10 @@ async fn pump<'a>(
 async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
     let submit = Submit {
         engine: Arc::new(world.engine(node)),
-        workflows: [(world.plan.workflow.name.clone(), (*world.plan.workflow).clone())].into(),
+        workflows: std::iter::once(&world.plan.workflow)
+            .chain(&world.plan.children)
+            .map(|one| (one.name.clone(), (**one).clone()))
+            .collect(),
         reply_queues: world.config.reply_queues.clone(),
         shards: world.plan.shards,
         scopes: Default::default(),
@@ -733,7 +763,7 @@ async fn schedule(world: &Arc<World>, node: &Arc<Node>) {
 }
 
 async fn act(world: &Arc<World>, node: &Arc<Node>) {
-    let used = world.plan.workflow.agents();
+    let used = world.plan.agents();
     let own = agent::agents::NAMES.iter().copied().filter(|name| used.contains(name));
     let names = own.chain(used.iter().copied().filter(|name| !agent::agents::NAMES.contains(name)));
     let agents: Vec<Arc<dyn Agent>> =
@@ -821,6 +851,14 @@ fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Op
             return Some((Some(id), why));
         }
     }
+    // A parent in Error leaves its child as it is.
+    let children: Vec<Id> =
+        world.history().orders().filter(|task| task.parent.is_some()).map(|task| task.id.clone()).collect();
+    for id in children {
+        if let Some(why) = world.open(&id, |_| false) {
+            return Some((Some(id), why));
+        }
+    }
     match world.busy.load(Ordering::Relaxed) {
         0 => {}
         n => return Some((None, format!("{n} clients have no answer"))),
@@ -886,7 +924,7 @@ fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
 async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     let plan = &world.plan;
     let last = u64::try_from(plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
-    for agent in plan.workflow.agents() {
+    for agent in plan.agents() {
         if let Some(mut draw) = world.fires(Class::RemoteOutage, agent) {
             let from = draw.between(0, last);
             let until = draw.between(from, last);
@@ -915,7 +953,8 @@ async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     tokio::spawn(people::poison(Arc::clone(world)));
     tokio::spawn(people::act_in_bulk(Arc::clone(world), orders.iter().map(|(order, _)| id_of(order)).collect()));
     tokio::spawn(people::change_workflow(Arc::clone(world)));
-    for agent in plan.workflow.agents() {
+    tokio::spawn(people::mend_children(Arc::clone(world)));
+    for agent in plan.agents() {
         tokio::spawn(people::pause_agent(Arc::clone(world), agent.to_owned()));
     }
     for queue in [queues::notices(REPLY_QUEUE), queues::SET_ASIDE.to_owned(), BUS.to_owned()] {

@@ -225,6 +225,11 @@ pub(crate) fn startable(path: &Path) -> Result<Arc<Workflow>, Error> {
     let read = workflow(path)?;
     let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
     read.can_start(USUAL_SKEW).map_err(short)?;
+    if let Some(child) = read.children().first() {
+        let message =
+            format!("its orders start orders of `{child}`, which tests cannot play; try it with `stepwarden up`");
+        return Err(Error { file: path.display().to_string(), line: 1, message });
+    }
     Ok(Arc::new(read))
 }
 

@@ -46,7 +46,8 @@ pub fn observe(save: &Save<'_>, instance: &str) {
 fn steps(before: &Task, task: &Task, workflow: &Workflow, instance: &str, trace_id: Option<&str>) {
     for ((old, new), spec) in before.steps.iter().zip(&task.steps).zip(&workflow.steps) {
         let agent = |step: &Step| step.claim().and_then(|(direction, _)| spec.work(direction)).map_or("", |w| w.agent);
-        if new.attempt > old.attempt {
+        // A step that is an order has no agent.
+        if new.attempt > old.attempt && new.kids.is_none() {
             STEP_ATTEMPTS.add(agent(new));
         }
         let is_missed = new.failures > old.failures || new.undo_failures > old.undo_failures;

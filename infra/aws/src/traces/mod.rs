@@ -257,7 +257,7 @@ pub fn sender(effect: &Effect) -> Option<String> {
         Effect::Wake(wake, _) => (&wake.task_id, None),
         Effect::Reply(reply) => (&reply.task_id, Some(&reply.step)),
         Effect::Notice(notice) => (&notice.order_id, notice.step.as_ref()),
-        Effect::Alert(_) | Effect::Strained(_) | Effect::SetAside(_) => return current(),
+        Effect::Alert(_) | Effect::Strained(_) | Effect::SetAside(_) | Effect::Child(_) => return current(),
     };
     let context = Context::current();
     let fits = |(order, of, _): &&(Id, Option<String>, String)| order == id && (of.is_none() || of.as_ref() == step);

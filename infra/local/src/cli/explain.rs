@@ -39,7 +39,10 @@ fn what(step: &Step) -> String {
         (Some(work), ..) => call(&work),
         (None, Some(reason), _) => format!("fails the order with \"{}\"", reason.text()),
         (None, None, Some(wait)) => wait.words(),
-        (None, None, None) => "computes a value".into(),
+        (None, None, None) => match &step.child {
+            Some(child) => format!("starts an order of {} and waits for its end", child.workflow),
+            None => "computes a value".into(),
+        },
     }
 }
 
@@ -67,6 +70,13 @@ fn lines(workflow: &Workflow, index: usize) -> Vec<String> {
         });
     }
     let Some(work) = step.work(Direction::Do) else {
+        if let (Some(_), Some(catch)) = (&step.child, &step.catch) {
+            lines.push(format!("if that order fails, the failure is caught if {}", catch.text()));
+        }
+        if step.child.is_some() {
+            lines.push(format!("if that order fails, {}", after_failure(step.on_failure)));
+            lines.push("undo: that order is undone".into());
+        }
         if step.fail.is_some() {
             lines.push(format!("then {}", after_failure(step.on_failure)));
         }
@@ -150,10 +160,10 @@ fn ends(workflow: &Workflow) -> String {
     let leads_to = |step: &Step, then: Then| match step.work(Direction::Do) {
         Some(_) if step.irreversible => then == Then::Error,
         Some(_) => step.on_failure == then || step.retry.then == then,
-        None => step.fail.is_some() && step.on_failure == then,
+        None => (step.fail.is_some() || step.child.is_some()) && step.on_failure == then,
     };
     let (undoing, stopping) = (names(&|step| leads_to(step, Then::Undo)), names(&|step| leads_to(step, Then::Error)));
-    let undone = names(&|step| step.undo.is_some());
+    let undone = names(&|step| step.undo.is_some() || step.child.is_some());
     let mut out = String::from("  Processed  once every step has run, was passed over, or failed and was caught\n");
     if !undoing.is_empty() || workflow.deadline.is_some() {
         let of = if undoing.is_empty() { "its deadline".into() } else { undoing };

@@ -125,6 +125,7 @@ pub fn when(at: Timestamp, now: Timestamp) -> String {
 pub fn order(order: &Status, now: Timestamp) -> String {
     let mut out = format!("{}  {}  {}\n", order.order_id, order.workflow, painted(order.state.name(), 0));
     let lines = [
+        ("part of", order.parent.as_ref().map(|parent| format!("{}, step {}", parent.order_id, parent.step))),
         ("reason", order.reason.clone()),
         ("reference", order.reference.clone()),
         ("created", Some(when(order.created_at, now))),
@@ -132,6 +133,7 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         ("deadline", order.deadline.map(|at| when(at, now))),
         ("paused", order.paused_at.map(|at| when(at, now))),
         ("undo", undo_wait(order, now)),
+        ("output", order.output.as_ref().map(Value::to_string)),
     ];
     for (label, text) in lines {
         if let Some(text) = text.filter(|text| !text.is_empty()) {
@@ -175,6 +177,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("complete by", step.complete_by),
         time("next attempt", step.next_attempt_at),
         step.wait.clone().filter(|_| step.waiting_until.is_some()),
+        step.child.as_ref().map(|child| format!("order {child}")),
         step.missing.map(|missing| format!("{missing} missing")),
         step.reminders.filter(|sent| *sent > 0).map(|sent| format!("reminders {sent}")),
         time("next reminder", step.next_reminder_at),

@@ -1,7 +1,7 @@
 //! What can only be checked once all steps are known: the marks of edges, and what expressions read.
 
 use super::{Problem, RawStep, list};
-use crate::expression::{Expression, Reference, Template};
+use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::names::of_step;
 use crate::schema::Schema;
 use crate::step::{Direction, FailureKind};
@@ -11,6 +11,7 @@ use crate::workflow::wait::Wait;
 use crate::workflow::{Step, Work, before};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use toml::Spanned;
 
 /// What every expression of a step can read, but for what is kept of an answer.
@@ -23,6 +24,7 @@ pub(super) fn check(
     config: &Map<String, Value>,
     input: Option<&Schema>,
     has_deadline: bool,
+    output: Option<(&Mapping, Range<usize>)>,
 ) -> Result<(), Problem> {
     let has_data = steps.iter().flat_map(|step| {
         let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
@@ -32,6 +34,7 @@ pub(super) fn check(
     let is_new = has_data.any(|is| is)
         || !config.is_empty()
         || has_deadline
+        || output.is_some()
         || raw.iter().any(|step| uses_expressions(step.get_ref()));
     if is_new {
         one_name_each(raw)?;
@@ -49,7 +52,8 @@ pub(super) fn check(
     for index in 0..steps.len() {
         graph.visit(index, raw)?;
     }
-    (0..steps.len()).try_for_each(|index| graph.read(index, raw[index].get_ref(), config))
+    (0..steps.len()).try_for_each(|index| graph.read(index, raw[index].get_ref(), config))?;
+    output.map_or(Ok(()), |(output, at)| graph.returned(output, at, config))
 }
 
 /// A step's name in expressions has `_` for `-`.
@@ -98,6 +102,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.lambda.is_some()
         || raw.aws.is_some()
         || raw.fail.is_some()
+        || raw.workflow.is_some()
         || raw.wait.is_some()
         || raw.until.is_some()
         || raw.event.is_some()
@@ -398,6 +403,23 @@ impl Graph<'_> {
         Ok(())
     }
 
+    /// Checks what the `output` of the workflow reads: all steps come before it, and each may have been passed over.
+    fn returned(&self, output: &Mapping, at: Range<usize>, config: &Map<String, Value>) -> Result<(), Problem> {
+        let ran: BTreeSet<usize> = (0..self.steps.len())
+            .filter(|&index| {
+                let known = self.known[index].as_ref();
+                !self.is_conditional(index) && known.is_some_and(|known| known.conditions.is_empty())
+            })
+            .collect();
+        let all: Vec<usize> = (0..self.steps.len()).collect();
+        for one in output.references() {
+            let roots = ["input", "config", "order", "outputs", "ran", "errors"];
+            self.check_among(&all, one, &roots, &ran, config)
+                .map_err(|words| (at.clone(), format!("`output` of the workflow: {words}")))?;
+        }
+        Ok(())
+    }
+
     /// Checks that the link of step `index` leads to that step alone, and that somebody gets it.
     fn link(&self, index: usize, raw: &RawStep) -> Result<(), Problem> {
         let step = &self.steps[index];
@@ -462,6 +484,18 @@ impl Graph<'_> {
         ran: &BTreeSet<usize>,
         config: &Map<String, Value>,
     ) -> Result<(), String> {
+        self.check_among(&before(self.steps, index), reference, roots, ran, config)
+    }
+
+    /// The same for what comes after the steps `before`.
+    fn check_among(
+        &self,
+        before: &[usize],
+        reference: &Reference,
+        roots: &[&str],
+        ran: &BTreeSet<usize>,
+        config: &Map<String, Value>,
+    ) -> Result<(), String> {
         let path = reference.path.join(".");
         let root = reference.path[0].as_str();
         if !roots.contains(&root) {
@@ -482,7 +516,6 @@ impl Graph<'_> {
                 Err(format!("`{path}` is not in the workflow's `config`; {known}add `{name}` there"))
             }
             "outputs" | "ran" | "errors" => {
-                let before = before(self.steps, index);
                 let Some(step) = self.position(name).filter(|step| before.contains(step)) else {
                     let names: Vec<String> = before.iter().map(|&i| of_step(&self.steps[i].name)).collect();
                     let names: Vec<&str> = names.iter().map(String::as_str).collect();

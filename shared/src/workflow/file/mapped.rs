@@ -10,11 +10,12 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 32] = [
     "agent",
     "http",
     "lambda",
     "aws",
+    "workflow",
     "value",
     "fail",
     "wait",

@@ -1,0 +1,322 @@
+//! Steps that are orders of their own. The truth is read from the child; that it has ended is only a hint. The parent records that it has
+//! a child before that child can exist, so an undo reaches it, whoever creates it and however late.
+
+use super::Change;
+use crate::decision::{Decision, Event, Kept, Turn};
+use crate::expression::Mistake;
+use crate::history::Kind;
+use crate::message::Effect;
+use crate::names::names;
+use crate::operator;
+use crate::order::Id;
+use crate::step::{Direction, Failure, FailureKind, Kids, State, Step};
+use crate::task::{Parent, Phase, Task};
+use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::child::{self, ToChild, Wish};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The shortest and the longest time from one look at a child to the next that no hint brings.
+const LOOK_AFTER: SignedDuration = SignedDuration::from_mins(1);
+const LOOK_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_mins(15);
+
+/// The id of the present child of step `index`, or of the one that it would start.
+pub(crate) fn id_of(task: &Task, index: usize, turn: &Turn<'_>) -> Id {
+    let made = task.steps[index].kids.as_ref().map_or(0, |kids| kids.made);
+    child::id(&task.tenant, &task.id, &turn.workflow.steps[index].name, made)
+}
+
+/// What the child of step `index` is asked for. `None` if its definition was not pinned, which no submission leaves out.
+fn ask(task: &Task, index: usize, wish: Wish, turn: &Turn<'_>) -> Option<Effect> {
+    let made = task.steps[index].kids.as_ref().map_or(0, |kids| kids.made);
+    ask_of(task, index, made, wish, turn)
+}
+
+fn ask_of(task: &Task, index: usize, made: u32, wish: Wish, turn: &Turn<'_>) -> Option<Effect> {
+    let spec = &turn.workflow.steps[index];
+    let workflow = task.pins.get(&spec.child.as_ref()?.workflow)?;
+    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    let id = child::id(&task.tenant, &task.id, &spec.name, made);
+    Some(Effect::Child(Box::new(ToChild {
+        wish,
+        parent: Parent { id: task.id.clone(), step: spec.name.clone(), round, paused: false, released: false },
+        key: child::key(&task.id, &spec.name, made),
+        workflow: workflow.clone(),
+        pins: task.pins.clone(),
+        tenant: task.tenant.clone(),
+        reference: task.reference.clone(),
+        priority: task.priority,
+        traceparent: task.traceparent.clone(),
+        secret: task.secret.as_ref().map(|secret| child::secret(secret, &id)),
+        id,
+    })))
+}
+
+/// The input of the order that step `index` starts: the same however often it is asked for.
+fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
+    let (spec, step) = (&turn.workflow.steps[index], &task.steps[index]);
+    let input = match (&step.input, &spec.with) {
+        (Some(input), _) => input.clone(),
+        (None, Some(with)) => with.evaluate(&names(task, index, Direction::Do, turn))?,
+        (None, None) => turn.input.clone(),
+    };
+    turn.outputs.loss()?;
+    if !input.is_object() && !turn.outputs.is_short() {
+        return Err(Mistake("the input of the order that it starts must be an object; write `with = { ... }`".into()));
+    }
+    let name = spec.child.as_ref().map_or("", |child| &child.workflow);
+    let Some(pinned) = task.pins.get(name) else {
+        return Err(Mistake(format!("the definition of `{name}` was not there when the order was submitted")));
+    };
+    let schema = turn.outputs.definition(pinned).and_then(|workflow| workflow.schema.clone());
+    match schema.map(|schema| schema.schema().faults(&input)).unwrap_or_default().first() {
+        Some(fault) => Err(Mistake(format!("the input of `{name}` is refused: `{}` {}", fault.at, fault.message))),
+        None => Ok(input),
+    }
+}
+
+/// The orders that may not have been made, because the instance that recorded them died.
+pub(crate) fn begun(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&Step) -> bool) -> Vec<Effect> {
+    let waits = |step: &Step| step.kids.is_some() && matches!(step.state, State::Waiting { .. }) && may_be_lost(step);
+    let lost = (0..task.steps.len()).filter(|&index| waits(&task.steps[index]));
+    lost.filter_map(|index| ask(task, index, Wish::Begin(input(task, index, turn).ok()?), turn)).collect()
+}
+
+/// The same wish for every child that has not ended for all that is known.
+pub(crate) fn ask_open(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let is_open = |step: &Step| matches!(step.state, State::Waiting { .. } | State::UndoPending { .. });
+    let open = (0..task.steps.len()).filter(|&i| task.steps[i].kids.is_some() && is_open(&task.steps[i]));
+    open.filter_map(|index| ask(task, index, wish.clone(), turn)).collect()
+}
+
+/// What is asked of the children once their parent has ended and its record expires.
+pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
+    let is_over = task.expires && matches!(task.phase, Phase::Processed | Phase::Undone);
+    let steps = (0..task.steps.len()).filter(|_| is_over);
+    let kids = steps.filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
+    let all = kids.flat_map(|(index, made)| (0..=made).map(move |made| (index, made)));
+    all.filter_map(|(index, made)| ask_of(task, index, made, Wish::Release, turn)).collect()
+}
+
+/// Whether a task in this phase does nothing more by itself.
+fn is_ended(phase: Phase) -> bool {
+    match phase {
+        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => true,
+        Phase::Forward | Phase::Undoing => false,
+    }
+}
+
+/// A child may have ended. Most hints are right, and what is not new writes nothing.
+pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
+    let keep = |effects| Decision::Keep { why: Kept::NothingReady, effects };
+    let runs = task.paused_at.is_none();
+    let is_news = |index: &usize| {
+        let step = &task.steps[*index];
+        let Some(kids) = step.kids.as_ref().filter(|_| runs) else { return false };
+        let is_undoing = match (task.phase, &step.state) {
+            (Phase::Forward, State::Waiting { .. }) => false,
+            (Phase::Undoing, State::UndoPending { .. }) => true,
+            _ => return false,
+        };
+        let Some(Some(child)) = turn.outputs.order(&id_of(task, *index, turn)) else { return false };
+        match is_undoing {
+            true => child.phase == Phase::Undone,
+            false => is_ended(child.phase) && child.parent.as_ref().is_some_and(|parent| parent.round == kids.round),
+        }
+    };
+    let news: Vec<usize> = (0..task.steps.len()).filter(is_news).collect();
+    if news.is_empty() {
+        // The instance that ended the task may have died before it released the children.
+        return keep(release(task, turn));
+    }
+    let mut change = Change::begin(task, turn);
+    for index in news {
+        match &mut change.task.steps[index].state {
+            State::Waiting { until, .. } => *until = turn.now,
+            State::UndoPending { not_before } => *not_before = None,
+            _ => {}
+        }
+    }
+    change.advance();
+    change.wake_if_waiting();
+    change.save()
+}
+
+/// The order that started this one wants something of it: one write, or none if it is so already.
+pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) -> Decision {
+    let keep = |why| Decision::Keep { why, effects: Vec::new() };
+    let Some(parent) = &task.parent else { return keep(Kept::Foreign) };
+    let by = format!("order {}", parent.id);
+    match wish {
+        Wish::Begin(_) => keep(Kept::Repeated),
+        Wish::Undo => operator::undo_for_parent(task, &by, turn),
+        Wish::Resubmit => {
+            // Another takes the place of one that undid itself.
+            if parent.round >= round || task.phase == Phase::Undone {
+                return operator::repeated(task, turn);
+            }
+            let mut change = Change::begin(task, turn);
+            if let Some(parent) = &mut change.task.parent {
+                parent.round = round;
+            }
+            match task.phase {
+                Phase::Error | Phase::UndoError => change.resubmit(&by, "its step is resubmitted"),
+                // Its parent waits for an end in the new round.
+                Phase::Processed => change.tells_parent = true,
+                Phase::Forward | Phase::Undoing | Phase::Undone => {}
+            }
+            change.save()
+        }
+        Wish::Pause | Wish::Resume => operator::pause_for_parent(task, &by, wish == &Wish::Pause, turn),
+        Wish::Release if parent.released => keep(Kept::Repeated),
+        Wish::Release => {
+            let mut change = Change::keep_books(task, turn);
+            if let Some(parent) = &mut change.task.parent {
+                parent.released = true;
+            }
+            change.save()
+        }
+    }
+}
+
+impl Change<'_> {
+    /// The input of the order that step `index` starts.
+    pub(super) fn input_of_child(&self, index: usize) -> Result<Value, Mistake> {
+        input(&self.task, index, self.turn)
+    }
+
+    /// The turn of step `index` has come: the record says that it has a child, and only then it is made.
+    pub(super) fn begin_child(&mut self, index: usize, input: Value) {
+        let version = self.task.version;
+        let step = &mut self.task.steps[index];
+        step.attempt += 1;
+        step.claimed_at = version;
+        step.error = None;
+        step.kids.get_or_insert_with(Kids::default);
+        let id = id_of(&self.task, index, self.turn);
+        self.log(Kind::Waiting, Some(index), Some(format!("for order {id}")));
+        self.ask_child(index, Wish::Begin(input));
+        self.look_later(index);
+    }
+
+    fn ask_child(&mut self, index: usize, wish: Wish) {
+        let asked = ask(&self.task, index, wish, self.turn);
+        self.requests.extend(asked);
+    }
+
+    /// The next look at the child of step `index`, if no hint comes before.
+    fn look_later(&mut self, index: usize) {
+        let since = self.task.steps[index].turn.unwrap_or(self.turn.now);
+        let until = plus(self.turn.now, self.patience(since));
+        self.task.steps[index].state = State::Waiting { until, event: false };
+        self.waits = true;
+    }
+
+    /// Longer, the longer the child takes.
+    fn patience(&self, since: Timestamp) -> SignedDuration {
+        since.duration_until(self.turn.now).clamp(LOOK_AFTER, LOOK_AT_LEAST_EVERY)
+    }
+
+    /// Children whose end may have come while nobody looked are looked at by the next Wake.
+    pub(super) fn look_soon(&mut self) {
+        let now = self.turn.now;
+        for step in self.task.steps.iter_mut().filter(|step| step.kids.is_some()) {
+            if let State::Waiting { until, .. } = &mut step.state {
+                *until = now.min(*until);
+            }
+        }
+    }
+
+    /// Looks at the child of step `index`, which waits for it.
+    pub(super) fn look(&mut self, index: usize) {
+        // It is read, and then this is decided again.
+        let Some(found) = self.turn.outputs.order(&id_of(&self.task, index, self.turn)) else { return };
+        let Some(child) = found else { return self.begin_again(index) };
+        let Some(parent) = child.parent.as_ref().filter(|parent| parent.id == self.task.id) else {
+            let mistake = Mistake(format!("order {} is there, and this order did not start it", child.id));
+            return self.mistaken(index, Direction::Do, &mistake);
+        };
+        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        match child.phase {
+            Phase::Undone if parent.round < round => {
+                if let Some(kids) = &mut self.task.steps[index].kids {
+                    kids.made = round;
+                }
+                self.task.steps[index].claimed_at = self.task.version;
+                self.begin_again(index);
+            }
+            _ if parent.round < round => {
+                self.ask_child(index, Wish::Resubmit);
+                self.look_later(index);
+            }
+            Phase::Processed => {
+                let output = child.output.clone().unwrap_or_default();
+                match self.keep_of(index, output) {
+                    Ok(()) => self.complete(index, Direction::Do),
+                    Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
+                }
+            }
+            Phase::Undone | Phase::Error | Phase::UndoError => {
+                let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
+                let why = child.reason.as_deref().unwrap_or("without a reason");
+                let error = format!("order {} {how}: {why}", child.id);
+                self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
+            }
+            Phase::Forward | Phase::Undoing => {
+                self.resume_child(index, &child, parent);
+                self.look_later(index);
+            }
+        }
+    }
+
+    /// There is no child, because whoever was to make it has died, or is late.
+    fn begin_again(&mut self, index: usize) {
+        match self.input_of_child(index) {
+            Ok(input) => {
+                self.ask_child(index, Wish::Begin(input));
+                self.look_later(index);
+            }
+            Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
+        }
+    }
+
+    fn resume_child(&mut self, index: usize, child: &Arc<Task>, parent: &Parent) {
+        if child.paused_at.is_some() && parent.paused {
+            self.ask_child(index, Wish::Resume);
+        }
+    }
+
+    /// Looks whether the child of step `index` is undone, and asks for it otherwise.
+    pub(super) fn unwind(&mut self, index: usize) {
+        let Some(found) = self.turn.outputs.order(&id_of(&self.task, index, self.turn)) else { return };
+        match &found {
+            Some(child) if child.phase == Phase::Undone => return self.complete(index, Direction::Undo),
+            Some(child) => {
+                let Some(workflow) = self.turn.outputs.definition(&child.workflow_hash) else { return };
+                let mut steps = child.steps.iter().zip(&workflow.steps);
+                let is_final = |(step, spec): (&Step, &crate::workflow::Step)| spec.irreversible && step.may_have_run();
+                let turns = matches!(child.phase, Phase::Forward | Phase::Error | Phase::Processed);
+                if turns && steps.any(is_final) {
+                    let error = format!("order {} has done what cannot be undone", child.id);
+                    return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
+                }
+                if let Some(parent) = &child.parent {
+                    self.resume_child(index, child, parent);
+                }
+            }
+            None => {}
+        }
+        self.ask_child(index, Wish::Undo);
+        let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
+        let since = turned.map_or(self.turn.now, |entry| entry.at(self.task.created_at));
+        let not_before = Some(plus(self.turn.now, self.patience(since)));
+        self.task.steps[index].state = State::UndoPending { not_before };
+        self.wake = true;
+    }
+}
+
+impl From<&crate::message::Wake> for Event {
+    fn from(wake: &crate::message::Wake) -> Self {
+        if wake.hint { Self::Hint } else { Self::Wake { seen: wake.seen, hops: wake.hops } }
+    }
+}

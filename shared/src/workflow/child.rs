@@ -1,0 +1,121 @@
+//! Steps that are orders of their own.
+
+use super::{Hash, Workflow};
+use crate::order::Id;
+use crate::task::Parent;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Most orders of which each is a child of the one before it, with the submitted one.
+pub const MAX_DEPTH: usize = 3;
+
+/// The order that a step starts, and whose end it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Child {
+    /// The name of its workflow. The definition is the one that the name stands for when the first order of all is submitted.
+    pub workflow: String,
+}
+
+/// The id of the order that step `step` of the order `parent` started in its round `made`. No submitter can choose the key that it is
+/// derived from: a key that arrives with an order has no control characters.
+#[must_use]
+pub fn id(tenant: &str, parent: &Id, step: &str, made: u32) -> Id {
+    Id::derive(tenant, &key(parent, step, made))
+}
+
+/// The idempotency key of that order.
+#[must_use]
+pub fn key(parent: &Id, step: &str, made: u32) -> String {
+    format!("\u{1}{parent}\u{1}{step}\u{1}{made}")
+}
+
+/// What the tokens in the addresses of the order `id` are made of, if its parent's are made of `secret`.
+#[must_use]
+pub fn secret(secret: &str, id: &Id) -> String {
+    let digest = Sha256::digest(format!("{secret}:{id}"));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Why orders of a workflow cannot start others. `Display` is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nested {
+    /// A workflow would start itself.
+    #[error("orders of `{0}` would start themselves for ever ({1}); start another workflow")]
+    Circle(String, String),
+    /// More than [`MAX_DEPTH`].
+    #[error("`{0}` would be the fourth level ({1}), and orders have at most {MAX_DEPTH}; join two of these workflows")]
+    Deep(String, String),
+}
+
+/// Whether a workflow called `name` may be started by the last of `path`, the names from the submitted order's on.
+///
+/// # Errors
+/// It may not.
+pub fn check_path(path: &[&str], name: &str) -> Result<(), Nested> {
+    let words = || path.iter().chain([&name]).copied().collect::<Vec<_>>().join(" -> ");
+    if path.contains(&name) {
+        return Err(Nested::Circle(name.to_owned(), words()));
+    }
+    if path.len() >= MAX_DEPTH {
+        return Err(Nested::Deep(name.to_owned(), words()));
+    }
+    Ok(())
+}
+
+impl Workflow {
+    /// The names of the workflows whose orders its steps start, each once.
+    #[must_use]
+    pub fn children(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for child in self.steps.iter().filter_map(|step| step.child.as_ref()) {
+            if !names.contains(&child.workflow.as_str()) {
+                names.push(&child.workflow);
+            }
+        }
+        names
+    }
+}
+
+/// What a parent wants of a child.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    /// That it is there, with this input.
+    Begin(serde_json::Value),
+    /// That nothing of it is left. One that is not there is written as Undone, so that a late instance makes none.
+    Undo,
+    /// That what failed is tried again, in the round of its [`Parent`].
+    Resubmit,
+    /// That it claims nothing more.
+    Pause,
+    /// That a pause of the parent's ends.
+    Resume,
+    /// That its record may be removed, because its parent has ended.
+    Release,
+}
+
+/// From a parent to one of its children, once the parent's record says so. It may come late, twice or never.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToChild {
+    /// The child.
+    pub id: Id,
+    /// What is wanted.
+    pub wish: Wish,
+    /// Its parent, with the present round.
+    pub parent: Parent,
+    /// Its idempotency key.
+    pub key: String,
+    /// Its definition.
+    pub workflow: Hash,
+    /// The definitions of the orders that it may start.
+    pub pins: std::collections::BTreeMap<String, Hash>,
+    /// Tenant of both.
+    pub tenant: String,
+    /// The submitter's reference.
+    pub reference: Option<String>,
+    /// Priority of both.
+    pub priority: crate::task::Priority,
+    /// The trace context of both.
+    pub traceparent: Option<String>,
+    /// What the tokens in its addresses are made of.
+    pub secret: Option<String>,
+}

@@ -1,0 +1,466 @@
+//! Steps that are orders of their own: what a parent and its child do together.
+//!
+//! Method: the engine over a store and queues in memory. A test plays all messages that are due, loses some, and sweeps.
+
+use crate::support::*;
+use contract::memory::{Behind, Between};
+use serde_json::{Value, json};
+use shared::decision::{Act, Event, Refusal, What};
+use shared::engine::{Engine, Handled};
+use shared::message::{Effect, Outcome, Reply, Wake};
+use shared::operator;
+use shared::order::{Id, Order};
+use shared::pools::Layout;
+use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::step::{Direction, State};
+use shared::task::{Phase, Task};
+use shared::time::SignedDuration;
+use shared::workflow::child;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const PARENT: &str = r#"
+name = "parent"
+output = "${outputs.line}"
+[[step]]
+name = "pay"
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "line"
+after = ["pay"]
+workflow = "child"
+with = { sku = "${input.sku}", paid = "${outputs.pay.of}" }
+output = "${answer.sku}"
+[[step]]
+name = "mail"
+after = ["line"]
+agent = "x"
+timeout = "10s"
+with = { line = "${outputs.line}" }
+"#;
+
+const CHILD: &str = r#"
+name = "child"
+output = { sku = "${input.sku}", box = "${outputs.pick.of}" }
+[input]
+type = "object"
+required = ["sku"]
+properties = { sku = { type = "string" }, paid = {} }
+[[step]]
+name = "pick"
+agent = "x"
+timeout = "10s"
+retry = { max = 1, backoff = [] }
+undo = { agent = "x" }
+"#;
+
+#[derive(Default)]
+struct Faults {
+    /// No order is created.
+    creates_none: AtomicBool,
+}
+
+impl Between for Faults {
+    async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
+        match method == "create" && self.creates_none.load(Ordering::Relaxed) {
+            true => Err(Error::Unavailable { what: "the store".into(), source: "503".into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queues(Mutex<Vec<Effect>>);
+
+impl Messenger for Queues {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let answers = effects.iter().map(|_| Ok(())).collect();
+        self.0.lock().unwrap().extend(effects);
+        answers
+    }
+}
+
+/// An order that starts another one.
+struct Family {
+    engine: Engine<Arc<Behind<Faults>>, Arc<Queues>>,
+    store: Arc<Behind<Faults>>,
+    queues: Arc<Queues>,
+    now: Arc<AtomicI64>,
+    /// What agents answer to a step, forward.
+    answers: fn(&str) -> Outcome,
+    /// Messages that were sent and are not delivered yet.
+    open: Vec<Effect>,
+    loses_hints: bool,
+    /// Every request, as `do pick`.
+    asked: Vec<String>,
+}
+
+fn parent() -> Id {
+    Id("ord_1".into())
+}
+
+fn sku() -> Value {
+    json!({"sku": "a"})
+}
+
+impl Family {
+    async fn new(parent_text: &str, child_text: &str) -> Self {
+        let (store, queues, now) = (Arc::<Behind<Faults>>::default(), Arc::<Queues>::default(), Arc::default());
+        let engine = instance("s1", &store, &queues, &now, Layout::new());
+        let (own, below) = (workflow(parent_text), workflow(child_text));
+        for definition in [&own, &below] {
+            engine.use_workflow(definition).await.unwrap();
+        }
+        let pins = [("child".to_owned(), below.hash())].into();
+        let task = Task { pins, ..Task::new(submission(&parent().0, false), &own, at(0)) };
+        let order = Order { input: sku(), ..order(&parent(), 1) };
+        assert_eq!(engine.create(&order, &task).await.unwrap(), Created::New);
+        let open = vec![Effect::Wake(Wake::new(&task, 0, 0), SignedDuration::ZERO)];
+        let answers = |step: &str| done(json!({ "of": step }));
+        Self { engine, store, queues, now, answers, open, loses_hints: false, asked: Vec::new() }
+    }
+
+    fn child_made(&self, made: u32) -> Option<Task> {
+        let id = child::id("acme", &parent(), "line", made);
+        self.store.tables().tasks.get(&id).cloned()
+    }
+
+    fn child(&self) -> Task {
+        self.child_made(0).expect("the child is there")
+    }
+
+    fn parent(&self) -> Task {
+        self.store.get("ord_1")
+    }
+
+    fn line(&self) -> State {
+        self.parent().steps[1].state.clone()
+    }
+
+    async fn handle(&mut self, id: &Id, event: Event) -> Result<Handled, Error> {
+        let answer = self.engine.handle(vec![(id.clone(), event)]).await.remove(0);
+        self.open.append(&mut self.queues.0.lock().unwrap());
+        answer
+    }
+
+    /// Delivers what is due until nothing is. A message whose handling fails is not repeated here.
+    async fn play(&mut self) -> &mut Self {
+        for _ in 0..1000 {
+            let Some(place) = self.open.iter().position(|effect| !matches!(effect, Effect::Wake(_, d) if !d.is_zero()))
+            else {
+                return self;
+            };
+            match self.open.remove(place) {
+                Effect::Wake(wake, _) if wake.hint && self.loses_hints => {}
+                Effect::Wake(wake, _) => drop(self.handle(&wake.task_id.clone(), Event::from(&wake)).await),
+                Effect::Request(request) => {
+                    let forward = request.direction == Direction::Do;
+                    self.asked.push(format!("{} {}", if forward { "do" } else { "undo" }, request.step));
+                    let outcome = if forward { (self.answers)(&request.step) } else { done(json!(null)) };
+                    if !matches!(outcome, Outcome::NotYet { .. }) {
+                        let reply = Event::Reply(Reply::to(&request, outcome));
+                        drop(self.handle(&request.task_id.clone(), reply).await);
+                    }
+                }
+                _ => {}
+            }
+        }
+        panic!("it does not end");
+    }
+
+    /// Lets time pass, delivers what is due by then, and sweeps.
+    async fn after(&mut self, seconds: i64) -> &mut Self {
+        self.now.fetch_add(seconds * 1000, Ordering::Relaxed);
+        for effect in &mut self.open {
+            if let Effect::Wake(_, delay) = effect {
+                *delay = (*delay - secs(seconds)).max(SignedDuration::ZERO);
+            }
+        }
+        self.play().await.sweep().await
+    }
+
+    async fn sweep(&mut self) -> &mut Self {
+        let due: Vec<Id> = {
+            let (tables, now) = (self.store.tables(), self.engine.now());
+            tables.tasks.values().filter(|task| task.due.is_some_and(|due| due <= now)).map(|t| t.id.clone()).collect()
+        };
+        self.engine.recover(&due, 1).await.into_iter().for_each(|found| drop(found.unwrap()));
+        self.open.append(&mut self.queues.0.lock().unwrap());
+        self.play().await
+    }
+
+    /// All messages on their way are lost.
+    fn lose_all(&mut self) -> &mut Self {
+        self.open.clear();
+        self
+    }
+
+    async fn act(&mut self, id: &Id, what: What) -> operator::Outcome {
+        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+        let outcome = self.engine.act(vec![(id.clone(), act)]).await.remove(0).unwrap();
+        self.open.append(&mut self.queues.0.lock().unwrap());
+        outcome
+    }
+}
+
+fn on_error(text: &str) -> String {
+    format!("on_failure = \"error\"\n{text}")
+}
+
+fn silent(step: &str) -> Outcome {
+    if step == "pick" { Outcome::NotYet { why: "w".into() } } else { done(json!({ "of": step })) }
+}
+
+fn refusing(step: &str) -> Outcome {
+    if step == "pick" { failed() } else { done(json!({ "of": step })) }
+}
+
+// L8
+#[tokio::test]
+async fn a_child_gets_its_input_and_its_output_goes_back() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.play().await;
+    let (own, child) = (family.parent(), family.child());
+    assert_eq!((own.phase, child.phase), (Phase::Processed, Phase::Processed));
+    assert_eq!(child.output, Some(json!({"sku": "a", "box": "pick"})));
+    assert_eq!(own.output, Some(json!("a")));
+    let input = family.store.order(&child).await.unwrap().unwrap().input;
+    assert_eq!(input, json!({"sku": "a", "paid": "pay"}));
+    assert_eq!(family.asked, ["do pay", "do pick", "do mail"]);
+    assert!(own.due.is_none() && child.due.is_none());
+    // pay, the child's begin, its end with mail, and the end.
+    assert_eq!(own.version, 4, "{:?}", own.log);
+}
+
+// Messages are only hints: due brings every one of them back.
+#[tokio::test]
+async fn every_lost_message_is_made_up_for() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.loses_hints = true;
+    family.play().await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Forward, Phase::Processed));
+    family.lose_all().after(30).await;
+    assert!(matches!(family.line(), State::Waiting { .. }), "the next look is later");
+    family.after(60).await.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+}
+
+// The parent's record is saved, and whoever was to make the child dies.
+#[tokio::test]
+async fn a_child_that_was_not_made_is_made_later() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    assert!(matches!(family.line(), State::Waiting { .. }) && family.child_made(0).is_none());
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    // The message comes again.
+    let seen = family.parent().version - 1;
+    drop(family.handle(&parent(), Event::Wake { seen, hops: 0 }).await.unwrap());
+    assert!(family.child_made(0).is_some());
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    family.lose_all().after(90).await.after(90).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+}
+
+#[tokio::test]
+async fn looks_become_rarer_and_cost_one_write_each() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers = silent;
+    family.play().await;
+    let before = family.parent().version;
+    // The child's own step would expire otherwise.
+    family.act(&family.child().id, What::Pause).await;
+    for _ in 0..24 * 60 {
+        family.after(60).await;
+    }
+    let looks = family.parent().version - before;
+    assert!((80..=110).contains(&looks), "{looks} looks in a day");
+    assert!(matches!(family.line(), State::Waiting { .. }));
+}
+
+#[tokio::test]
+async fn a_failed_child_fails_its_step_by_the_policy() {
+    // The child undoes itself, and so does its parent.
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers = refusing;
+    for _ in 0..4 {
+        family.after(15).await;
+    }
+    let own = family.parent();
+    assert_eq!((own.phase, family.child().phase), (Phase::Undone, Phase::Undone), "{:?}", own.reason);
+    assert!(own.reason.unwrap().contains("was undone: `pick` failed"));
+    assert_eq!(family.asked, ["do pay", "do pick", "undo pick", "undo pay"]);
+
+    let catches = PARENT.replace("output = \"${answer.sku}\"", "catch = \"error.kind == 'children'\"");
+    let catches = catches.replace("output = \"${outputs.line}\"\n", "").replace("[\"line\"]", "[\"line?\"]");
+    let catches =
+        catches.replace("with = { line = \"${outputs.line}\" }", "with = { why = \"${errors.line.message}\" }");
+    let mut family = Family::new(&catches, CHILD).await;
+    family.answers = refusing;
+    for _ in 0..4 {
+        family.after(15).await;
+    }
+    assert_eq!((family.parent().phase, family.line()), (Phase::Processed, State::Caught));
+
+    // It stops, and with it its parent.
+    let mut family = Family::new(&on_error(PARENT), &on_error(CHILD)).await;
+    family.answers = refusing;
+    family.play().await;
+    let own = family.parent();
+    assert_eq!((own.phase, family.child().phase), (Phase::Error, Phase::Error));
+    assert!(own.reason.unwrap().contains("stopped: `pick` failed"));
+}
+
+#[tokio::test]
+async fn what_failed_is_tried_again_and_what_undid_itself_is_made_anew() {
+    let mut family = Family::new(&on_error(PARENT), &on_error(CHILD)).await;
+    family.answers = refusing;
+    family.play().await;
+    family.answers = |step| done(json!({ "of": step }));
+    let resubmit = What::Resubmit { step: None, input: None };
+    // Its parent has counted how it ended.
+    let refused = family.act(&family.child().id, resubmit.clone()).await;
+    assert_eq!(refused, operator::Outcome::NotAllowed { why: Refusal::Child });
+    let input = What::Resubmit { step: None, input: Some(json!({})) };
+    assert_eq!(family.act(&parent(), input).await, operator::Outcome::NotAllowed { why: Refusal::ChildInput });
+    family.act(&parent(), resubmit.clone()).await;
+    family.play().await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Processed, Phase::Processed));
+    assert_eq!(family.child().parent.unwrap().round, 1);
+
+    let mut family = Family::new(&on_error(PARENT), CHILD).await;
+    family.answers = refusing;
+    for _ in 0..3 {
+        family.after(15).await;
+    }
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Error, Phase::Undone));
+    family.answers = |step| done(json!({ "of": step }));
+    family.act(&parent(), resubmit).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    assert_eq!((family.child().phase, family.child_made(1).unwrap().phase), (Phase::Undone, Phase::Processed));
+}
+
+#[tokio::test]
+async fn an_undo_goes_down_and_waits_for_the_child() {
+    // While it runs, and after it is done.
+    for (answers, ends) in
+        [(silent as fn(&str) -> Outcome, Phase::Forward), (|step| done(json!({ "of": step })), Phase::Processed)]
+    {
+        let mut family = Family::new(PARENT, CHILD).await;
+        family.answers = answers;
+        family.play().await;
+        assert_eq!((family.parent().phase, family.child().phase), (ends, ends));
+        family.act(&parent(), What::Undo).await;
+        for _ in 0..6 {
+            family.after(15).await;
+        }
+        assert_eq!((family.parent().phase, family.child().phase), (Phase::Undone, Phase::Undone));
+        assert!(family.asked.ends_with(&["undo pick".into(), "undo pay".into()]), "{:?}", family.asked);
+    }
+}
+
+// Whoever was to make the child wakes up when its parent is undone.
+#[tokio::test]
+async fn a_child_that_comes_too_late_is_there_already_and_undone() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    let late = family.parent();
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    family.act(&parent(), What::Cancel).await;
+    for _ in 0..6 {
+        family.after(15).await;
+    }
+    assert_eq!(family.parent().phase, Phase::Undone);
+    let child = family.child();
+    assert_eq!((child.phase, child.due), (Phase::Undone, None));
+    // The message that began it is delivered to an instance that still has the old record.
+    let stored = family.store.tables().tasks.insert(parent(), late.clone()).unwrap();
+    let again = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    let seen = late.version - 1;
+    drop(again.handle(vec![(parent(), Event::Wake { seen, hops: 0 })]).await);
+    family.store.tables().tasks.insert(parent(), stored);
+    assert_eq!(family.child(), child, "nothing makes it run");
+    assert!(!family.asked.contains(&"do pick".to_owned()), "{:?}", family.asked);
+}
+
+#[tokio::test]
+async fn a_pause_goes_down_and_ends_with_the_parents() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers = silent;
+    family.play().await;
+    family.act(&parent(), What::Pause).await;
+    assert!(family.child().paused_at.is_some());
+    family.act(&parent(), What::Resume).await;
+    assert!(family.child().paused_at.is_none());
+    // A person's pause stays.
+    let child = family.child().id;
+    family.act(&child, What::Pause).await;
+    family.act(&parent(), What::Pause).await;
+    family.act(&parent(), What::Resume).await;
+    assert!(family.child().paused_at.is_some());
+    family.act(&child, What::Resume).await;
+    // The parent's pause ends, and that does not reach the child.
+    family.act(&parent(), What::Pause).await;
+    let mut resumed = family.parent();
+    resumed.paused_at = None;
+    resumed.due = Some(at(0));
+    resumed.version += 1;
+    family.store.tables().tasks.insert(parent(), resumed);
+    family.after(90).await.after(90).await;
+    assert!(family.child().paused_at.is_none(), "the look finds it");
+}
+
+#[tokio::test]
+async fn an_input_that_the_child_refuses_fails_the_step() {
+    let wrong = PARENT.replace("sku = \"${input.sku}\"", "sku = 5");
+    let mut family = Family::new(&wrong, CHILD).await;
+    for _ in 0..3 {
+        family.after(15).await;
+    }
+    assert_eq!(family.parent().phase, Phase::Undone);
+    assert!(family.parent().reason.unwrap().contains("the input of `child` is refused: `/sku` "));
+    assert!(family.child_made(0).is_none());
+}
+
+#[tokio::test]
+async fn what_cannot_be_undone_in_a_child_stops_the_undo_of_its_parent() {
+    let child = CHILD.replace("undo = { agent = \"x\" }", "irreversible = true");
+    let mut family = Family::new(PARENT, &child).await;
+    family.play().await;
+    family.act(&parent(), What::Undo).await;
+    for _ in 0..3 {
+        family.after(15).await;
+    }
+    let own = family.parent();
+    assert_eq!((own.phase, &own.steps[1].state), (Phase::UndoError, &State::UndoFailed));
+    assert!(own.reason.unwrap().contains("has done what cannot be undone"));
+    family.act(&parent(), What::Skip { step: None }).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+}
+
+// A record stays as long as that of its parent.
+#[tokio::test]
+async fn a_child_expires_after_its_parent() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    // The first one remembers the record.
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    assert!(family.child().parent.unwrap().released);
+    // Whoever ended the parent died before it could say so.
+    family.store.tables().tasks.values_mut().filter_map(|task| task.parent.as_mut()).for_each(|p| p.released = false);
+    drop(family.handle(&parent(), Event::Hint).await.unwrap());
+    assert!(family.child().parent.unwrap().released);
+}
