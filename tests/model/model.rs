@@ -4,10 +4,12 @@
 //! `cargo test -p stepwarden-model` runs the quick bounds, `MODEL=full` the large ones. // J5
 
 mod defects;
+mod family;
 mod pair;
 mod world;
 
 use defects::Defect;
+use family::{Family, Plan};
 use pair::Pair;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::time::Instant;
@@ -279,6 +281,63 @@ fn no_order_of_events_breaks_the_protocol() {
         }
     }
     assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
+}
+
+/// Both undo themselves, and people cancel.
+const BOTH_UNDO: Plan =
+    Plan { parent_then: "undo", child_then: "undo", refusals: 1, cancels: 1, resubmits: 0, ticks: 1 };
+/// Both stop, and a person resubmits.
+const BOTH_STOP: Plan = Plan { parent_then: "error", child_then: "error", resubmits: 1, ..BOTH_UNDO };
+/// The child undoes itself, and another takes its place.
+const CHILD_UNDOES: Plan = Plan { child_then: "undo", ..BOTH_STOP };
+
+// A parent and its children, of which each message may be lost, late or repeated.
+#[test]
+fn a_child_does_what_its_parent_says() {
+    let plans = [
+        ("a child and a cancel", BOTH_UNDO, 4_199),
+        ("a child, error and resubmit", BOTH_STOP, 22_413),
+        ("a child that undoes itself, and resubmit", CHILD_UNDOES, 5_587),
+    ];
+    let mut other = String::new();
+    for (name, plan, golden) in plans {
+        let begin = Instant::now();
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let checker = Family::new(plan, None).checker().threads(threads).spawn_bfs().join();
+        let states = checker.unique_state_count();
+        println!("{name}: {states} states, depth {}, {:.1} s", checker.max_depth(), begin.elapsed().as_secs_f64());
+        for (property, path) in checker.discoveries() {
+            if checker.model().property(property).expectation == Expectation::Always {
+                println!("{property}: {:#?}", path.into_actions());
+            }
+        }
+        checker.assert_properties();
+        if states != golden {
+            other += &format!("\n{name}: {states} states, expected {golden}");
+        }
+    }
+    assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
+}
+
+#[test]
+fn every_seeded_defect_of_children_is_caught() {
+    let mut uncaught = Vec::new();
+    for defect in family::Defect::ALL {
+        let found = [BOTH_UNDO, BOTH_STOP, CHILD_UNDOES].into_iter().find_map(|plan| {
+            let checker = Family::new(plan, Some(defect)).checker();
+            let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+            let all = checker.discoveries();
+            let model = checker.model();
+            let (property, path) =
+                all.into_iter().find(|(name, _)| model.property(name).expectation == Expectation::Always)?;
+            Some((property, path.into_actions()))
+        });
+        match found {
+            Some((property, actions)) => println!("\n{defect:?} breaks `{property}`: {actions:?}"),
+            None => uncaught.push(defect),
+        }
+    }
+    assert!(uncaught.is_empty(), "not caught: {uncaught:#?}");
 }
 
 /// One step, which may stay unanswered. Two such tasks have the square of the number of states of one.
