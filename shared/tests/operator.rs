@@ -249,7 +249,7 @@ fn a_look_or_a_reminder_is_no_change_to_a_person() {
     for n in 1..5 {
         let answer = bench.answer("a", shared::message::Outcome::NotYet { why: "running".into() });
         bench.at(n * 5000).on(&answer);
-        assert_eq!((bench.kept.clone(), bench.task.version), (None, version + n as u64));
+        assert_eq!((bench.kept, bench.task.version), (None, version + n as u64));
     }
     bench.on(&seen(What::Cancel, version));
     assert_eq!(bench.kept, None);

@@ -483,7 +483,9 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
 pub(crate) async fn change_workflow(world: Arc<World>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::WorkflowChange, "all") else { return };
-    for definition in &world.definitions[1..] {
+    // Of the workflow itself: those of its children stand behind other names.
+    let own: Vec<_> = world.definitions.iter().filter(|one| one.name == world.plan.workflow.name).collect();
+    for definition in &own[1..] {
         // Putting a definition again changes nothing.
         while call!(&world.store, put_workflow(definition)).is_err() {
             sleep(Duration::from_secs(1)).await;
@@ -497,9 +499,9 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
             0 => Change::Rollback,
             1 if may_retire => Change::Retire,
             _ => {
-                let put = u64::try_from(world.definitions.len()).unwrap_or_default() - 1;
+                let put = u64::try_from(own.len()).unwrap_or_default() - 1;
                 let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-                Change::Activate(world.definitions[number].hash())
+                Change::Activate(own[number].hash())
             }
         };
         let (one, other) = (wish(), wish());
@@ -507,7 +509,7 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
         futures::future::join(change(&world, one, soon), change(&world, other, later)).await;
         if world.is_retired() {
             wait_ms(draw.between(100, 20_000)).await;
-            change(&world, Change::Activate(world.definitions[1].hash()), 1).await;
+            change(&world, Change::Activate(own[1].hash()), 1).await;
         }
         world.count_act("change a workflow");
     }
