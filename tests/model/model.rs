@@ -252,9 +252,9 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         (
             "heartbeats, a failure and a cancel",
             Bounds { unavailable: 1, cancels: 1, crashes: 0, max: 2, ..BEAT },
-            311_274,
+            719_569,
         ),
-        ("heartbeats beside a failure", BEAT_IN_ERROR, 1_756_325),
+        ("heartbeats beside a failure", BEAT_IN_ERROR, 4_573_741),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
