@@ -80,9 +80,10 @@ pub fn client() -> reqwest::ClientBuilder {
 /// 830 real orders, one JSON object a line.
 pub const NORTHWIND: &str = include_str!("../../../../tests/data/northwind-orders.jsonl");
 
-/// The program, away from this repository's own workflows.
+/// The program, away from this repository's own workflows. `STEPWARDEN` names another binary of it, for long runs.
 pub fn program(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepwarden"));
+    let given = std::env::var_os("STEPWARDEN").map(|path| std::path::absolute(path).expect("a path"));
+    let mut command = Command::new(given.unwrap_or_else(|| env!("CARGO_BIN_EXE_stepwarden").into()));
     command
         .current_dir(dir)
         .args(args)
