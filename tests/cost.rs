@@ -7,6 +7,8 @@ use crate::support::world::{QUEUES, World, whole_event};
 use crate::support::{northwind, three_noops};
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, MessageSystemAttributeName, SendMessageBatchRequestEntry};
 use serde_json::{Value, json};
+use shared::decision::{Event, Progress};
+use shared::ports::StateStore as _;
 use shared::task::ProcessState;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -494,13 +496,7 @@ impl Waits {
 
     /// What [`ORDERS`] orders of this workflow cost, of which `then` brings about all that their beginning does not.
     async fn meter(&self, workflow: &str, then: impl AsyncFn(&[shared::order::Id])) -> Meter {
-        *self.bench.meter.lock().unwrap() = Meter::default();
-        let meter = Arc::clone(&self.bench.meter);
-        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
-            meter.lock().unwrap().call(call);
-            None
-        });
-        self.bench.world.endpoints.set_fault_hook(Some(hook));
+        self.begin();
         let mut ids = Vec::new();
         for n in 0..ORDERS {
             ids.push(self.bench.world.accept(workflow, &format!("{workflow}-{n}"), json!({})).await);
@@ -514,6 +510,51 @@ impl Waits {
             assert_eq!(task.process_state(), ProcessState::Processed, "{task:#?}");
         }
         self.bench.meter.lock().unwrap().clone()
+    }
+
+    /// Counts from here on.
+    fn begin(&self) {
+        *self.bench.meter.lock().unwrap() = Meter::default();
+        let meter = Arc::clone(&self.bench.meter);
+        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
+            meter.lock().unwrap().call(call);
+            None
+        });
+        self.bench.world.endpoints.set_fault_hook(Some(hook));
+    }
+
+    /// What this many heartbeats of each of [`ORDERS`] orders cost, `every` apart, with the sweeps in between; and what was counted before
+    /// them.
+    async fn beats(&self, workflow: &str, times: usize, every: shared::time::SignedDuration) -> (Meter, Meter) {
+        self.begin();
+        let world = &self.bench.world;
+        let mut ids = Vec::new();
+        for n in 0..ORDERS {
+            let id = world.accept(workflow, &format!("{workflow}-{n}"), json!({})).await;
+            // Its request stays in the queue: the agent works for a long time.
+            self.bench.schedulers[0]
+                .handle(vec![(id.clone(), Event::Wake { seen: 0, hops: 0 })])
+                .await
+                .remove(0)
+                .unwrap();
+            ids.push(id);
+        }
+        self.bench.meter.lock().unwrap().end();
+        let before = self.bench.meter.lock().unwrap().clone();
+        for _ in 0..times {
+            world.pass(every);
+            for id in &ids {
+                // As the route does, whose address only the record can prove.
+                world.submit.engine.store.load(id).await.unwrap();
+                world.submit.beat(id, "a", 1, Progress::default()).await.unwrap();
+                self.invoked(true);
+            }
+            let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
+            supervisor::handler(&self.supervisor, settings).await.unwrap();
+            self.bench.meter.lock().unwrap().end();
+        }
+        world.no_faults();
+        (self.bench.meter.lock().unwrap().clone(), before)
     }
 
     /// A function was invoked, by a request to the API or not.
@@ -564,7 +605,8 @@ async fn the_cost_sheet_is_what_waits_cost() {
     let event = chain("event", "event = \"e\"\ntimeout = \"30d\"");
     let remind = "event = \"e\"\ntimeout = \"30d\"\nremind = { every = \"10d\", times = 2, agent = \"noop\" }";
     let remind = chain("remind", remind);
-    let waits = Waits::start(&[&plain, &timer, &event, &remind]).await;
+    let beats = "name = \"beats\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"12h\"\nheartbeat = \"10m\"\n";
+    let waits = Waits::start(&[&plain, &timer, &event, &remind, beats]).await;
     let prices = Prices::read();
     let without = waits.meter("plain", async |_| {}).await;
     let pass = |days: i64| waits.bench.world.pass(DAY * i32::try_from(days).unwrap());
@@ -606,10 +648,12 @@ async fn the_cost_sheet_is_what_waits_cost() {
             }
         })
         .await;
+    let (beats, claimed) = waits.beats("beats", 12, shared::time::SignedDuration::from_mins(10)).await;
     let rows = [
         ("a wait for a time, of any length over 15 minutes", More::of(&timer, &without, 1)),
         ("a wait for an event, and its event over HTTP", More::of(&event, &without, 1)),
         ("a reminder", More::of(&remind, &event, 2)),
+        ("a heartbeat", More::of(&beats, &claimed, 12)),
     ];
     let mut text = String::from(
         "| what an order waits for | DynamoDB write units | read units | SQS requests | invocations | API requests | USD a million |\n\
