@@ -820,12 +820,20 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Whoever paused the task, its parent included, no longer does.
+    pub(crate) fn end_pause(&mut self) {
+        self.task.paused_at = None;
+        if let Some(parent) = &mut self.task.parent {
+            parent.paused = false;
+        }
+    }
+
     /// Stops the task in an error phase and owes an alert.
     fn stop(&mut self, phase: Phase, index: Option<usize>, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
         self.task.phase = phase;
         // A resubmission means that the task shall run, so the pause ends here.
-        self.task.paused_at = None;
+        self.end_pause();
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
         self.task.alert = Some(Alert {
@@ -847,7 +855,7 @@ impl<'a> Change<'a> {
         self.task.phase = phase;
         // The alert of a wait that has ended tells nobody anything.
         self.task.alert = None;
-        self.task.paused_at = None;
+        self.end_pause();
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
         self.log(kind, None, None);
@@ -879,6 +887,12 @@ impl<'a> Change<'a> {
                     step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
+                // It may have failed since the task stopped, which is tried again, too.
+                State::Waiting { .. } if step.kids.is_some() => {
+                    if let Some(kids) = &mut step.kids {
+                        kids.round += 1;
+                    }
+                }
                 State::Pending { .. }
                 | State::Processing { .. }
                 | State::Waiting { .. }
@@ -945,7 +959,7 @@ impl<'a> Change<'a> {
 
     /// Lets the task claim again. An attempt that expired during the pause is taken back without a failure.
     pub(crate) fn unpause(&mut self) {
-        self.task.paused_at = None;
+        self.end_pause();
         self.renew_waits();
         self.look_soon();
         for index in 0..self.task.steps.len() {
@@ -1022,7 +1036,12 @@ impl<'a> Change<'a> {
         if extended {
             effects.push(Effect::Wake(Wake::new(&task, task.version - 1, 0), SignedDuration::ZERO));
         }
-        if wake {
+        // The Wake of a turn to undo waits for the attempts that are under way. Children hear of the turn before that, and whoever tells them
+        // sends the one that waits.
+        let has_turned = task.turned_at == task.version && task.phase == Phase::Undoing;
+        if has_turned && child::any_open(&task) {
+            effects.push(Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO));
+        } else if wake {
             effects.extend(self::wake(&task, turn, 0));
         }
         let has_ended = task.turned_at == task.version && task.process_state().is_final();

@@ -294,7 +294,9 @@ pub enum Refusal {
     #[error("the order is not paused")]
     NotPaused,
     /// Its parent has counted how it ended.
-    #[error("the order belongs to another one, which has counted how it ended; act on that one")]
+    #[error(
+        "the order belongs to another one, which has counted how it ended; act on the order at the top, as `stepwarden get` shows it"
+    )]
     Child,
     /// The order that a step started has its input.
     #[error("the step is an order, which keeps its input; resubmit without an input, or undo")]

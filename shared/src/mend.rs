@@ -323,7 +323,8 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         (
             step.kids.is_none() && spec.child.is_some() && step.may_have_run(),
             "kd",
-            "is missing: the step was tried, so it may have started an order; write {}",
+            "is missing: the step was tried, so it may have started an order; write {}, or {\"m\": N} if the history names a later order than \
+             the first",
         ),
         (step.poll_until.is_some() && spec.poll.is_none(), "pu", "is for a step that polls: leave it out"),
         (

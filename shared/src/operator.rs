@@ -9,7 +9,8 @@ use crate::change::{self, Change, child};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::json;
-use crate::message::{MAX_OUTPUT, NoticeKind};
+use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
+use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use crate::workflow::child::Wish;
@@ -48,7 +49,11 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         // The save may have succeeded although its answer was lost: a person who repeats the act learns that it is
         // done, not that another person was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
         let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
-        return if is_done { repeated(task, turn) } else { keep(Kept::Moved) };
+        return if is_done {
+            scheduler::with(repeated(task, turn), children_of(task, &act.what, turn))
+        } else {
+            keep(Kept::Moved)
+        };
     }
     // Its parent has counted how it ended, and would not learn of another end. One that failed may be undone.
     let is_counted = match task.phase {
@@ -74,11 +79,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             return change.unwrap_or_else(|kept| *kept);
         }
     };
-    let children = match act.what {
-        What::Pause => child::ask_open(task, &Wish::Pause, turn),
-        What::Resume => child::ask_open(task, &Wish::Resume, turn),
-        _ => Vec::new(),
-    };
+    let children = children_of(task, &act.what, turn);
     match decided {
         Ok(Some(change)) => match change.with(children).save() {
             // Once the undo begins, nothing sends the notice of the turn, which its queue may have refused before the
@@ -91,6 +92,19 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         },
         Ok(None) => Decision::Keep { why: Kept::Repeated, effects: children },
         Err(why) => keep(Kept::Refused(why)),
+    }
+}
+
+/// What an act on a task asks of its children at once.
+fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
+    match what {
+        What::Pause => child::ask_open(task, &Wish::Pause, turn),
+        What::Resume => child::ask_open(task, &Wish::Resume, turn),
+        // Its records must outlast it, and it may take longer than they would.
+        What::Undo if matches!(task.phase, Phase::Processed | Phase::Undoing) && task.expires => {
+            child::ask_all(task, &Wish::Keep, turn)
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -309,6 +323,13 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
 
 fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     match task.phase {
+        // It pauses the task in its own right, so the end of the parent's pause leaves it.
+        Phase::Forward | Phase::Undoing if task.parent.as_ref().is_some_and(|parent| parent.paused) => {
+            let mut change = Change::begin(task, turn);
+            change.task.parent.as_mut().expect("it has one").paused = false;
+            change.note_act(Kind::Paused, None, &act.by, &act.reason);
+            return Ok(Some(change));
+        }
         Phase::Forward | Phase::Undoing if task.paused_at.is_some() => return Ok(None),
         Phase::Forward | Phase::Undoing => {}
         Phase::Error | Phase::UndoError => return Err(Refusal::Stopped),
@@ -351,7 +372,8 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         return refuse(Refusal::Irreversible);
     }
     change.note_act(kind, None, &act.by, &act.reason);
-    change.task.paused_at = None;
+    change = change.with(if task.phase == Phase::Processed { children_of(task, &act.what, turn) } else { Vec::new() });
+    change.end_pause();
     change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
     // No request was ever sent, so there is nothing to wait for. An act claims nothing, not even an undo.
     if change.task.forward_by.is_none() && change.has_nothing_to_undo() {
@@ -376,7 +398,10 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
     let children = child::ask_open(task, &wish, turn);
     let is_paused = task.paused_at.is_some();
     let is_ours = task.parent.as_ref().is_some_and(|parent| parent.paused);
-    if is_paused == is_pause || !is_pause && !is_ours {
+    if is_paused && !is_pause && !is_ours {
+        return keep(Kept::Repeated);
+    }
+    if is_paused == is_pause {
         return Decision::Keep { why: Kept::Repeated, effects: children };
     }
     let act = Act { what, by: by.to_owned(), reason: "so is it".into(), seen: None };

@@ -62,6 +62,8 @@ struct Found {
     /// Other orders as the store had them when the decision was about to be made.
     orders: BTreeMap<Id, Option<Arc<Task>>>,
     missing_orders: BTreeSet<Id>,
+    /// Orders whose records are damaged, or of a newer version.
+    unreadable: BTreeSet<Id>,
     /// Their definitions.
     definitions: BTreeMap<Hash, Arc<Workflow>>,
     missing_definitions: BTreeSet<Hash>,
@@ -76,6 +78,7 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     is_short_of_lost: false,
     orders: BTreeMap::new(),
     missing_orders: BTreeSet::new(),
+    unreadable: BTreeSet::new(),
     definitions: BTreeMap::new(),
     missing_definitions: BTreeSet::new(),
 }));
@@ -108,7 +111,7 @@ impl Outputs {
     pub(crate) fn order(&self, id: &Id) -> Option<Option<Arc<Task>>> {
         let mut found = self.found();
         let known = found.orders.get(id).cloned();
-        if known.is_none() {
+        if known.is_none() && !found.unreadable.contains(id) {
             found.missing_orders.insert(id.clone());
         }
         known
@@ -129,6 +132,16 @@ impl Outputs {
         let mut found = self.found();
         let orders = std::mem::take(&mut found.missing_orders).into_iter().collect();
         (orders, std::mem::take(&mut found.missing_definitions).into_iter().collect())
+    }
+
+    /// Whether the record of another order, which was read, makes no sense.
+    pub(crate) fn is_unreadable(&self, id: &Id) -> bool {
+        self.found().unreadable.contains(id)
+    }
+
+    /// There is a record under `id`, and it makes no sense.
+    pub(crate) fn know_unreadable(&self, id: Id) {
+        self.found().unreadable.insert(id);
     }
 
     /// What the store has under `id`.

@@ -212,7 +212,7 @@ fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Tu
     change.save()
 }
 
-fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
+pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     // An earlier delivery of this Wake may have saved claims that its sender did not know of, and died before sending
     // their requests. The stored attempt and deadline are re-sent, never new ones.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
@@ -224,6 +224,11 @@ fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
     if task.phase == Phase::Undoing && !task.is_undo_begun() {
         again.extend(change::child::ask_open(task, &Wish::Undo, turn));
     }
+    // A child may have been made in the moment of a pause.
+    if task.paused_at.is_some() {
+        again.extend(change::child::ask_open(task, &Wish::Pause, turn));
+    }
+    again.extend(change::child::release(task, turn));
     let is_too_early = !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
     again.extend(untold);
     if is_too_early || change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
@@ -400,7 +405,7 @@ fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Ste
         .collect()
 }
 
-fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
+pub(crate) fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
     match decision {
         Decision::Save { task, mut effects } => {
             effects.append(&mut more);

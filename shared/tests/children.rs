@@ -60,12 +60,21 @@ undo = { agent = "x" }
 struct Faults {
     /// No order is created.
     creates_none: AtomicBool,
+    /// The record of this order makes no sense.
+    damaged: Mutex<Option<Id>>,
 }
 
 impl Between for Faults {
     async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
         match method == "create" && self.creates_none.load(Ordering::Relaxed) {
             true => Err(Error::Unavailable { what: "the store".into(), source: "503".into() }),
+            false => Ok(()),
+        }
+    }
+
+    fn each(&self, order: &Id) -> Result<(), Error> {
+        match self.damaged.lock().unwrap().as_ref() == Some(order) {
+            true => Err(Error::Corrupt { what: format!("order {order}"), why: "not JSON".into() }),
             false => Ok(()),
         }
     }
@@ -107,13 +116,21 @@ fn sku() -> Value {
 
 impl Family {
     async fn new(parent_text: &str, child_text: &str) -> Self {
+        Self::of(parent_text, &[("child", child_text)]).await
+    }
+
+    /// A parent, and the workflows of the orders below it.
+    async fn of(parent_text: &str, below: &[(&str, &str)]) -> Self {
         let (store, queues, now) = (Arc::<Behind<Faults>>::default(), Arc::<Queues>::default(), Arc::default());
         let engine = instance("s1", &store, &queues, &now, Layout::new());
-        let (own, below) = (workflow(parent_text), workflow(child_text));
-        for definition in [&own, &below] {
-            engine.use_workflow(definition).await.unwrap();
+        let own = workflow(parent_text);
+        engine.use_workflow(&own).await.unwrap();
+        let mut pins = std::collections::BTreeMap::new();
+        for (name, text) in below {
+            let definition = workflow(text);
+            engine.use_workflow(&definition).await.unwrap();
+            pins.insert((*name).to_owned(), definition.hash());
         }
-        let pins = [("child".to_owned(), below.hash())].into();
         let task = Task { pins, ..Task::new(submission(&parent().0, false), &own, at(0)) };
         let order = Order { input: sku(), ..order(&parent(), 1) };
         assert_eq!(engine.create(&order, &task).await.unwrap(), Created::New);
@@ -184,7 +201,9 @@ impl Family {
     async fn sweep(&mut self) -> &mut Self {
         let due: Vec<Id> = {
             let (tables, now) = (self.store.tables(), self.engine.now());
-            tables.tasks.values().filter(|task| task.due.is_some_and(|due| due <= now)).map(|t| t.id.clone()).collect()
+            let damaged = self.store.damaged.lock().unwrap();
+            let is_due = |task: &&Task| task.due.is_some_and(|due| due <= now) && damaged.as_ref() != Some(&task.id);
+            tables.tasks.values().filter(is_due).map(|t| t.id.clone()).collect()
         };
         self.engine.recover(&due, 1).await.into_iter().for_each(|found| drop(found.unwrap()));
         self.open.append(&mut self.queues.0.lock().unwrap());
@@ -463,4 +482,215 @@ async fn a_child_expires_after_its_parent() {
     family.store.tables().tasks.values_mut().filter_map(|task| task.parent.as_mut()).for_each(|p| p.released = false);
     drop(family.handle(&parent(), Event::Hint).await.unwrap());
     assert!(family.child().parent.unwrap().released);
+}
+
+/// A child that starts an order itself.
+const MIDDLE: &str = r#"
+name = "child"
+[[step]]
+name = "line"
+workflow = "grandchild"
+"#;
+
+fn resubmit() -> What {
+    What::Resubmit { step: None, input: None }
+}
+
+// An undo of the order at the top would not find what an order in the middle let go when it ended.
+#[tokio::test]
+async fn a_grandchild_expires_after_the_order_at_the_top() {
+    let parent_text = PARENT.replace("output = \"${answer.sku}\"\n", "").replace("output = \"${outputs.line}\"\n", "");
+    let parent_text = parent_text.replace("with = { line = \"${outputs.line}\" }", "");
+    let grandchild = CHILD.replace("name = \"child\"", "name = \"grandchild\"");
+    let mut family = Family::of(&parent_text, &[("child", MIDDLE), ("grandchild", &grandchild)]).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.answers =
+        |step| if step == "mail" { Outcome::NotYet { why: "w".into() } } else { done(json!({ "of": step })) };
+    family.play().await;
+    let below = child::id("acme", &family.child().id, "line", 0);
+    let released = |family: &Family, id: &Id| family.store.tables().tasks[id].parent.as_ref().unwrap().released;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Forward, Phase::Processed));
+    assert_eq!(family.store.tables().tasks[&below].phase, Phase::Processed);
+    let middle = family.child().id;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s3", &family.store, &family.queues, &family.now, Layout::new());
+    drop(family.handle(&middle, Event::Wake { seen: 0, hops: 0 }).await.unwrap());
+    assert!(!released(&family, &middle) && !released(&family, &below), "the order at the top still runs");
+    family.act(&parent(), What::MarkDone { step: Some("mail".into()), output: json!({}) }).await;
+    family.after(15).await.after(15).await;
+    family.act(&parent(), What::MarkDone { step: Some("mail".into()), output: json!({}) }).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    assert!(released(&family, &middle) && released(&family, &below));
+    // It is opened again: nothing below it may go meanwhile.
+    family.act(&parent(), What::Undo).await;
+    assert!(!released(&family, &middle) && !released(&family, &below));
+    for _ in 0..8 {
+        family.after(15).await;
+    }
+    assert_eq!(family.parent().phase, Phase::Undone, "{:?}", family.parent().log);
+    assert!(released(&family, &middle) && released(&family, &below));
+}
+
+// A person is told of a child whose record is gone, and can go on without it.
+#[tokio::test]
+async fn an_undo_does_not_wait_for_ever_for_a_child_that_is_gone() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.play().await;
+    let child = family.child().id;
+    family.store.tables().tasks.remove(&child);
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.act(&parent(), What::Undo).await;
+    for _ in 0..10 {
+        family.after(15 * 60).await;
+    }
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::UndoError);
+    assert!(own.reason.unwrap().contains("is gone, so what it did is not undone"));
+    family.act(&parent(), What::Skip { step: None }).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+}
+
+// One bad record must not take its neighbours along.
+#[tokio::test]
+async fn a_child_that_cannot_be_read_holds_up_its_own_step_alone() {
+    let side = PARENT.replace(
+        "[[step]]\nname = \"mail\"",
+        "[[step]]\nname = \"side\"\nafter = [\"pay\"]\nagent = \"x\"\ntimeout = \"10m\"\n\n[[step]]\nname = \"mail\"",
+    );
+    let mut family = Family::new(&side, CHILD).await;
+    family.answers = |step| {
+        if step == "pick" || step == "side" { Outcome::NotYet { why: "w".into() } } else { done(json!({ "of": step })) }
+    };
+    family.play().await;
+    *family.store.damaged.lock().unwrap() = Some(family.child().id);
+    family.after(90).await.after(90).await;
+    let own = family.parent();
+    assert!(matches!(own.steps[1].state, State::Waiting { .. }), "{:?}", own.steps[1]);
+    assert!(own.steps[1].error.as_ref().unwrap().contains("cannot be read"));
+    let reply = Reply::new(parent(), "side", 1, done(json!({})));
+    assert!(matches!(family.handle(&parent(), Event::Reply(reply)).await, Ok(Handled::Applied(_))));
+    assert_eq!(family.parent().steps[2].state, State::Processed);
+    family.act(&parent(), What::Cancel).await;
+    for _ in 0..3 {
+        family.after(60).await;
+    }
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Undoing);
+    assert!(own.steps[1].error.as_ref().unwrap().contains("cannot be read"));
+    *family.store.damaged.lock().unwrap() = None;
+    for _ in 0..4 {
+        family.after(15 * 60).await;
+    }
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Undone, Phase::Undone));
+}
+
+// The Wake of the turn waits for attempts that are under way; the child hears of the turn at once.
+#[tokio::test]
+async fn a_cancel_reaches_a_running_child_at_once() {
+    let slow = PARENT.replacen("timeout = \"10s\"", "timeout = \"10m\"", 1);
+    let mut family = Family::new(&slow, CHILD).await;
+    family.answers = silent;
+    family.play().await;
+    family.act(&parent(), What::Cancel).await;
+    family.play().await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Undoing, Phase::Undoing));
+}
+
+// The child is made in the moment of the pause.
+#[tokio::test]
+async fn a_pause_holds_a_child_that_is_made_a_moment_later() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    family.act(&parent(), What::Pause).await;
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    // The message that was to make it is delivered again.
+    let seen = family.parent().version - 2;
+    drop(family.handle(&parent(), Event::Wake { seen, hops: 0 }).await.unwrap());
+    family.play().await;
+    assert!(family.child_made(0).is_none(), "nothing begins in a pause");
+    family.act(&parent(), What::Resume).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+
+    // The writes to the child fail, and the person repeats the act.
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers = silent;
+    family.play().await;
+    let seen = Some(family.parent().version);
+    let pause = Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen };
+    drop(family.engine.act(vec![(parent(), pause.clone())]).await);
+    let mut child = family.child();
+    child.paused_at = None;
+    child.parent.as_mut().unwrap().paused = false;
+    child.version += 1;
+    family.store.tables().tasks.insert(child.id.clone(), child);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    let again = family.engine.act(vec![(parent(), pause)]).await.remove(0).unwrap();
+    assert!(matches!(again, operator::Outcome::Repeated(_)), "{again:?}");
+    assert!(family.child().paused_at.is_some());
+}
+
+#[tokio::test]
+async fn a_persons_pause_of_a_child_is_not_the_parents_to_end() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers = silent;
+    family.play().await;
+    let child = family.child().id;
+    // Resumed alone, and paused again by a person.
+    family.act(&parent(), What::Pause).await;
+    family.act(&child, What::Resume).await;
+    family.act(&child, What::Pause).await;
+    family.act(&parent(), What::Resume).await;
+    family.after(90).await;
+    assert!(family.child().paused_at.is_some());
+    // Paused by a person while its parent's pause held it.
+    family.act(&child, What::Resume).await;
+    family.act(&parent(), What::Pause).await;
+    family.act(&child, What::Pause).await;
+    family.act(&parent(), What::Resume).await;
+    family.after(90).await;
+    assert!(family.child().paused_at.is_some());
+}
+
+// The order was already in Error, for another step, when its child failed.
+#[tokio::test]
+async fn a_failure_that_came_while_the_parent_was_in_error_is_tried_again_with_it() {
+    let side = PARENT.replace(
+        "[[step]]\nname = \"mail\"",
+        "[[step]]\nname = \"side\"\nafter = [\"pay\"]\nagent = \"x\"\ntimeout = \"10s\"\n\n[[step]]\nname = \"mail\"",
+    );
+    let mut family = Family::new(&on_error(&side), &on_error(CHILD)).await;
+    family.answers = |step| match step {
+        "side" => failed(),
+        "pick" => Outcome::NotYet { why: "w".into() },
+        _ => done(json!({ "of": step })),
+    };
+    family.play().await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Error, Phase::Forward));
+    for _ in 0..4 {
+        family.after(15).await;
+    }
+    assert_eq!(family.child().phase, Phase::Error);
+    family.answers = |step| done(json!({ "of": step }));
+    family.act(&parent(), resubmit()).await;
+    family.play().await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Processed, Phase::Processed));
+}
+
+// A queue refused the request that the save of a hint claimed: the hint comes again.
+#[tokio::test]
+async fn a_hint_that_comes_again_sends_what_it_had_claimed() {
+    let mut family = Family::new(PARENT, CHILD).await;
+    family.answers =
+        |step| if step == "mail" { Outcome::NotYet { why: "w".into() } } else { done(json!({ "of": step })) };
+    family.play().await;
+    assert_eq!(family.asked, ["do pay", "do pick", "do mail"]);
+    family.lose_all();
+    drop(family.handle(&parent(), Event::Hint).await.unwrap());
+    family.play().await;
+    assert_eq!(family.asked, ["do pay", "do pick", "do mail", "do mail"]);
 }

@@ -347,7 +347,7 @@ impl Family {
             Wish::Begin(_) => Asked::Begin,
             Wish::Undo => Asked::Undo,
             Wish::Resubmit => Asked::Resubmit,
-            Wish::Pause | Wish::Resume | Wish::Release => unreachable!("nobody pauses here"),
+            Wish::Pause | Wish::Resume | Wish::Release | Wish::Keep => unreachable!("nobody pauses here"),
         };
         Msg::Ask { made, round: ask.parent.round, wish }
     }

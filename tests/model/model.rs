@@ -296,8 +296,8 @@ const CHILD_UNDOES: Plan = Plan { child_then: "undo", ..BOTH_STOP };
 fn a_child_does_what_its_parent_says() {
     let plans = [
         ("a child and a cancel", BOTH_UNDO, 4_199),
-        ("a child, error and resubmit", BOTH_STOP, 22_413),
-        ("a child that undoes itself, and resubmit", CHILD_UNDOES, 5_587),
+        ("a child, error and resubmit", BOTH_STOP, 17_301),
+        ("a child that undoes itself, and resubmit", CHILD_UNDOES, 5_571),
     ];
     let mut other = String::new();
     for (name, plan, golden) in plans {

@@ -119,8 +119,11 @@ impl DynamoStore {
     fn expiries(&self, task: &Task, item: &Item) -> Option<Vec<TransactWriteItem>> {
         let expires = task.expires && !self.retention.is_zero();
         let ttl = item.get("ttl");
-        // Only a person opens an ended order again.
-        let is_reopened = task.phase == Phase::Undoing && !task.is_undo_begun() && task.acted_at == task.version;
+        // Only a person opens an ended order again. The orders that it started are kept for that.
+        let is_kept = task.parent.as_ref().is_some_and(|parent| !parent.released)
+            && task.books.is_some_and(|(_, version)| version == task.version);
+        let is_reopened =
+            is_kept || task.phase == Phase::Undoing && !task.is_undo_begun() && task.acted_at == task.version;
         let beside = outputs::beside(task);
         if beside.is_empty() || !expires || ttl.is_none() && !is_reopened {
             return None;

@@ -9,6 +9,7 @@ use crate::message::Effect;
 use crate::names::names;
 use crate::operator;
 use crate::order::Id;
+use crate::scheduler::on_wake;
 use crate::step::{Direction, Failure, FailureKind, Kids, State, Step};
 use crate::task::{Parent, Phase, Task};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -19,6 +20,8 @@ use std::sync::Arc;
 /// The shortest and the longest time from one look at a child to the next that no hint brings.
 const LOOK_AFTER: SignedDuration = SignedDuration::from_mins(1);
 const LOOK_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_mins(15);
+/// A child that is still absent this long after its parent turned to undo cannot be put as Undone: its id is used.
+const GONE_AFTER: SignedDuration = SignedDuration::from_hours(1);
 
 /// The id of the present child of step `index`, or of the one that it would start.
 pub(crate) fn id_of(task: &Task, index: usize, turn: &Turn<'_>) -> Id {
@@ -75,27 +78,43 @@ fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
     }
 }
 
-/// The orders that may not have been made, because the instance that recorded them died.
+/// The orders that may not have been made, because the instance that recorded them died. None is made for a task that is paused or no longer
+/// goes forward: the look after a resume makes what is absent.
 pub(crate) fn begun(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&Step) -> bool) -> Vec<Effect> {
+    let goes_on = task.phase == Phase::Forward && task.paused_at.is_none();
     let waits = |step: &Step| step.kids.is_some() && matches!(step.state, State::Waiting { .. }) && may_be_lost(step);
-    let lost = (0..task.steps.len()).filter(|&index| waits(&task.steps[index]));
+    let lost = (0..task.steps.len()).filter(|&index| goes_on && waits(&task.steps[index]));
     lost.filter_map(|index| ask(task, index, Wish::Begin(input(task, index, turn).ok()?), turn)).collect()
+}
+
+/// Whether the child of `step` has not ended for all that is known.
+fn is_open(step: &Step) -> bool {
+    step.kids.is_some() && matches!(step.state, State::Waiting { .. } | State::UndoPending { .. })
+}
+
+pub(super) fn any_open(task: &Task) -> bool {
+    task.steps.iter().any(is_open)
 }
 
 /// The same wish for every child that has not ended for all that is known.
 pub(crate) fn ask_open(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
-    let is_open = |step: &Step| matches!(step.state, State::Waiting { .. } | State::UndoPending { .. });
-    let open = (0..task.steps.len()).filter(|&i| task.steps[i].kids.is_some() && is_open(&task.steps[i]));
+    let open = (0..task.steps.len()).filter(|&index| is_open(&task.steps[index]));
     open.filter_map(|index| ask(task, index, wish.clone(), turn)).collect()
 }
 
-/// What is asked of the children once their parent has ended and its record expires.
-pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
-    let is_over = task.expires && matches!(task.phase, Phase::Processed | Phase::Undone);
-    let steps = (0..task.steps.len()).filter(|_| is_over);
-    let kids = steps.filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
+/// The same wish for every child that there may ever have been.
+pub(crate) fn ask_all(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let kids = (0..task.steps.len()).filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
     let all = kids.flat_map(|(index, made)| (0..=made).map(move |made| (index, made)));
-    all.filter_map(|(index, made)| ask_of(task, index, made, Wish::Release, turn)).collect()
+    all.filter_map(|(index, made)| ask_of(task, index, made, wish.clone(), turn)).collect()
+}
+
+/// What is asked of the children once the record of their parent expires: it has ended, and an undo of an order above it, which would need
+/// them, can no longer come.
+pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
+    let is_released = task.parent.as_ref().is_none_or(|parent| parent.released);
+    let is_over = task.expires && is_released && matches!(task.phase, Phase::Processed | Phase::Undone);
+    if is_over { ask_all(task, &Wish::Release, turn) } else { Vec::new() }
 }
 
 /// Whether a task in this phase does nothing more by itself.
@@ -108,7 +127,6 @@ fn is_ended(phase: Phase) -> bool {
 
 /// A child may have ended. Most hints are right, and what is not new writes nothing.
 pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
-    let keep = |effects| Decision::Keep { why: Kept::NothingReady, effects };
     let runs = task.paused_at.is_none();
     let is_news = |index: &usize| {
         let step = &task.steps[*index];
@@ -126,8 +144,8 @@ pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
     };
     let news: Vec<usize> = (0..task.steps.len()).filter(is_news).collect();
     if news.is_empty() {
-        // The instance that ended the task may have died before it released the children.
-        return keep(release(task, turn));
+        // Whoever handled this hint before may have saved what it found, and died before it sent what follows.
+        return on_wake(task, task.version.saturating_sub(1), 0, turn);
     }
     let mut change = Change::begin(task, turn);
     for index in news {
@@ -151,8 +169,8 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
         Wish::Begin(_) => keep(Kept::Repeated),
         Wish::Undo => operator::undo_for_parent(task, &by, turn),
         Wish::Resubmit => {
-            // Another takes the place of one that undid itself.
-            if parent.round >= round || task.phase == Phase::Undone {
+            // Another takes the place of one that undid itself, or is about to.
+            if parent.round >= round || matches!(task.phase, Phase::Undone | Phase::Undoing) {
                 return operator::repeated(task, turn);
             }
             let mut change = Change::begin(task, turn);
@@ -168,13 +186,18 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
             change.save()
         }
         Wish::Pause | Wish::Resume => operator::pause_for_parent(task, &by, wish == &Wish::Pause, turn),
-        Wish::Release if parent.released => keep(Kept::Repeated),
-        Wish::Release => {
+        Wish::Release | Wish::Keep => {
+            let released = wish == &Wish::Release;
+            let below = |task: &Task| if released { release(task, turn) } else { ask_all(task, wish, turn) };
+            if parent.released == released {
+                return Decision::Keep { why: Kept::Repeated, effects: below(task) };
+            }
             let mut change = Change::keep_books(task, turn);
             if let Some(parent) = &mut change.task.parent {
-                parent.released = true;
+                parent.released = released;
             }
-            change.save()
+            let below = below(&change.task);
+            change.with(below).save()
         }
     }
 }
@@ -221,17 +244,30 @@ impl Change<'_> {
     pub(super) fn look_soon(&mut self) {
         let now = self.turn.now;
         for step in self.task.steps.iter_mut().filter(|step| step.kids.is_some()) {
-            if let State::Waiting { until, .. } = &mut step.state {
-                *until = now.min(*until);
+            match &mut step.state {
+                State::Waiting { until, .. } => *until = now.min(*until),
+                State::UndoPending { not_before } => *not_before = None,
+                _ => {}
             }
         }
     }
 
+    /// The record of the child of step `index` cannot be read. It holds up this step alone.
+    fn look_past(&mut self, index: usize, child: &Id) {
+        self.task.steps[index].error = Some(format!("order {child} cannot be read; `stepwarden mend` shows why"));
+    }
+
     /// Looks at the child of step `index`, which waits for it.
     pub(super) fn look(&mut self, index: usize) {
+        let id = id_of(&self.task, index, self.turn);
+        if self.turn.outputs.is_unreadable(&id) {
+            self.look_past(index, &id);
+            return self.look_later(index);
+        }
         // It is read, and then this is decided again.
-        let Some(found) = self.turn.outputs.order(&id_of(&self.task, index, self.turn)) else { return };
+        let Some(found) = self.turn.outputs.order(&id) else { return };
         let Some(child) = found else { return self.begin_again(index) };
+        self.task.steps[index].error = None;
         let Some(parent) = child.parent.as_ref().filter(|parent| parent.id == self.task.id) else {
             let mistake = Mistake(format!("order {} is there, and this order did not start it", child.id));
             return self.mistaken(index, Direction::Do, &mistake);
@@ -288,7 +324,17 @@ impl Change<'_> {
 
     /// Looks whether the child of step `index` is undone, and asks for it otherwise.
     pub(super) fn unwind(&mut self, index: usize) {
-        let Some(found) = self.turn.outputs.order(&id_of(&self.task, index, self.turn)) else { return };
+        let id = id_of(&self.task, index, self.turn);
+        let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
+        let since = turned.map_or(self.turn.now, |entry| entry.at(self.task.created_at));
+        if self.turn.outputs.is_unreadable(&id) {
+            self.look_past(index, &id);
+            return self.unwind_later(index, since);
+        }
+        let Some(found) = self.turn.outputs.order(&id) else { return };
+        let was_asked = matches!(self.task.steps[index].state, State::UndoPending { not_before: Some(_) });
+        self.task.steps[index].error = None;
+        let failed = |error: String| (error, Failure::of(FailureKind::Children));
         match &found {
             Some(child) if child.phase == Phase::Undone => return self.complete(index, Direction::Undo),
             Some(child) => {
@@ -297,18 +343,37 @@ impl Change<'_> {
                 let is_final = |(step, spec): (&Step, &crate::workflow::Step)| spec.irreversible && step.may_have_run();
                 let turns = matches!(child.phase, Phase::Forward | Phase::Error | Phase::Processed);
                 if turns && steps.any(is_final) {
-                    let error = format!("order {} has done what cannot be undone", child.id);
-                    return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
+                    // What it has still to do waits for the person, too.
+                    let runs = child.phase == Phase::Forward;
+                    if runs {
+                        self.ask_child(index, Wish::Pause);
+                    }
+                    let so = if runs { "; the rest of it is paused" } else { "" };
+                    let (error, why) = failed(format!("order {id} has done what cannot be undone{so}"));
+                    return self.fail(index, Direction::Undo, &error, why);
                 }
                 if let Some(parent) = &child.parent {
                     self.resume_child(index, child, parent);
                 }
+                let stands = match (child.phase, child.paused_at) {
+                    (Phase::UndoError, _) => Some("has stopped"),
+                    (_, Some(_)) if !child.parent.as_ref().is_some_and(|parent| parent.paused) => Some("is paused"),
+                    _ => None,
+                };
+                self.task.steps[index].error = stands.map(|how| format!("waits for order {id}, which {how}"));
+            }
+            // A child that was never made is put as Undone within a look or two. One whose record has expired cannot be.
+            None if was_asked && since.duration_until(self.turn.now) > GONE_AFTER => {
+                let (error, why) = failed(format!("order {id} is gone, so what it did is not undone"));
+                return self.fail(index, Direction::Undo, &error, why);
             }
             None => {}
         }
         self.ask_child(index, Wish::Undo);
-        let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
-        let since = turned.map_or(self.turn.now, |entry| entry.at(self.task.created_at));
+        self.unwind_later(index, since);
+    }
+
+    fn unwind_later(&mut self, index: usize, since: Timestamp) {
         let not_before = Some(plus(self.turn.now, self.patience(since)));
         self.task.steps[index].state = State::UndoPending { not_before };
         self.wake = true;

@@ -307,7 +307,11 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     let (runbook, resubmit) = match task.phase {
         Phase::Forward => ("who-waits-for-what", format!("stepwarden get {}", task.id)),
         Phase::UndoError => ("undo-failed", format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id)),
-        _ => ("order-in-error", format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id)),
+        // Its parent stops with it, or undoes it, and is what a person acts on.
+        _ => {
+            let above = task.parent.as_ref().map_or(&task.id, |parent| &parent.id);
+            ("order-in-error", format!("stepwarden resubmit {above} --by NAME --reason TEXT"))
+        }
     };
     Some(Effect::Alert(Box::new(AlertEvent {
         order_id: task.id.clone(),

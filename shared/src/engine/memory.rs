@@ -277,7 +277,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let mut read = Box::pin(self.store.load_all(&ids)).await;
             read.resize_with(ids.len(), || Err(unanswered()));
             for (id, read) in ids.into_iter().zip(read) {
-                outputs.know_order(id, read?.map(Arc::new));
+                match read {
+                    // It must not hold up what else the task has to do.
+                    Err(Error::Corrupt { .. }) => outputs.know_unreadable(id),
+                    read => outputs.know_order(id, read?.map(Arc::new)),
+                }
             }
         }
         for hash in hashes {

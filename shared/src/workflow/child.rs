@@ -91,6 +91,8 @@ pub enum Wish {
     Resume,
     /// That its record may be removed, because its parent has ended.
     Release,
+    /// That its record stays after all, because its parent is undone after its end.
+    Keep,
 }
 
 /// From a parent to one of its children, once the parent's record says so. It may come late, twice or never.

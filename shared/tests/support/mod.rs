@@ -140,6 +140,7 @@ pub fn wish(wish: &Wish) -> &'static str {
         Wish::Pause => "pause order of",
         Wish::Resume => "resume order of",
         Wish::Release => "release order of",
+        Wish::Keep => "keep order of",
     }
 }
 

@@ -17,6 +17,10 @@ pub fn observe(save: &Save<'_>, instance: &str) {
     let trace_id = trace_id(task.traceparent.as_deref());
     traces::acted_on(task.traceparent.as_deref());
     let Some((before, workflow)) = before else {
+        // It keeps a late instance from making an order that runs.
+        if task.process_state().is_final() {
+            return;
+        }
         ORDERS_ACCEPTED.add(&task.workflow);
         tracing::info!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "accepted");
         return;
