@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::message::{Notice, Reply, Request, ToScheduler};
+use shared::migrate::Migration;
 use shared::outputs::Beside;
 use shared::ports::StateStore;
 use shared::step::{Failure, FailureKind, Heart, Kids, Reminded, State, Step};
@@ -417,13 +418,14 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 21] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 22] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "df", "only in orders of definitions with `workflow`, which that version refuses to read"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
+    ("task", "mg", "only beside an entry `ow` of the history, which that version refuses to read"),
     ("task", "out", "only in orders of definitions with an `output`, which that version refuses to read"),
     (
         "task",
@@ -531,7 +533,8 @@ fn with_everything() -> Task {
         }],
         secret: Some("s".into()),
         parent: Some(Parent { id: parent, step: "s".into(), round: 1, paused: true, released: true }),
-        pins: [("w".to_owned(), pinned)].into(),
+        pins: [("w".to_owned(), pinned.clone())].into(),
+        migration: Some(Migration { to: pinned, resubmits: true }),
         output: Some(json!({})),
         log: claimed.log,
     }

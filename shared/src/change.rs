@@ -7,6 +7,7 @@ pub(crate) mod beat;
 mod callback;
 pub(crate) mod child;
 mod effects;
+mod migrate;
 mod people;
 mod remind;
 
@@ -16,6 +17,7 @@ pub(crate) use effects::{
     alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
     wake,
 };
+pub(crate) use migrate::migrate;
 
 use crate::decision::{Decision, Turn};
 use crate::expression::{Mistake, Names};
@@ -133,6 +135,9 @@ impl<'a> Change<'a> {
 
     /// Claims every step that can be claimed now, and ends the task if nothing is left to do.
     pub(crate) fn advance(&mut self) {
+        if self.task.migration.is_some() {
+            return;
+        }
         match self.task.phase {
             Phase::Forward => {
                 if !self.task.is_over(self.turn.now, self.turn.skew) {
@@ -165,6 +170,10 @@ impl<'a> Change<'a> {
 
     /// Ends the task if nothing is left to do, or to undo once the undo has begun. Claims nothing.
     pub(crate) fn finish(&mut self) {
+        // The other definition may have more steps.
+        if self.task.migration.is_some() {
+            return;
+        }
         let steps = &self.task.steps;
         match self.task.phase {
             Phase::Forward if steps.iter().all(Step::is_settled) => match self.returned() {
@@ -732,6 +741,7 @@ impl<'a> Change<'a> {
         }
         self.task.steps[index].state = State::Pending { not_before: Some(from) };
         let is_held = self.task.paused_at.is_some()
+            || self.task.migration.is_some()
             || is_withheld(&self.task, index, Direction::Do, self.turn)
             || self.task.is_over(now, self.turn.skew);
         let is_near = plus(now, MAX_DELAY) >= from;
@@ -787,6 +797,7 @@ impl<'a> Change<'a> {
 
     /// Everything done is now undone; nothing new starts forward.
     pub(crate) fn turn_to_undo(&mut self, reason: String) {
+        self.drop_migration("the order is being undone");
         self.task.phase = Phase::Undoing;
         self.task.turned_at = self.task.version;
         self.task.alert = None;
@@ -865,6 +876,14 @@ impl<'a> Change<'a> {
 
     /// Continues a stopped task in the direction that failed, with every failed step reset.
     pub(crate) fn resubmit(&mut self, by: &str, reason: &str) {
+        self.restart();
+        self.note_act(Kind::Resubmitted, None, by, reason);
+        // An event or a callback may have settled the last step in Error, and no Wake would find anything to claim.
+        self.finish_forward();
+    }
+
+    /// The same without a person's name, and without an end.
+    fn restart(&mut self) {
         let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
         for (step, called) in self.task.steps.iter_mut().zip(called) {
             match step.state {
@@ -908,9 +927,6 @@ impl<'a> Change<'a> {
             step.undo_failures = 0;
         }
         self.go_on();
-        self.note_act(Kind::Resubmitted, None, by, reason);
-        // An event or a callback may have settled the last step in Error, and no Wake would find anything to claim.
-        self.finish_forward();
     }
 
     /// Restarts a stopped task in the direction that failed.
@@ -1013,6 +1029,8 @@ impl<'a> Change<'a> {
         task.steps.iter_mut().filter(|step| step.claim().is_none()).for_each(|step| step.heart = None);
         // A step that waits changes when a supervisor must look, most often to a later time.
         let exact_due = exact_due || waits;
+        // What the migration waits for may just have ended.
+        let wake = wake || task.migrates_at(turn.skew).is_some();
         // The Wake of a short wait. A look that comes later than usual also needs one for what waits by now.
         let wake = wake || exact_due && task.waits_until(plus(turn.now, MAX_DELAY));
         // From this save on a wait counts as short that was long before: it has no Wake yet.

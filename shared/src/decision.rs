@@ -3,12 +3,13 @@
 
 use crate::control::Agents;
 use crate::message::{Effect, Reply};
+use crate::migrate::Rule;
 use crate::outputs::Outputs;
 use crate::pools::Pools;
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp};
-use crate::workflow::Workflow;
 use crate::workflow::child::Wish;
+use crate::workflow::{Hash, Workflow};
 use serde_json::Value;
 
 /// Who decides, when, and by which rules.
@@ -243,6 +244,13 @@ pub enum What {
     Pause,
     /// End the pause.
     Resume,
+    /// Go on under the definition with this hash, once no step is with an agent. The present hash withdraws that wish.
+    Migrate {
+        /// The definition.
+        to: Hash,
+        /// Then try again what failed, as [`What::Resubmit`] does.
+        resubmits: bool,
+    },
 }
 
 /// Why an act is refused. `Display` is a sentence for the operator.
@@ -310,6 +318,12 @@ pub enum Refusal {
     /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
     #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
     BadInput,
+    /// Its definition cannot be had.
+    #[error("there is no definition with this hash")]
+    NoDefinition,
+    /// It cannot go on under that definition.
+    #[error("the order cannot go on under that definition; a step or the order breaks this rule: {0}")]
+    Migration(Rule),
     /// All inputs that operators set for an order's steps are longer than [`MAX_INPUTS`] together.
     #[error("the inputs of this order's steps would be longer than 65536 bytes together; replace one with a reference")]
     LongInputs,

@@ -6,6 +6,7 @@
 
 mod children;
 mod memory;
+mod migration;
 mod outbox;
 
 use crate::control::Agents;
@@ -309,7 +310,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let outputs = Outputs::default();
         let turn = self.turn(&workflow, &Value::Null, &agents, &outputs);
-        let decision = schedule(task, &Event::Act(act.clone()), &turn);
+        let event = Event::Act(act.clone());
+        let mut decision = schedule(task, &event, &turn);
+        while self.know_outputs(task, &outputs).await? {
+            decision = schedule(task, &event, &turn);
+        }
         Ok(outcome(match decision {
             Decision::Save { task, .. } => Handled::Applied(Arc::from(task)),
             Decision::Keep { why, .. } => Handled::Kept(why, Arc::new(task.clone())),
@@ -464,6 +469,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             },
         };
         let agents = self.known_agents().await?;
+        let mut migrated = Vec::new();
         for round in 0..MAX_ROUNDS {
             self.store.yield_to_others(round).await;
             let task = match known.take() {
@@ -476,6 +482,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     None => return Ok(no_such_task()),
                 },
             };
+            if let Some((saved, effects)) = Box::pin(self.migrate(&task, &agents)).await? {
+                migrated.extend(effects);
+                is_fresh = saved.is_some();
+                known = saved;
+                continue;
+            }
             let workflow = self.workflow(&task.workflow_hash).await?;
             let needs = workflow.output.is_some() || events.iter().any(|event| takes_turns(event));
             let input = match needs {
@@ -496,7 +508,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     continue;
                 }
                 self.remember(Arc::clone(&task));
-                return Ok(fold.decided(&task));
+                return Ok(with(fold.decided(&task), migrated));
             };
             self.put_outputs(&next, &outputs).await?;
             match self.try_save(next, &task, &workflow).await? {
@@ -511,7 +523,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                             before = after;
                         }
                     }
-                    return Ok(fold.decided(&saved));
+                    // What fails here is left to the Wake and the sweep.
+                    if let Ok(Some((_, effects))) = Box::pin(self.migrate(&saved, &agents)).await {
+                        migrated.extend(effects);
+                    }
+                    return Ok(with(fold.decided(&saved), migrated));
                 }
                 Err(current) => {
                     is_fresh = current.is_some();
@@ -569,12 +585,21 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     ) -> Result<(Found, Decided), Error> {
         let mut known = read?.map(Arc::new);
         let mut full: Option<String> = None;
+        let mut migrated = Vec::new();
         for round in 0..MAX_ROUNDS {
             self.store.yield_to_others(round).await;
             // A task that existed a moment ago and is now gone has outlived its retention.
             let Some(task) = known.take() else {
-                return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: Vec::new() }));
+                return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: migrated }));
             };
+            if let Some((saved, effects)) = Box::pin(self.migrate(&task, agents)).await? {
+                migrated.extend(effects);
+                known = match saved {
+                    Some(saved) => Some(saved),
+                    None => self.store.load(id).await?.map(Arc::new),
+                };
+                continue;
+            }
             let workflow = self.workflow(&task.workflow_hash).await?;
             let input = self.input(&task, &workflow).await?;
             let outputs = Outputs::default();
@@ -595,6 +620,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     match self.try_save(next, &task, &workflow).await {
                         Ok(Ok(saved)) => {
                             let found = Found { expired, ..found };
+                            migrated.extend(effects);
+                            let effects = migrated;
                             return Ok((found, Decided { handled: Handled::Applied(saved), effects }));
                         }
                         Ok(Err(current)) => known = current,
@@ -609,10 +636,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     if due != task.due {
                         self.store.rearm(&task, due, token).await?;
                     }
-                    return Ok((found, Decided { handled: Handled::Kept(Kept::NothingReady, task), effects }));
+                    migrated.extend(effects);
+                    let handled = Handled::Kept(Kept::NothingReady, task);
+                    return Ok((found, Decided { handled, effects: migrated }));
                 }
                 Verdict::Leave(why) => {
-                    return Ok((found, Decided { handled: Handled::Kept(why, task), effects: Vec::new() }));
+                    return Ok((found, Decided { handled: Handled::Kept(why, task), effects: migrated }));
                 }
             }
         }
@@ -670,6 +699,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     fn stamp(&self) -> String {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// What a migration sends comes first.
+fn with(mut decided: Vec<Decided>, migrated: Vec<Effect>) -> Vec<Decided> {
+    if let Some(first) = decided.first_mut() {
+        first.effects.splice(0..0, migrated);
+    }
+    decided
 }
 
 /// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.

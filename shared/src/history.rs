@@ -106,6 +106,15 @@ pub enum Kind {
     /// An operator resumed the task.
     #[serde(rename = "og")]
     Resumed,
+    /// An operator wants the task to go on under another definition, or no longer wants that.
+    #[serde(rename = "ow")]
+    MigrationAsked,
+    /// It goes on under another definition.
+    #[serde(rename = "M")]
+    Migrated,
+    /// It stays under its definition, although an operator wanted another one.
+    #[serde(rename = "N")]
+    NotMigrated,
 }
 
 impl Kind {
@@ -120,7 +129,8 @@ impl Kind {
             | Self::RetriedNow
             | Self::UndoAsked
             | Self::Paused
-            | Self::Resumed => true,
+            | Self::Resumed
+            | Self::MigrationAsked => true,
             Self::Claimed
             | Self::Completed
             | Self::Failed
@@ -142,7 +152,9 @@ impl Kind {
             | Self::TaskProcessed
             | Self::TaskUndone
             | Self::TaskError
-            | Self::AlertSent => false,
+            | Self::AlertSent
+            | Self::Migrated
+            | Self::NotMigrated => false,
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod history;
 pub mod json;
 pub mod mend;
 pub mod message;
+pub mod migrate;
 pub mod names;
 pub mod operator;
 pub mod order;

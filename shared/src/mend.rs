@@ -157,6 +157,11 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "dl",
             "must be there if the definition has a deadline, and only then",
         ),
+        (
+            task.migration.is_some() && matches!(task.phase, Phase::Processed | Phase::Undone),
+            "mg",
+            "is for an order that has not ended",
+        ),
         (task.paused_at.is_some() && !is_open, "pz", "is for an order that is open: `ph` is Forward or Undoing"),
         (
             task.alert.as_ref().and_then(|alert| alert.step).is_some_and(|step| usize::from(step) >= count),

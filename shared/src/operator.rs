@@ -10,9 +10,11 @@ use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
+use crate::migrate::{self, Migration};
 use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
+use crate::workflow::Hash;
 use crate::workflow::child::Wish;
 use serde_json::Value;
 
@@ -71,6 +73,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         What::RetryNow { step } => retry_now(task, act, step.as_deref(), turn),
         What::Pause => pause(task, act, turn),
         What::Resume => unpause(task, act, turn),
+        What::Migrate { to, resubmits } => migrate(task, act, to, *resubmits, turn),
         What::Cancel | What::Undo => {
             let change = undo(task, act, turn).map(|mut change| {
                 change.owe_final_notice();
@@ -141,6 +144,10 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
         What::Undo => *kind == Kind::UndoAsked,
         What::Pause => *kind == Kind::Paused,
         What::Resume => *kind == Kind::Resumed,
+        What::Migrate { to, resubmits } => {
+            reason = with_definition(&act.reason, to, *resubmits);
+            *kind == Kind::MigrationAsked
+        }
     };
     is_same && text.as_deref() == Some(&*history::act_text(&act.by, &reason))
 }
@@ -148,6 +155,11 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
 /// The reason of a resubmission as the history records it.
 fn with_input(reason: &str, step: &str) -> String {
     format!("{reason} (with another input for `{step}`)")
+}
+
+/// The reason of a migration as the history records it.
+fn with_definition(reason: &str, to: &Hash, resubmits: bool) -> String {
+    format!("{reason} ({} to {to})", if resubmits { "resubmit and migrate" } else { "migrate" })
 }
 
 fn keep(why: Kept) -> Decision {
@@ -338,6 +350,34 @@ fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     let mut change = Change::begin(task, turn);
     change.task.paused_at = Some(turn.now);
     change.note_act(Kind::Paused, None, &act.by, &act.reason);
+    Ok(Some(change))
+}
+
+/// Records under which definition the order is to go on. The engine does that once it is possible, most often at once.
+fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Turn<'a>) -> Decided<'a> {
+    match task.phase {
+        Phase::Forward | Phase::Undoing if resubmits => return Err(Refusal::NotStopped),
+        Phase::Forward | Phase::Undoing | Phase::Error | Phase::UndoError => {}
+        Phase::Processed | Phase::Undone => return Err(Refusal::Ended),
+    }
+    let is_there = *to == task.workflow_hash;
+    if is_there && resubmits {
+        let mut change = resubmit(task, act, None, None, turn)?;
+        change.iter_mut().for_each(|change| change.task.migration = None);
+        return Ok(change);
+    }
+    let wanted = (!is_there).then(|| Migration { to: to.clone(), resubmits });
+    if task.migration == wanted {
+        return Ok(None);
+    }
+    if !is_there {
+        let new = turn.outputs.definition(to).ok_or(Refusal::NoDefinition)?;
+        migrate::moved(task, turn.workflow, &new, turn.now).map_err(|why| Refusal::Migration(why.rule))?;
+    }
+    let mut change = Change::begin(task, turn);
+    change.task.migration = wanted;
+    change.note_act(Kind::MigrationAsked, None, &act.by, &with_definition(&act.reason, to, resubmits));
+    change.wake_if_waiting();
     Ok(Some(change))
 }
 

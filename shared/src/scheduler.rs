@@ -229,7 +229,9 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
         again.extend(change::child::ask_open(task, &Wish::Pause, turn));
     }
     again.extend(change::child::release(task, turn));
-    let is_too_early = !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
+    // The engine migrates the task before it asks for decisions, once that is possible.
+    let is_too_early =
+        task.migration.is_some() || !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
     again.extend(untold);
     if is_too_early || change::next_claim(task, turn).is_none_or(|from| from > turn.now) {
         if hops < MAX_HOPS {

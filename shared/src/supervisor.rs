@@ -175,6 +175,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         };
     };
     let next = match task.phase {
+        _ if task.migration.is_some() => change::next_claim(task, turn),
         Phase::Forward | Phase::Undoing => change::next_claim(task, turn),
         Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
     };

@@ -2,6 +2,7 @@
 
 use crate::history;
 use crate::message::MAX_DELAY;
+use crate::migrate::Migration;
 use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -274,6 +275,9 @@ pub struct Task {
     /// all is submitted.
     #[serde(rename = "df", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<String, Hash>,
+    /// The definition under which an operator wants it to go on, until it does. Nothing is claimed until then.
+    #[serde(rename = "mg", default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
     /// What it returned, if it is done and its workflow says so.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
@@ -403,6 +407,7 @@ impl Task {
             events: Vec::new(),
             parent: None,
             pins: BTreeMap::new(),
+            migration: None,
             output: None,
             log: Vec::new(),
         }
@@ -536,9 +541,9 @@ impl Task {
     }
 
     /// Steps that wait only for time: position, and when they are claimed or their wait ends (`None` means at once).
-    /// None while paused.
+    /// None while paused, or before a migration.
     pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
-        let runs = self.paused_at.is_none();
+        let runs = self.paused_at.is_none() && self.migration.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
             match (self.phase, &step.state) {
                 (Phase::Forward, State::Pending { not_before }) if self.way(i, workflow) != Way::Wait => {
@@ -555,8 +560,17 @@ impl Task {
 
     /// Steps with a reminder to come: position, and when it is due.
     pub fn reminders(&self) -> impl Iterator<Item = (usize, Timestamp)> + '_ {
-        let runs = self.phase == Phase::Forward && self.paused_at.is_none();
+        let runs = self.phase == Phase::Forward && self.paused_at.is_none() && self.migration.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(|(i, step)| Some((i, step.reminds_at()?)))
+    }
+
+    /// When it can go on under the definition that an operator wants: once no step is with an agent, and no request can start
+    /// any more. `None` if nobody wants that, or before a step's answer.
+    #[must_use]
+    pub fn migrates_at(&self, skew: SignedDuration) -> Option<Timestamp> {
+        let is_free = self.steps.iter().all(|step| step.claim().is_none());
+        self.migration.as_ref().filter(|_| is_free)?;
+        Some(self.forward_by.map_or(self.updated_at, |by| plus(by, skew)))
     }
 
     /// Whether a step waits, for long enough that a person may look for it, while the task goes forward.
@@ -632,6 +646,10 @@ impl Task {
     /// means at once.
     #[must_use]
     pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
+        // What comes next is decided by the other definition.
+        if self.migration.is_some() {
+            return self.migrates_at(skew);
+        }
         if self.paused_at.is_some() {
             return None;
         }
@@ -656,6 +674,7 @@ impl Task {
         // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
         let in_case = |t: Timestamp| t.max(plus(sent, grace(workflow)));
         let next = match self.phase {
+            _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
                 let ahead = |at: Timestamp| match at > plus(sent, MAX_DELAY) {

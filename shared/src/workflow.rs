@@ -496,7 +496,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn references(&self) -> impl Iterator<Item = &'a Reference> {
+    pub(crate) fn references(&self) -> impl Iterator<Item = &'a Reference> {
         let call = self.http.into_iter().flat_map(Http::templates).flat_map(Template::references);
         call.chain(self.with.into_iter().flat_map(Mapping::references))
     }

@@ -11,6 +11,7 @@ mod expression;
 mod language;
 mod links;
 mod mend;
+mod migrate;
 mod mistakes;
 mod operator;
 mod outputs;

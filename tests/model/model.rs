@@ -5,6 +5,7 @@
 
 mod defects;
 mod family;
+mod migration;
 mod pair;
 mod world;
 

@@ -199,6 +199,7 @@ fn verb(what: &What) -> &'static str {
         What::Undo => "undo",
         What::Pause => "pause",
         What::Resume => "resume",
+        What::Migrate { .. } => "migrate",
     }
 }
 

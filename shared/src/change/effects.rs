@@ -210,7 +210,8 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     if task.is_over(turn.now, turn.skew) {
         return None;
     }
-    if turn.agents.paused.is_empty() || task.phase == Phase::Undoing && !task.is_undo_begun() {
+    let is_whole = task.migration.is_some() || task.phase == Phase::Undoing && !task.is_undo_begun();
+    if turn.agents.paused.is_empty() || is_whole {
         return task.next_claim(turn.workflow, turn.now, turn.skew);
     }
     let direction = if task.phase == Phase::Undoing { Direction::Undo } else { Direction::Do };
@@ -374,6 +375,9 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::UndoAsked => "undo_asked",
         Kind::Paused => "paused",
         Kind::Resumed => "resumed",
+        Kind::MigrationAsked => "migration_asked",
+        Kind::Migrated => "migrated",
+        Kind::NotMigrated => "not_migrated",
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::history::{Entry, Kind};
 use shared::message::*;
+use shared::migrate::Migration;
 use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
@@ -187,6 +188,9 @@ impl Draw {
             Kind::Skipped,
             Kind::MarkedDone,
             Kind::RetriedNow,
+            Kind::MigrationAsked,
+            Kind::Migrated,
+            Kind::NotMigrated,
             Kind::UndoAsked,
             Kind::Paused,
             Kind::Resumed,
@@ -253,6 +257,7 @@ impl Draw {
                 released: draw.0.bool(),
             }),
             pins: self.many(|draw| (draw.text(), Hash(draw.text()))).into_iter().collect(),
+            migration: self.maybe(|draw| Migration { to: Hash(draw.text()), resubmits: draw.0.bool() }),
             output: self.maybe(Self::content),
             secret: self.maybe(Self::text),
             log: self.many(Self::entry),

@@ -138,6 +138,8 @@ classes! {
     MoreOrders = "more-orders", 0.6;
     /// People change what the workflow's name stands for while orders come in, two of them at once.
     WorkflowChange = "workflow-change", 0.25;
+    /// Somebody migrates an order to another definition while it runs, and perhaps to yet another one soon after.
+    Migrate = "migrate", 0.1;
 }
 
 impl Class {
@@ -145,8 +147,8 @@ impl Class {
     #[must_use]
     pub fn is_act(self) -> bool {
         use Class::{
-            Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, MoreOrders, NotYet, PauseAgent, PauseOrder, Poison,
-            Resubmit, ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
+            Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, Migrate, MoreOrders, NotYet, PauseAgent, PauseOrder,
+            Poison, Resubmit, ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
         };
         matches!(
             self,
@@ -155,6 +157,7 @@ impl Class {
                 | Cancel
                 | EventAtAnyTime
                 | MarkDone
+                | Migrate
                 | MoreOrders
                 | NotYet
                 | PauseAgent

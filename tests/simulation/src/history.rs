@@ -525,8 +525,18 @@ fn of_step(task: &Task, n: usize) -> impl Iterator<Item = &Arrival> {
 /// The values that may never decrease between two versions, and the states that are never left.
 fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String)) {
     let v = after.version;
+    let is_wanted = before.migration.as_ref().is_some_and(|migration| migration.to == after.workflow_hash);
     if after.workflow_hash != before.workflow_hash {
-        wrong(Rule::Definition, format!("version {v}: it continues under another definition"));
+        let may_start = before.forward_by.is_some_and(|by| after.updated_at < by);
+        if !is_wanted {
+            wrong(Rule::Definition, format!("version {v}: it continues under another definition"));
+        } else if may_start || before.steps.iter().any(|step| step.claim().is_some()) {
+            wrong(Rule::Definition, format!("version {v}: it is migrated while a request may start"));
+        }
+    }
+    let claims = |(old, new): (&Step, &Step)| new.attempt > old.attempt;
+    if before.migration.is_some() && after.migration.is_some() && before.steps.iter().zip(&after.steps).any(claims) {
+        wrong(Rule::Definition, format!("version {v}: a step is claimed before the migration"));
     }
     if after.updated_at < before.updated_at {
         wrong(Rule::OnlyRises, format!("version {v} is older than the one before it"));

@@ -143,7 +143,7 @@ fn act(what: &What, seen: Option<u64>) -> Act {
 }
 
 /// The names of all acts, for counting.
-pub const ACTS: [&str; 12] = [
+pub const ACTS: [&str; 13] = [
     "resubmit",
     "resubmit with another input",
     "skip",
@@ -156,6 +156,7 @@ pub const ACTS: [&str; 12] = [
     "pause an agent",
     "in bulk",
     "change a workflow",
+    "migrate",
 ];
 
 fn name(what: &What) -> &'static str {
@@ -169,6 +170,7 @@ fn name(what: &What) -> &'static str {
         What::Undo => "undo",
         What::Pause => "pause",
         What::Resume => "resume",
+        What::Migrate { .. } => "migrate",
     }
 }
 
@@ -200,7 +202,7 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     let (id, label) = (id_of(&order), format!("o{}", order.number));
     let most = last_ms(&world);
     let mut acts = Vec::new();
-    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder] {
+    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder, Class::Migrate] {
         if let Some(mut draw) = world.fires(class, &label) {
             acts.push((draw.between(0, most), class, draw));
         }
@@ -233,8 +235,27 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
                 }
                 ask(&world, &id, What::RetryNow { step: None }, None).await;
             }
+            Class::Migrate => migrate(&world, &id, &mut draw).await,
             _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
         }
+    }
+}
+
+/// Moves an order to another definition, as an operator does whose file is corrected. It may be replaced before it is done, or
+/// withdrawn.
+async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
+    let own: Vec<_> = world.definitions.iter().filter(|one| one.name == world.plan.workflow.name).collect();
+    for definition in &own {
+        while call!(&world.store, put_workflow(definition)).is_err() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+    for _ in 0..draw.between(1, 2) {
+        let put = u64::try_from(own.len()).unwrap_or_default() - 1;
+        let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
+        let resubmits = draw.chance(0.3);
+        ask(world, id, What::Migrate { to: own[number].hash(), resubmits }, None).await;
+        wait_ms(draw.between(0, 2000)).await;
     }
 }
 

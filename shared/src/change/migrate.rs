@@ -1,0 +1,52 @@
+//! A task goes on under another definition.
+
+use super::Change;
+use crate::decision::{Decision, Turn};
+use crate::history::Kind;
+use crate::migrate::moved;
+use crate::task::{Phase, Task};
+use crate::workflow::Workflow;
+
+/// The save that puts `task` under the definition `new` that it waits for, or that ends the wait, because a rule forbids it by
+/// now. `turn` is that of the present definition, but with the input that `new` reads. No step is with an agent, and
+/// no request can start any more ([`Task::migrates_at`]). It claims nothing; a Wake does.
+pub(crate) fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision {
+    let resubmits = task.migration.as_ref().is_some_and(|migration| migration.resubmits);
+    let next = match moved(task, turn.workflow, new, turn.now) {
+        Ok(next) => next,
+        Err(why) => {
+            let mut change = Change::begin(task, turn);
+            change.drop_migration(&why.to_string());
+            change.wake = true;
+            if change.task.phase == Phase::Forward || change.task.is_undo_begun() {
+                change.finish();
+                change.owe_final_notice();
+            }
+            return change.save();
+        }
+    };
+    let turn = Turn { workflow: new, ..*turn };
+    let mut change = Change::begin(&next, &turn);
+    let text = format!("from {} to {}", task.workflow_hash, next.workflow_hash);
+    change.log(Kind::Migrated, None, Some(text));
+    if resubmits && matches!(next.phase, Phase::Error | Phase::UndoError) {
+        change.restart();
+    }
+    change.wake = true;
+    // The steps that are left may all be settled.
+    if change.task.phase == Phase::Forward || change.task.is_undo_begun() {
+        change.finish();
+        change.owe_final_notice();
+    }
+    change.save()
+}
+
+impl Change<'_> {
+    /// The task stays under its definition.
+    pub(super) fn drop_migration(&mut self, why: &str) {
+        if let Some(migration) = self.task.migration.take() {
+            let text = format!("not to {}: {why}", migration.to);
+            self.log(Kind::NotMigrated, None, Some(text));
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Whether an order can go on under another definition of its workflow, and what its record is then.
+//!
+//! The rules are pure: task, old and new definition give the new record, or the first reason why there is none. They hold for an
+//! order no step of which is with an agent, and of which no request can still start. Until then a wish is only recorded
+//! ([`Migration`]), and nothing is claimed.
+//!
+//! What they keep: no step that is settled runs again, each undo that is owed can be done, in the order in which the steps
+//! depended on each other, and no service gets another call under a key that it knows.
+
+use crate::decision::{Decision, Turn};
+use crate::expression::{Mapping, Reference, Template};
+use crate::history::Entry;
+use crate::mend::{self, Unfit};
+use crate::names::of_step;
+use crate::step::{Direction, State};
+use crate::task::{Phase, Task, Way};
+use crate::time::{Timestamp, plus};
+use crate::workflow::wait::Wait;
+use crate::workflow::{Hash, Step as Spec, Work, Workflow};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// A migration that waits until no step is with an agent and no request can start any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Migration {
+    /// The definition to go on under.
+    #[serde(rename = "h")]
+    pub to: Hash,
+    /// Whether what failed is then tried again.
+    #[serde(rename = "rs", default, skip_serializing_if = "std::ops::Not::not")]
+    pub resubmits: bool,
+}
+
+/// A rule that a migration would break. `Display` is the end of a sentence about a step, or a sentence about the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rule {
+    /// The definition has another name.
+    #[error("the definition is of another workflow than the order")]
+    Workflow,
+    /// The order is a child.
+    #[error("the order belongs to another one, which pinned its definition; it ends under that definition")]
+    Child,
+    /// The order has children.
+    #[error("it has started orders, which rely on the present definition; the order ends under that one")]
+    Children,
+    /// The definition starts orders whose definitions were not pinned.
+    #[error("it starts orders of a workflow that was not pinned when the order was submitted; submit a new order")]
+    Pins,
+    /// The definition hands out addresses, and the order has nothing to make them of.
+    #[error(
+        "the definition hands out addresses, and the order was submitted without a secret for them; submit a new order"
+    )]
+    Secret,
+    /// A step whose turn has come is gone.
+    #[error("its turn has come, and the new definition does not have it; keep the step")]
+    Lost,
+    /// A step whose turn has come does something of another kind.
+    #[error(
+        "its turn has come, and in the new definition it is a step of another kind; give the new step another name"
+    )]
+    Sort,
+    /// An undo that may be owed is gone.
+    #[error("it may have run, and the new definition has no undo for it; keep the undo")]
+    Undo,
+    /// A step that may have run would become irreversible.
+    #[error("it may have run, and the new definition makes it irreversible; leave that out")]
+    Irreversible,
+    /// Another call under a key that the service may know.
+    #[error(
+        "it was tried and is not settled, and the new definition sends something else under the same idempotency key; \
+         keep the call, or skip the step or mark it as done first"
+    )]
+    Call,
+    /// An unsettled step before a step whose turn has come.
+    #[error(
+        "its turn has come, and the new definition puts a step before it that is not settled; put that step after it"
+    )]
+    Before,
+    /// A step that was begun would be passed over.
+    #[error("it was begun, and the new definition would pass it over, because a step before it did not run")]
+    PassedOver,
+    /// The undo would go in another order.
+    #[error(
+        "it ran after a step that the new definition no longer puts before it, so both could be undone in the wrong order"
+    )]
+    Order,
+    /// It waits for something else.
+    #[error("it waits, and the new definition has another wait for it; keep what it waits for")]
+    Wait,
+    /// A kept event would be lost.
+    #[error("an event is kept for it, and the new definition has no such step that takes the event; keep the step")]
+    Kept,
+    /// More than the undo differs.
+    #[error("the order is being undone, and the new definition differs in more than how this step is undone")]
+    Undoing,
+    /// The record breaks another rule.
+    #[error("the order's record does not fit the new definition")]
+    Record,
+}
+
+/// Why an order cannot go on under a definition. `Display` is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// The rule that it breaks.
+    pub rule: Rule,
+    /// The name of the step, if it is about one.
+    pub step: Option<String>,
+    /// What else there is to know.
+    pub detail: Option<String>,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(step) = &self.step {
+            write!(f, "step `{step}`: ")?;
+        }
+        write!(f, "{}", self.rule)?;
+        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
+    }
+}
+
+fn whole(rule: Rule) -> Obstacle {
+    Obstacle { rule, step: None, detail: None }
+}
+
+fn at(rule: Rule, spec: &Spec) -> Obstacle {
+    Obstacle { rule, step: Some(spec.name.clone()), detail: None }
+}
+
+/// Whether the turn of step `index` has come, so that the new definition must have it.
+fn has_come(task: &Task, index: usize) -> bool {
+    let step = &task.steps[index];
+    let has_event = || task.events.iter().any(|event| event.step.map(usize::from) == Some(index));
+    match step.state {
+        // A step whose expression failed before the first attempt did nothing.
+        State::Pending { .. } | State::Failed => step.attempt > 0 || has_event(),
+        State::Processing { .. }
+        | State::Waiting { .. }
+        | State::Processed
+        | State::Skipped
+        | State::PassedOver
+        | State::Caught
+        | State::UndoPending { .. }
+        | State::UndoProcessing { .. }
+        | State::Undone
+        | State::UndoFailed => true,
+    }
+}
+
+/// What a step is, apart from its parts.
+fn sort(spec: &Spec) -> &'static str {
+    match &spec.wait {
+        Some(wait) => wait.key(),
+        None if spec.child.is_some() => "child",
+        None if spec.value.is_some() => "value",
+        None if spec.fail.is_some() => "fail",
+        None => "call",
+    }
+}
+
+/// The record of `task` under the definition `new`, at `now`; `old` is its present one. A step with an agent counts as tried
+/// and not settled.
+///
+/// # Errors
+/// The first rule that would be broken.
+pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Result<Task, Obstacle> {
+    of_whole(task, new)?;
+    let mut next = task.clone();
+    next.workflow_hash = new.hash();
+    let steps = new.steps.iter().map(|spec| old.position(&spec.name).map(|index| task.steps[index].clone()));
+    next.steps = steps.map(Option::unwrap_or_default).collect();
+    for step in &mut next.steps {
+        match step.state {
+            State::Processing { .. } => step.state = State::Pending { not_before: None },
+            State::UndoProcessing { .. } => step.state = State::UndoPending { not_before: None },
+            _ => {}
+        }
+        step.heart = None;
+    }
+    if matches!(task.phase, Phase::Undoing | Phase::UndoError) {
+        only_undos_differ(old, new)?;
+    } else {
+        for (index, spec) in old.steps.iter().enumerate().filter(|(index, _)| has_come(task, *index)) {
+            let after = new.position(&spec.name).ok_or_else(|| at(Rule::Lost, spec))?;
+            of_step_that_came(task, old, index, &next, new, after)?;
+        }
+        kept_events(task, old, &next, new)?;
+    }
+    // What the definition before did not need was not noted: whether an attempt without an answer did its work.
+    for (step, spec) in next.steps.iter_mut().zip(&new.steps) {
+        let was_noted = old.position(&spec.name).is_some_and(|index| old.steps[index].undo_is_mapped());
+        step.unsure |= step.attempt > 0 && spec.undo_is_mapped() && !was_noted;
+    }
+    rename(&mut next, old, new);
+    if old.deadline != new.deadline {
+        let first = new.deadline.map(|time| plus(task.created_at, time));
+        next.deadline = first.map(|by| if by > now { by } else { plus(now, new.deadline.unwrap_or_default()) });
+    }
+    next.migration = None;
+    mend::check(&next, &task.tenant, new)
+        .map_err(|Unfit { at, why }| Obstacle { detail: Some(format!("`{at}` {why}")), ..whole(Rule::Record) })?;
+    Ok(next)
+}
+
+/// The rules about the order as a whole.
+fn of_whole(task: &Task, new: &Workflow) -> Result<(), Obstacle> {
+    let rules = [
+        (new.name != task.workflow, Rule::Workflow),
+        (task.parent.is_some(), Rule::Child),
+        (task.steps.iter().any(|step| step.kids.is_some()), Rule::Children),
+        (new.children().iter().any(|name| !task.pins.contains_key(*name)), Rule::Pins),
+        (new.hands_out_addresses() && task.secret.is_none(), Rule::Secret),
+    ];
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(whole(rule)))
+}
+
+/// The rules about a step whose turn has come: `index` by the definition `old` of `task`, `after` by `new` of `next`.
+fn of_step_that_came(
+    task: &Task,
+    old: &Workflow,
+    index: usize,
+    next: &Task,
+    new: &Workflow,
+    after: usize,
+) -> Result<(), Obstacle> {
+    let (was, will, step) = (&old.steps[index], &new.steps[after], &task.steps[index]);
+    // Nothing of it counts any more.
+    if step.state == State::PassedOver {
+        return Ok(());
+    }
+    let may_have_run = step.may_have_run();
+    let is_open = !step.is_settled();
+    let is_tried = is_open && step.attempt > 0;
+    let waits = matches!(step.state, State::Waiting { .. });
+    let ran_before = |earlier: usize| task.steps[earlier].may_have_run();
+    let is_before = |name: &str| new.before(after).iter().any(|&i| new.steps[i].name == name);
+    let reordered = || old.before(index).into_iter().any(|i| ran_before(i) && !is_before(&old.steps[i].name));
+    let rules = [
+        (sort(was) != sort(will), Rule::Sort),
+        (may_have_run && was.undo.is_some() && will.undo.is_none(), Rule::Undo),
+        (may_have_run && will.irreversible && !was.irreversible, Rule::Irreversible),
+        (new.before(after).iter().any(|&i| !next.steps[i].is_settled()), Rule::Before),
+        (is_open && next.way(after, new) != Way::Go, Rule::PassedOver),
+        (may_have_run && reordered(), Rule::Order),
+        (is_tried && !sends_the_same((old, index), (new, after)), Rule::Call),
+        ((waits || is_tried) && !waits_for_the_same(was, will), Rule::Wait),
+    ];
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(at(rule, was)))
+}
+
+/// Whether an attempt at the step sends under the new definition what it sent under the old.
+fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, usize)) -> bool {
+    let (was, will) = (&old.steps[index], &new.steps[after]);
+    let (Some(before), Some(now)) = (was.work(Direction::Do), will.work(Direction::Do)) else {
+        return was.agent == will.agent;
+    };
+    // What an answer means may change, and what is kept of it.
+    let http = |work: &Work<'_>| {
+        work.http
+            .map(|http| (http.url.clone(), http.method.clone(), http.query.clone(), http.headers.clone(), http.body))
+    };
+    let aws = |work: &Work<'_>| work.aws.map(|aws| (aws.action.clone(), aws.function.clone(), aws.envelope));
+    let is_same = before.agent == now.agent
+        && http(&before) == http(&now)
+        && aws(&before) == aws(&now)
+        && before.with == now.with;
+    let sends_all = |work: &Work<'_>| {
+        let reads_all = |one: &Reference| one.path.len() == 1 && ["outputs", "ran", "errors"].contains(&&*one.path[0]);
+        // Other agents get the outputs in any case.
+        work.http.is_none() && work.aws.is_none() || work.sends_envelope() || work.references().any(reads_all)
+    };
+    let names = |workflow: &Workflow, index| -> BTreeSet<String> {
+        workflow.before(index).into_iter().map(|i| workflow.steps[i].name.clone()).collect()
+    };
+    is_same
+        && (!before.reads("config") || old.config == new.config)
+        && (!sends_all(&before) || names(old, index) == names(new, after))
+}
+
+/// Whether the end of the wait of a step, or of work that its service accepted, is reported as before.
+fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
+    let event = |spec: &Spec| spec.wait.as_ref().and_then(Wait::event).map(|event| (event.name.clone(), event.people));
+    event(was) == event(will)
+        && was.accept.is_some() == will.accept.is_some()
+        && was.poll.is_some() == will.poll.is_some()
+        && was.link().is_some() == will.link().is_some()
+}
+
+/// An event that is kept still has its step, and that step its undo.
+fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Result<(), Obstacle> {
+    for event in task.kept() {
+        for index in task.to_come(&event.name, old) {
+            let was = &old.steps[index];
+            let still = next.to_come(&event.name, new).find(|&i| new.steps[i].name == was.name);
+            let will = &new.steps[still.ok_or_else(|| at(Rule::Kept, was))?];
+            if was.undo.is_some() && will.undo.is_none() {
+                return Err(at(Rule::Undo, was));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// While an order is undone, its steps and their order stay; only how a step is undone may change.
+fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
+    let after = |workflow: &Workflow, spec: &Spec| -> BTreeSet<String> {
+        spec.after.iter().map(|after| format!("{}{}", workflow.steps[after.step].name, after.edge)).collect()
+    };
+    for spec in old.steps.iter().chain(&new.steps) {
+        let both = old.position(&spec.name).zip(new.position(&spec.name));
+        let is_same = both.is_some_and(|(was, will)| {
+            let (was, will) = (&old.steps[was], &new.steps[will]);
+            after(old, was) == after(new, will)
+                && was.undo.is_some() == will.undo.is_some()
+                && sort(was) == sort(will)
+                && waits_for_the_same(was, will)
+        });
+        if !is_same {
+            return Err(at(Rule::Undoing, spec));
+        }
+    }
+    Ok(())
+}
+
+/// Gives everything that names a step by its position the new one.
+fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
+    let place = |index: u16| {
+        let name = &old.steps.get(usize::from(index))?.name;
+        new.position(name).map(|place| u16::try_from(place).expect("at most MAX_STEPS steps"))
+    };
+    for Entry(_, _, step, _, text) in &mut next.log {
+        let Some(index) = *step else { continue };
+        *step = place(index);
+        if step.is_none() {
+            let name = old.steps.get(usize::from(index)).map_or("", |spec| &spec.name);
+            let rest = text.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+            *text = Some(crate::history::shorten(&format!("step `{name}`{rest}"), crate::history::MAX_TEXT));
+        }
+    }
+    for event in &mut next.events {
+        event.step = event.step.and_then(place);
+    }
+    if let Some(alert) = &mut next.alert {
+        alert.step = alert.step.and_then(place);
+    }
+}
+
+/// What a migration would mean for the steps of an order, each list by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Tried and not settled: they are tried again.
+    pub again: Vec<String>,
+    /// Not begun, and no longer there.
+    pub left_out: Vec<String>,
+    /// They may have run, and would be undone in another way.
+    pub undone_differently: Vec<String>,
+    /// New ones, which are done.
+    pub added: Vec<String>,
+    /// Not begun, and done in another way.
+    pub changed: Vec<String>,
+    /// What they read and the settled steps did not return, a sentence each.
+    pub doubts: Vec<String>,
+}
+
+/// What a migration of `task` from `old` to `new` would mean, whether the rules allow it or not.
+#[must_use]
+pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
+    let mut plan = Plan::default();
+    for (index, spec) in old.steps.iter().enumerate() {
+        let Some(after) = new.position(&spec.name) else {
+            if !has_come(task, index) {
+                plan.left_out.push(spec.name.clone());
+            }
+            continue;
+        };
+        let (step, will) = (&task.steps[index], &new.steps[after]);
+        if !step.is_settled() && step.attempt > 0 && !step.is_undo_begun() {
+            plan.again.push(spec.name.clone());
+        }
+        if step.may_have_run() && step.state != State::Undone && spec.undo != will.undo {
+            plan.undone_differently.push(spec.name.clone());
+        }
+        let is_changed = || Spec { after: Vec::new(), ..spec.clone() } != Spec { after: Vec::new(), ..will.clone() };
+        if !has_come(task, index) && is_changed() {
+            plan.changed.push(spec.name.clone());
+        }
+    }
+    let is_new = |spec: &&Spec| old.position(&spec.name).is_none();
+    plan.added = new.steps.iter().filter(is_new).map(|spec| spec.name.clone()).collect();
+    plan.doubts = doubts(task, old, new);
+    plan
+}
+
+/// What steps to come read of settled steps that did not return it, a sentence each. What is kept beside the record is not
+/// looked at.
+fn doubts(task: &Task, old: &Workflow, new: &Workflow) -> Vec<String> {
+    let step_of = |spec: &Spec| old.position(&spec.name).map(|index| &task.steps[index]);
+    let mut all: Vec<String> = Vec::new();
+    for spec in &new.steps {
+        let own = step_of(spec);
+        let is_to_come = own.is_none_or(|step| !step.is_settled()) && task.phase != Phase::Undoing;
+        let is_undone_later = own.is_some_and(|step| step.may_have_run() && step.state != State::Undone);
+        let mut read: Vec<&Reference> = Vec::new();
+        if is_to_come {
+            read.extend(spec.when.iter().flat_map(|when| when.references()));
+            read.extend(spec.value.iter().flat_map(Mapping::references));
+            read.extend(spec.fail.iter().flat_map(Template::references));
+            read.extend(spec.wait.iter().flat_map(Wait::references));
+            read.extend(spec.work(Direction::Do).iter().flat_map(|work| work.references()));
+        }
+        if is_undone_later {
+            read.extend(spec.work(Direction::Undo).iter().flat_map(|work| work.references()));
+        }
+        for one in read.into_iter().filter(|one| !one.guarded) {
+            let path: Vec<&str> = one.path.iter().map(String::as_str).collect();
+            let (from, rest) = match path.as_slice() {
+                ["outputs", name, rest @ ..] => (new.steps.iter().find(|spec| of_step(&spec.name) == *name), rest),
+                ["output", rest @ ..] => (Some(spec), rest),
+                _ => continue,
+            };
+            let Some((from, step)) = from.and_then(|from| Some((from, step_of(from)?))) else { continue };
+            let is_there = |output: &Value| rest.iter().try_fold(output, |value, name| value.get(*name)).is_some();
+            if !step.is_settled() || step.beside.is_some() || step.output.as_ref().is_some_and(is_there) {
+                continue;
+            }
+            let text = format!("`{}` reads `{}`, which `{}` did not return", spec.name, path.join("."), from.name);
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+    }
+    all
+}
+
+/// The save that puts `task` under the definition `new` that it [waits for](Task::migration), or that ends the wait because a
+/// rule forbids it by now, and what to send after it. `turn` is that of the present definition, with the input that `new`
+/// reads. For a task that [can migrate](Task::migrates_at) now.
+#[must_use]
+pub fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision {
+    crate::change::migrate(task, new, turn)
+}
