@@ -35,6 +35,9 @@ pub struct Status {
     /// Since when an operator has paused it (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
+    /// Hash of the definition under which an operator wants it to go on, until it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrating_to: Option<String>,
     /// The submitter's own reference.
     pub reference: Option<String>,
     /// Tenant that owns the order.
@@ -218,6 +221,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         reason: task.reason.clone(),
         deadline: task.deadline.filter(|_| task.phase == Phase::Forward),
         paused_at: task.paused_at,
+        migrating_to: task.migration.as_ref().map(|migration| migration.to.to_string()),
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),
         priority: task.priority,

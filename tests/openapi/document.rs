@@ -3,7 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, list, mend, overview, queues, workflows};
+use operator::{act, agents, bulk, details, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -508,6 +508,26 @@ pub fn routes() -> Vec<Route> {
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
     );
+    let path = format!("/orders/{{order_id}}/actions/{}", migrate::NAME);
+    all.push(
+        Route::new("post", &path, migrate::NAME, "operator", "Let an order go on under another definition of its workflow")
+            .says(
+                "No settled step runs again, and no undo that is owed is forgotten; a definition that would do that is refused. While \
+                 a step is with an agent the answer is `waits`: nothing more starts, and the order is moved once no request can \
+                 start any more. A later migration replaces one that waits. A dry run changes nothing.",
+            )
+            .takes([order_id()])
+            .body(reference("Migrate"), json!({"by": "ann", "reason": "a new check", "to": "latest", "dry_run": true}))
+            .answers(
+                200,
+                "What was done, or would be.",
+                "Migration",
+                json!({"order_id": ID, "outcome": "would_apply", "version": 8, "from": HASH, "to": HASH, "again": ["charge"],
+                       "left_out": [], "undone_differently": [], "added": ["check-sanctions"], "changed": [], "doubts": []}),
+            )
+            .with("ETag")
+            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed", "not_possible"]),
+    );
     for (verb, summary) in [("pause", "Give an agent no more work"), ("resume", "Give an agent work again")] {
         let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)
             .takes([parameter("path", "name", "The agent.", text())])
@@ -642,6 +662,7 @@ fn schemas() -> Value {
     named::<act::Why>(&mut reads);
     named::<queues::Redrive>(&mut reads);
     named::<mend::Mend>(&mut reads);
+    named::<migrate::Migrate>(&mut reads);
     named::<workflows::Put>(&mut reads);
     named::<workflows::Activation>(&mut reads);
     named::<workflows::Wish>(&mut reads);
@@ -665,6 +686,7 @@ fn schemas() -> Value {
     named::<overview::Overview>(&mut writes);
     named::<details::Details>(&mut writes);
     named::<mend::Record>(&mut writes);
+    named::<migrate::Report>(&mut writes);
     named::<workflows::All>(&mut writes);
     named::<workflows::Details>(&mut writes);
     named::<workflows::Definition>(&mut writes);

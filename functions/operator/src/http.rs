@@ -3,6 +3,7 @@
 use crate::act::{self, Done, Why};
 use crate::agents::{All, Set};
 use crate::mend::{self, Mend};
+use crate::migrate::{self, Migrate};
 use crate::queues::{Leases, Queues};
 use crate::workflows::{Activation, VERBS};
 use crate::{Operator, console, list};
@@ -116,6 +117,13 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             Ok(json_answer(200, &operator.list(&query).await?, &[]))
         }
         ("POST", ["orders", id, "actions", mend::NAME]) => post_mend(operator, event, id).await,
+        ("POST", ["orders", id, "actions", migrate::NAME]) => {
+            let wish: Migrate = parse(event)?;
+            traces::set("act", migrate::NAME);
+            traces::set("task.id", (*id).to_owned());
+            let report = Box::pin(operator.migrate(id, &wish, caller(event))).await?;
+            Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
+        }
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["bulk"]) => {
             let report = Box::pin(operator.bulk(&parse(event)?, caller(event))).await?;
@@ -200,7 +208,7 @@ async fn post_act(
     let body: act::Body = parse(event)?;
     let what = act::what(name, &body).unwrap_or_else(|| {
         let names = act::NAMES.join(", ");
-        let detail = format!("there is no act `{name}`; write one of {names}, {}", mend::NAME);
+        let detail = format!("there is no act `{name}`; write one of {names}, {}, {}", migrate::NAME, mend::NAME);
         Err(problem::no_such_route(None, detail))
     })?;
     traces::set("act", name.to_owned());

@@ -15,6 +15,7 @@ pub mod details;
 pub mod http;
 pub mod list;
 pub mod mend;
+pub mod migrate;
 pub mod overview;
 mod query;
 pub mod queues;

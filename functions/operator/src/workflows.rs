@@ -22,7 +22,7 @@ pub const MAX_TOML: usize = 32 * 1024;
 /// Changes in one answer.
 pub const PAGE: u64 = 20;
 /// Longest hash and longest name of a file.
-const MAX_HASH: usize = 64;
+pub(crate) const MAX_HASH: usize = 64;
 const MAX_FILE: usize = 200;
 /// Largest whole number that every parser of JSON keeps exactly.
 const MAX_VERSION: u64 = (1 << 53) - 1;
@@ -497,7 +497,7 @@ impl Operator {
     }
 
     /// The same; the deployment's own need not be stored.
-    async fn kept_or_deployed(&self, name: &str, hash: &Hash) -> Result<stored::Definition, Problem> {
+    pub(crate) async fn kept_or_deployed(&self, name: &str, hash: &Hash) -> Result<stored::Definition, Problem> {
         let own = self.deployed()?.get(name).filter(|workflow| workflow.hash() == *hash);
         match (self.kept(name, hash).await, own) {
             (Err(_), Some(own)) => Ok(stored::Definition { workflow: own.clone(), toml: None, origin: None }),
@@ -525,7 +525,7 @@ impl Operator {
     }
 
     /// Whether this system can run a definition: agents and settings change after one is put.
-    fn fits(&self, workflow: &Workflow) -> Result<(), String> {
+    pub(crate) fn fits(&self, workflow: &Workflow) -> Result<(), String> {
         let agents = &self.config.agents;
         if let Some(agent) = workflow.agents().into_iter().find(|agent| !agents.iter().any(|known| known == agent)) {
             let all = agents.join(", ");

@@ -5,5 +5,6 @@ mod common;
 mod deployment;
 mod handlers;
 mod mend;
+mod migrate;
 mod waits;
 mod workflows;

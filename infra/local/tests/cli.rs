@@ -433,6 +433,53 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     }
 }
 
+// An order in Error goes on under a corrected workflow, after a look at what that means. M3
+#[test]
+fn an_order_is_moved_to_a_corrected_workflow() {
+    let case = Case::new();
+    case.faults("payment", json!({"permanent": 1.0}));
+    let id = case.submit("strict");
+    case.says(4, &["watch", &id]);
+    let by = ["--by", "ann", "--reason", "a new file"];
+    let put = |text: &str| {
+        let strict = text.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1);
+        std::fs::write(case.dir.path().join("new.toml"), strict).unwrap();
+        case.json(0, &[&["workflows", "put", "new.toml", "--activate"], &by[..]].concat())["hash"].clone()
+    };
+    put(&QUICK.replace("undo = { agent = \"inventory\"", "# undo = { agent = \"inventory\""));
+    let migrate = |more: &[&'static str]| [&["migrate", &id, "--to", "latest"], &by[..], more].concat();
+    let refused = "step `reserve`: it may have run, and the new definition has no undo for it; keep the undo";
+    assert!(case.says(1, &migrate(&["--dry-run"])).contains(refused));
+    let error = case.fails(1, &migrate(&[]));
+    assert!(error.contains("409") && error.contains(refused), "{error}");
+
+    let new = put(&QUICK.replace("name = \"ship\"", "name = \"send\""));
+    // No request of the failed attempt can start any more.
+    let text = std::iter::repeat_with(|| case.says(0, &migrate(&["--dry-run"])))
+        .find(|text| text.contains("possible now"))
+        .expect("it goes on for ever");
+    for words in ["possible now", "tried again: charge", "added: send", "left out: ship"] {
+        assert!(text.contains(words), "no `{words}` in {text}");
+    }
+    assert_eq!(case.json(0, &migrate(&["--dry-run"]))["to"], new);
+    case.faults("payment", json!({}));
+    // The service remembers that it declined this key.
+    let text = case.says(4, &[&["resubmit", &id, "--to", "latest", "--wait"], &by[..]].concat());
+    assert!(text.starts_with("resubmit: accepted, version ") && text.contains("attempts 2"), "{text}");
+    let text = case.says(0, &[&["mark-done", &id, "--output", "{}", "--wait"], &by[..]].concat());
+    assert!(text.contains("send") && text.contains("Processed"), "{text}");
+    assert_eq!(case.json(0, &["get", &id])["workflow_hash"], new);
+    let history = case.says(0, &["history", &id]);
+    assert!(
+        history.contains("migration_asked") && history.contains("ann: a new file (resubmit and migrate to"),
+        "{history}"
+    );
+    let error = case.fails(1, &migrate(&[]));
+    assert!(error.contains("the order has ended"), "{error}");
+    let error = case.fails(2, &[&["skip", &id, "--to", "latest"], &by[..]].concat());
+    assert!(error.contains("`skip` takes no `--to`"), "{error}");
+}
+
 // `stepwarden queues | head -1` ends cleanly.
 #[test]
 fn a_reader_that_is_gone_ends_a_verb() {

@@ -1,6 +1,8 @@
 //! The verbs that call a system's API.
 
-use super::args::{Act, AgentAct, At, Command, Dlq, Event, Get, Letters, List, Mend, One, Redrive, Submit, Watch};
+use super::args::{
+    Act, AgentAct, At, Command, Dlq, Event, Get, Letters, List, Mend, Migrate, One, Redrive, Submit, Watch,
+};
 use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
 use crate::client::{Error, segment};
@@ -10,6 +12,7 @@ use jiff::Timestamp;
 use operator::details::Details;
 use operator::list::{Row, Rows, Wait};
 use operator::mend::Record;
+use operator::migrate::Report;
 use operator::overview::{Count, Overview, WaitsAt};
 use operator::queues::{LeaseRow, Leases, QueueRow, Queues};
 use operator::{act, agents};
@@ -63,6 +66,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Pause(act) => return self::act("pause", act).await,
         Command::Resume(act) => return self::act("resume", act).await,
         Command::Mend(mend) => self::mend(mend).await?,
+        Command::Migrate(migrate) => return self::migrate(migrate).await,
         Command::New(_)
         | Command::Up(_)
         | Command::Console(_)
@@ -403,12 +407,20 @@ async fn set_agent(verb: &str, AgentAct { agent, by, at }: AgentAct) -> Result<(
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
-    let Act { id, by, step, input, output, if_version, wait, until, at } = act;
-    let body = by.body(json!({"step": step, "input": input, "output": output, "if_version": if_version}));
+    let Act { id, by, step, input, output, to, if_version, wait, until, at } = act;
+    let (path, more) = match to {
+        Some(_) if name != "resubmit" => anyhow::bail!("`{name}` takes no `--to`; write `migrate` or `resubmit`"),
+        Some(to) => (operator::migrate::NAME, json!({"to": to, "resubmit": true, "if_version": if_version})),
+        None => (name, json!({"step": step, "input": input, "output": output, "if_version": if_version})),
+    };
     let api = at.api().await?;
-    let answer = api.post(&format!("/orders/{}/actions/{name}", segment(&id)?), &body).await?;
-    let said = |act::Done { outcome, version, .. }| {
-        let was = if outcome == "repeated" { "already accepted" } else { "accepted" };
+    let answer = api.post(&format!("/orders/{}/actions/{path}", segment(&id)?), &by.body(more)).await?;
+    let said = |Acted { outcome, version }| {
+        let was = match &*outcome {
+            "repeated" => "already accepted",
+            "waits" => "accepted, and waits until no step is with an agent",
+            _ => "accepted",
+        };
         // An accepted act is recorded, but how the order ends is not known yet.
         let more = if wait { String::new() } else { format!("; follow it with: stepwarden watch {id}") };
         format!("{name}: {was}, version {version}{more}\n")
@@ -420,4 +432,55 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     watch::run(&api, &id, until.timeout, at.json).await
+}
+
+/// What `act` prints of an answer.
+#[derive(serde::Deserialize)]
+struct Acted {
+    outcome: String,
+    version: u64,
+}
+
+/// The exit code is 1 if a dry run finds that it is not allowed.
+async fn migrate(Migrate { id, to, dry_run, by, if_version, at }: Migrate) -> Result<ExitCode> {
+    let body = by.body(json!({"to": to, "dry_run": dry_run, "if_version": if_version}));
+    let path = format!("/orders/{}/actions/{}", segment(&id)?, operator::migrate::NAME);
+    let answer = at.api().await?.post(&path, &body).await?;
+    let is_refused = answer["outcome"] == "not_allowed";
+    print(&at, &answer, migration)?;
+    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn migration(report: Report) -> String {
+    let Report { outcome, from, to, why, waits_until, .. } = &report;
+    let said = match &**outcome {
+        "applied" => "done",
+        "waits" => "recorded; it is done as soon as no step is with an agent and no request can start any more",
+        "repeated" => "already so",
+        "would_apply" => "possible now",
+        "would_wait" => "possible as soon as no step is with an agent and no request can start any more",
+        _ => "not allowed",
+    };
+    let mut out = format!("migrate from {from} to {to}: {said}\n");
+    if let Some(why) = why {
+        let _ = writeln!(out, "  {why}");
+    }
+    if let Some(time) = waits_until {
+        let _ = writeln!(out, "  waits until {}", when(*time, Timestamp::now()));
+    }
+    for (title, steps) in [
+        ("tried again", &report.again),
+        ("added", &report.added),
+        ("left out", &report.left_out),
+        ("changed", &report.changed),
+        ("undone differently", &report.undone_differently),
+    ] {
+        if !steps.is_empty() {
+            let _ = writeln!(out, "  {title}: {}", steps.join(", "));
+        }
+    }
+    for doubt in &report.doubts {
+        let _ = writeln!(out, "  {doubt}");
+    }
+    out
 }

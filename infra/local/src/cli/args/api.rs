@@ -209,6 +209,27 @@ pub struct Mend {
     pub at: At,
 }
 
+/// Another definition for an order.
+#[derive(clap::Args)]
+pub struct Migrate {
+    /// The order's id
+    pub id: String,
+    /// Hash of the definition, or `latest` for the one that new orders of the workflow get; the order's own hash
+    /// withdraws a migration that still waits
+    #[arg(long, value_name = "HASH")]
+    pub to: String,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub by: By,
+    /// Migrate only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+    #[command(flatten)]
+    pub at: At,
+}
+
 /// One order to follow.
 #[derive(clap::Args)]
 pub struct Watch {
@@ -367,6 +388,9 @@ pub struct Act {
     /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
+    /// For resubmit: first migrate the order to the definition with this hash, or to `latest`
+    #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "output"])]
+    pub to: Option<String>,
     /// Act only if the order is still at this version
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,

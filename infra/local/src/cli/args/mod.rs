@@ -9,8 +9,8 @@ mod local;
 pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Event, Filter, Get, Letters, List, Mend, One, Redrive,
-    Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Event, Filter, Get, Letters, List, Mend, Migrate, One,
+    Redrive, Submit, Wait, Watch,
 };
 pub use local::{
     Bench, BenchAgent, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up,
@@ -189,7 +189,7 @@ pub enum Command {
     /// undo and continues to undo the order; it never turns the order forward again. The answer only says that the act was
     /// accepted; --wait shows the outcome.
     #[command(
-        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\""
+        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""
     )]
     Resubmit(Act),
     /// Skip a failed step or a failed undo, or with --step the wait of a step
@@ -223,6 +223,15 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden get ORDER_ID --raw > record.json    then correct the file\n  stepwarden mend ORDER_ID record.json --seen MARK --reason \"a damaged disk\""
     )]
     Mend(Mend),
+    /// Let an order go on under another definition of its workflow
+    ///
+    /// Nothing that is settled runs again, and what was done can still be undone; a definition that would break that is refused, with
+    /// the reason. While a step is with an agent the wish is recorded, nothing more starts, and the order is migrated as soon as no
+    /// request can start any more. A later migration replaces one that still waits.
+    #[command(
+        after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
+    )]
+    Migrate(Migrate),
     /// Give an agent no more work until it is resumed
     #[command(after_help = "Examples:\n  stepwarden pause-agent payment --reason \"the bank is down until noon\"")]
     PauseAgent(AgentAct),

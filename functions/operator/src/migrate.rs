@@ -1,0 +1,185 @@
+//! One order goes on under another definition of its workflow, or a dry run says what that would mean.
+
+use crate::Operator;
+use crate::act::{self, MAX_BY, MAX_REASON, unavailable};
+use crate::workflows::MAX_HASH;
+use edge::problem::{self, Problem};
+use edge::whole_number;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use shared::decision::{Act, Refusal, What};
+use shared::migrate::{Migration, Plan};
+use shared::operator::Outcome;
+use shared::order::Id;
+use shared::ports::StateStore;
+use shared::task::Task;
+use shared::time::Timestamp;
+use shared::workflow::Hash;
+use std::borrow::Cow;
+
+/// The act's name, as in its route. It is not in [`act::NAMES`]: those need nothing but the order.
+pub const NAME: &str = "migrate";
+/// In place of a hash: the definition that new orders of the workflow get.
+pub const LATEST: &str = "latest";
+
+/// The definition under which an order is to go on.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Migrate {
+    /// Operator's name; ignored if the token or the signature names one.
+    #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
+    pub by: Option<String>,
+    /// Why.
+    #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
+    pub reason: Option<String>,
+    /// Hash of the definition, or `latest` for the one that new orders of the workflow get. The order's own hash withdraws
+    /// a migration that has not been done yet.
+    #[schemars(length(min = 1, max = MAX_HASH))]
+    pub to: String,
+    /// Then try again what failed, as `resubmit` does. Only for an order in Error.
+    #[serde(default)]
+    pub resubmit: bool,
+    /// Report what would be done, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// The version that the person saw, as in every act.
+    #[schemars(range(max = 9_007_199_254_740_991_u64))]
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    pub if_version: Option<u64>,
+}
+
+/// The possible outcomes.
+pub const OUTCOMES: [&str; 6] = ["applied", "waits", "repeated", "would_apply", "would_wait", "not_allowed"];
+
+/// What a migration did, or would do. Lists name steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Migration")]
+pub struct Report {
+    /// The order.
+    pub order_id: Id,
+    /// `applied`; `waits` if it is recorded and done once no step is with an agent and no request can start any more;
+    /// `repeated` if it was so already. In a dry run `would_apply`, `would_wait` or `not_allowed`.
+    #[schemars(extend("enum" = OUTCOMES))]
+    pub outcome: Cow<'static, str>,
+    /// The order's version now.
+    pub version: u64,
+    /// Hash of the definition that the order had.
+    pub from: String,
+    /// Hash of the definition that it gets.
+    pub to: String,
+    /// Why it is not allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Until when a request of an earlier attempt can start, so that the migration waits (UTC, milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Timestamp>,
+    /// Tried and not settled: they are tried again.
+    pub again: Vec<String>,
+    /// Not begun, and not in the new definition.
+    pub left_out: Vec<String>,
+    /// They may have run, and an undo of the order would undo them in another way than before.
+    pub undone_differently: Vec<String>,
+    /// Only in the new definition.
+    pub added: Vec<String>,
+    /// Not begun, and done in another way than before.
+    pub changed: Vec<String>,
+    /// What steps to come read of settled steps that did not return it, a sentence each.
+    pub doubts: Vec<String>,
+}
+
+impl Operator {
+    /// Puts an order under another definition, records that it goes there later, or reports what that would mean.
+    ///
+    /// # Errors
+    /// No such order or definition, a rule forbids it, the order has changed, or the store failed.
+    pub async fn migrate(&self, id: &str, wish: &Migrate, subject: Option<&str>) -> Result<Report, Problem> {
+        let (by, reason) = act::who_and_why(subject, wish.by.as_deref(), wish.reason.as_deref())?;
+        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
+        let id = Id::parse(id).ok_or_else(none)?;
+        let task = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+        let to = self.target(&task, &wish.to).await?;
+        let (plan, obstacle) = self.engine.plan(&task, &to).await.map_err(|e| unavailable(&e))?;
+        let what = What::Migrate { to: to.clone(), resubmits: wish.resubmit };
+        let act = Act { what, by, reason, seen: wish.if_version };
+        let outcome = match wish.dry_run {
+            true => self.engine.preview(&task, &act).await,
+            false => self.act(id.clone(), act).await,
+        };
+        let outcome = match outcome.map_err(|e| unavailable(&e))? {
+            Outcome::NotAllowed { why } => {
+                let why = match (&why, obstacle) {
+                    (Refusal::Migration(_), Some(obstacle)) => obstacle.to_string(),
+                    _ => why.to_string(),
+                };
+                if !wish.dry_run {
+                    return Err(problem::not_allowed(None, why));
+                }
+                Some(why)
+            }
+            Outcome::Moved { version } => {
+                let detail = format!("the order is now at version {version}; read it again and decide anew");
+                return Err(problem::order_moved("if_version", detail));
+            }
+            Outcome::NotFound => return Err(none()),
+            Outcome::Repeated(_) => return Ok(report(&task, &to, "repeated", None, plan)),
+            Outcome::Applied(_) => None,
+        };
+        if let Some(why) = outcome {
+            return Ok(Report { why: Some(why), ..report(&task, &to, "not_allowed", None, plan) });
+        }
+        if wish.dry_run {
+            let wanted = Task { migration: Some(Migration { to: to.clone(), resubmits: false }), ..task.clone() };
+            let from = wanted.migrates_at(self.engine.skew());
+            let waits = task.workflow_hash != to && from.is_none_or(|from| from > self.engine.now());
+            let from = from.filter(|_| waits);
+            return Ok(report(&task, &to, if waits { "would_wait" } else { "would_apply" }, from, plan));
+        }
+        let now = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+        let is_waiting = now.migration.is_some();
+        let from = now.migrates_at(self.engine.skew()).filter(|_| is_waiting);
+        let done = report(&task, &to, if is_waiting { "waits" } else { "applied" }, from, plan);
+        Ok(Report { version: now.version, ..done })
+    }
+
+    /// The hash that `to` means for an order, of a definition that is stored and that can run here.
+    async fn target(&self, task: &Task, to: &str) -> Result<Hash, Problem> {
+        let name = &task.workflow;
+        let hash = match to {
+            LATEST => self.seen().await?.row(name).and_then(|row| row.hash).ok_or_else(|| {
+                let detail = format!("workflow `{name}` takes no orders, so it has no latest definition; write a hash");
+                problem::invalid_field("to", detail)
+            })?,
+            hash => Hash(hash.to_owned()),
+        };
+        // Nothing changes for an order that stays, so its definition need not fit any more.
+        if hash == task.workflow_hash {
+            return Ok(hash);
+        }
+        let found = self.kept_or_deployed(name, &hash).await.map_err(|problem| match problem.code {
+            "no_such_workflow" => problem::invalid_field("to", problem.detail),
+            _ => problem,
+        })?;
+        let fits = self.fits(&found.workflow);
+        fits.map_err(|why| problem::not_possible(None, format!("definition {hash} cannot run here: {why}")))?;
+        self.engine.use_workflow(&found.workflow).await.map_err(|e| unavailable(&e))
+    }
+}
+
+fn report(task: &Task, to: &Hash, outcome: &'static str, waits_until: Option<Timestamp>, plan: Plan) -> Report {
+    let Plan { again, left_out, undone_differently, added, changed, doubts } = plan;
+    Report {
+        order_id: task.id.clone(),
+        outcome: outcome.into(),
+        version: task.version,
+        from: task.workflow_hash.to_string(),
+        to: to.to_string(),
+        why: None,
+        waits_until,
+        again,
+        left_out,
+        undone_differently,
+        added,
+        changed,
+        doubts,
+    }
+}
