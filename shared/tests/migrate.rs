@@ -91,7 +91,7 @@ fn chain_with(a: &str, b: &str, c: &str, rest: &str) -> String {
 const AFTER_A: &str = "after = [\"a\"]";
 const AFTER_B: &str = "after = [\"b\"]\nundo = { agent = \"x\" }";
 
-// M1 to M5 and M3 of the protocol, each with the smallest change that breaks it.
+// M3: the rules about what was attempted, each with the smallest change that breaks it.
 #[test]
 fn a_definition_that_would_do_harm_is_refused_with_its_rule() {
     let other_agent =
@@ -163,7 +163,7 @@ fn a_definition_that_would_do_harm_is_refused_with_its_rule() {
     }
 }
 
-// M4, the sentence that the brief of the operator needs: which step, and what to do.
+// What an operator needs to know: which step, and what to do.
 #[test]
 fn an_obstacle_names_the_step_and_what_to_do() {
     let bench = chain();
@@ -231,7 +231,7 @@ fn an_order_gets_no_children_that_it_has_not_pinned() {
     assert_eq!(refused(&mut pinned, &text), None);
 }
 
-// M0: recorded at once, done once nothing is with an agent and no request can start; nothing is claimed until then.
+// Recorded at once, done once nothing is with an agent and no request can start; nothing is claimed until then.
 #[test]
 fn a_step_with_an_agent_ends_first_and_nothing_else_begins() {
     let mut bench = Bench::claimed(CHAIN);
@@ -247,7 +247,8 @@ fn a_step_with_an_agent_ends_first_and_nothing_else_begins() {
     assert_eq!(bench.task.migrates_at(SKEW), Some(at(11_000)));
     bench.wake(bench.task.version).keeps(Kept::NothingReady, "wake+10000");
     bench.supervise().keeps(Kept::NothingReady, "");
-    bench.at(11_000);
+    // If the engine cannot move it, because the definition cannot be read, a Wake changes nothing.
+    bench.at(11_000).wake(50).keeps(Kept::NothingReady, "wake");
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending c=Pending e=Pending", "wake");
     bench.wake(bench.task.version).is("Processing a=Processed#1 b=Processing#1 c=Pending e=Pending", "do b#1");
@@ -287,6 +288,48 @@ fn a_later_wish_replaces_one_that_waits_and_the_own_hash_withdraws_it() {
         .at(1000)
         .done("a")
         .is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
+}
+
+const PAID: &str = r#"
+name = "paid"
+[[step]]
+name = "pay"
+event = "paid"
+timeout = "1h"
+[[step]]
+name = "a"
+after = []
+agent = "x"
+timeout = "10s"
+"#;
+
+// An event settles its step at once; what comes next is decided under the other definition, and so is the end.
+#[test]
+fn an_event_lets_nothing_begin_or_end_before_the_migration() {
+    let value = "[[step]]\nname = \"v\"\nafter = [\"pay\"]\nvalue = 1\n";
+    for (more, left) in [(value, " v=Pending"), ("", "")] {
+        let text = format!("{PAID}{more}");
+        let mut bench = Bench::claimed(&text);
+        asked(&mut bench, &workflow(&text.replace("1h", "2h")), false);
+        bench.at(1000).done("a").at(2000);
+        bench.on(&Event::Arrived { name: "paid".into(), key: "k".into(), data: json!({}), by: None });
+        assert_eq!(bench.state(), format!("Pending pay=Processed a=Processed#1{left}"));
+    }
+}
+
+// The same for an undo: its end belongs to the other definition.
+#[test]
+fn an_undo_does_not_end_before_the_migration() {
+    let mut bench = Bench::claimed(ONE);
+    bench.done("a").on(&Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.at(60_000).wake(50);
+    assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
+    let to = workflow(&ONE.replace("10s", "20s"));
+    asked(&mut bench, &to, false);
+    bench.done("a");
+    assert_eq!(bench.state(), "Undoing a=Undone#2");
+    migrated(&mut bench, &to);
+    assert_eq!(bench.state(), "Undone a=Undone#2");
 }
 
 // A person who cancels does not wait for the migration.
@@ -371,6 +414,11 @@ fn while_an_order_is_undone_only_its_undos_change() {
         Some(Rule::Undoing),
         "a step more"
     );
+    // Before the undo is decided, its record would not show what is missing.
+    let mut early = chain();
+    early.cancel();
+    let without = with("x", "after = [\"c\"]").replacen(UNDO, "", 1);
+    assert_eq!(refused(&mut early, &without), Some(Rule::Undoing), "an undo less");
     let mut bench = undone();
     let to = workflow(&with("y", "after = [\"c\"]"));
     assert_eq!(plan(&bench.task, &bench.workflow, &to).undone_differently, ["c"]);
@@ -389,6 +437,7 @@ timeout = "1h"
 undo = { agent = "x", timeout = "10s" }
 [[step]]
 name = "a"
+after = []
 agent = "x"
 timeout = "10s"
 [[step]]
@@ -399,7 +448,7 @@ timeout = "1h"
 undo = { agent = "x", timeout = "10s" }
 "#;
 
-// M7: a step that waits keeps its event, and an event that is kept keeps its step and its undo.
+// A step that waits keeps its event, and an event that is kept keeps its step and its undo.
 #[test]
 fn waits_and_kept_events_stay() {
     let bench = || {
@@ -663,7 +712,7 @@ async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
     assert_eq!((&task.workflow_hash, task.migration.is_some()), (&workflow(CHAIN).hash(), true), "it waits");
     world.later(60_000);
     assert!(task.due.is_some_and(|due| due <= at(world.now.load(Ordering::Relaxed))), "the sweep finds it");
-    world.engine.recover(&[task.id.clone()], 1).await.pop().unwrap().unwrap();
+    world.engine.recover(std::slice::from_ref(&task.id), 1).await.pop().unwrap().unwrap();
     assert_eq!((world.task().workflow_hash, world.task().migration), (to.hash(), None));
 }
 

@@ -116,8 +116,8 @@ fn every_verb_and_option_that_a_page_names_is_known() {
 struct Scene {
     dir: tempfile::TempDir,
     up: Up,
-    /// An order that ended well, one in Error, and one that waits.
-    orders: [String; 3],
+    /// An order that ended well, one in Error, one that waits, and one of the last two each that is moved.
+    orders: [String; 5],
 }
 
 /// The order stops while the service is unavailable, so that a resubmission completes it: a declined call would stay
@@ -164,19 +164,21 @@ impl Scene {
         let up =
             Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "all", "--external-agent", "gift-wrap"]);
         let mut scene = Self { dir, up, orders: Default::default() };
-        scene.orders[0] = scene.order("order", "Processed", json!({})).await;
-        scene.orders[1] = scene.order("stop", "Error", json!({"outage": true})).await;
-        scene.orders[2] = scene.order("trial", "Pending", json!({})).await;
+        scene.orders[0] = scene.order("order", "1", "Processed", json!({})).await;
+        scene.orders[1] = scene.order("stop", "2", "Error", json!({"outage": true})).await;
+        scene.orders[2] = scene.order("trial", "3", "Pending", json!({})).await;
+        scene.orders[3] = scene.order("trial", "4", "Pending", json!({})).await;
+        scene.orders[4] = scene.order("stop", "5", "Error", json!({"outage": true})).await;
         scene
     }
 
     /// An order that has reached `state` while the payment service has `faults`.
-    async fn order(&self, workflow: &str, state: &str, faults: Value) -> String {
+    async fn order(&self, workflow: &str, key: &str, state: &str, faults: Value) -> String {
         let http = common::http();
         let service = format!("{}/faults/payment", self.up.remotes_url);
         http.put(&service).json(&faults).send().await.unwrap().error_for_status().unwrap();
         let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
-        let post = http.post(format!("{}/orders", self.up.url)).header("idempotency-key", workflow);
+        let post = http.post(format!("{}/orders", self.up.url)).header("idempotency-key", key);
         let answer = post.json(&json!({"workflow": workflow, "input": input})).send().await.unwrap();
         let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
         for _ in 0..20 {
@@ -194,7 +196,12 @@ impl Scene {
     fn fitted(&self, command: &str) -> String {
         let place = |url: &str| url.trim_start_matches("http://").to_owned();
         let is_act = ["resubmit", "skip", "mark-done", "retry-now"].iter().any(|act| command.contains(act));
-        let order = &self.orders[if command.contains("trial-over") { 2 } else { usize::from(is_act) }];
+        let order = &self.orders[match () {
+            () if command.contains("stepwarden migrate") => 3,
+            () if command.contains("resubmit ORDER_ID --to") => 4,
+            () if command.contains("trial-over") => 2,
+            () => usize::from(is_act),
+        }];
         command
             .replace("localhost:8080", &place(&self.up.url))
             .replace("localhost:8081", &place(&self.up.aws_url))
