@@ -8,7 +8,7 @@ use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::outputs::MAX_BESIDE;
-use shared::step::Direction;
+use shared::step::{Direction, State};
 use shared::task::{Phase, Priority, Task};
 
 // ---------------------------------------------------------------- undo
@@ -397,6 +397,24 @@ fn a_resubmitted_step_has_all_its_attempts_again() {
     bench.at(11_000).supervise().at(12_000).wake(2).at(23_000).supervise();
     bench.is("Error a=Failed#2f2", "notice AttentionNeeded, alert").resubmit().wake(5);
     bench.at(34_000).supervise().is("Pending a=Pending+1000#3f1", "wake+1000");
+}
+
+// B5, M5: docs/limits.md promises services one key, and says how long the default attempts go on under it.
+#[test]
+fn the_default_attempts_share_one_key_for_106_minutes() {
+    let mut bench = Bench::claimed(&ONE.replace("retry = { max = 2, backoff = [\"1s\"] }\n", ""));
+    let mut begun = Vec::new();
+    while bench.task.phase == Phase::Forward {
+        assert_eq!(bench.request("a").idempotency_key, "ord_1:a:do");
+        begun.push(bench.now / 60_000);
+        let answer = bench.answer("a", unavailable(None));
+        bench.on(&answer);
+        if let State::Pending { not_before: Some(from) } = bench.task.steps[0].state {
+            let seen = bench.task.version;
+            bench.at(from.as_millisecond() - at(0).as_millisecond()).wake(seen);
+        }
+    }
+    assert_eq!(begun, [0, 1, 6, 16, 46, 106], "minutes after the first");
 }
 
 // ---------------------------------------------------------------- alerts and notices

@@ -140,7 +140,7 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
     }
 }
 
-// B9: the act was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
+// B9, M5: the act was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
 // except another act; another reason, step or output makes it another act.
 #[test]
 fn a_repeated_act_at_its_version_is_already_done() {

@@ -2,11 +2,14 @@
 //! Gateway passes them on, over the real store. // L2
 
 use crate::world::{World, call, call_by};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::message::{Outcome, Reply};
 use shared::ports::StateStore;
 use shared::task::ProcessState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const TEXT: &str = r#"
 name = "one"
@@ -90,6 +93,30 @@ async fn an_event_counts_once_and_a_refused_one_changes_nothing() {
     assert_eq!(send(&world, &sent, "k5", "{}").await, (202, "sent".into()), "its key is known after the end");
     assert_eq!(send(&world, &sent, "k6", "{}").await, refused(409, "event_late"));
     assert_eq!(send(&world, &format!("/orders/{id}/events/payed"), "k6", "{}").await, refused(404, "no_such_event"));
+}
+
+// M5: docs/limits.md promises it. Ten years are the longest retention.
+#[tokio::test]
+async fn the_key_of_an_event_is_known_ten_years_after_the_end() {
+    let now = Arc::new(AtomicI64::new(1_795_251_600_000));
+    let clock = {
+        let now = Arc::clone(&now);
+        Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
+    };
+    let world =
+        World::with_clock("name = \"one\"\n[[step]]\nname = \"paid\"\nevent = \"paid\"\ntimeout = \"24h\"\n", clock)
+            .await;
+    let id = world.accept(json!({})).await;
+    let paid = format!("/orders/{id}/events/paid");
+    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    assert_eq!(send(&world, &paid, "k0", r#"{"cents": 5}"#).await, (202, "paid".into()));
+    let ended = world.task(&id).await;
+    assert_eq!(ended.process_state(), ProcessState::Processed);
+    now.fetch_add(3650 * 86_400_000, Ordering::Relaxed);
+    assert_eq!(send(&world, &paid, "k0", r#"{"cents": 5}"#).await, (202, "paid".into()), "the same answer");
+    assert_eq!(send(&world, &paid, "k0", r#"{"cents": 6}"#).await, (422, "event_key_reused".into()));
+    assert_eq!(send(&world, &paid, "k1", r#"{"cents": 5}"#).await, (409, "event_late".into()));
+    assert_eq!(world.task(&id).await, ended, "and it counts once");
 }
 
 #[tokio::test]

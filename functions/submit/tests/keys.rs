@@ -123,6 +123,29 @@ async fn a_key_outlives_the_record_of_its_order() {
     assert_eq!(world.items("orders").await.len(), 1, "one order");
 }
 
+// M5: docs/limits.md promises both numbers.
+#[tokio::test]
+async fn the_key_of_an_order_protects_forever_and_its_answer_for_the_retention() {
+    const DAY_S: i64 = 86_400;
+    let world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    world.process(&id).await;
+    let ended = world.submit.engine.store.load(&id).await.unwrap().unwrap().updated_at;
+    let items = world.items("state").await;
+    let ttl = |item: &Item| item.get("ttl").map(|ttl| ttl.as_n().unwrap().parse::<i64>().unwrap());
+    let record = items.iter().find(|item| item["pk"].as_s() == Ok(&id.0)).unwrap();
+    assert_eq!(ttl(record), Some(ended.as_second() + 90 * DAY_S), "its answer is kept that long");
+    assert_eq!(items.iter().filter(|item| ttl(item).is_some()).count(), 1, "nothing else expires");
+    let used = items.iter().find(|item| item["pk"].as_s() == Ok(&format!("used#{id}"))).unwrap();
+    assert_eq!(ttl(used), None);
+    assert_eq!(world.accept(1).await.unwrap(), id);
+    assert_eq!(world.expire().await, 1);
+    assert_eq!(world.accept(1).await.unwrap_err().1, "idempotency_key_spent");
+    assert_eq!(world.expire().await, 0, "what protects it now never expires");
+    let day_after = World::submit(&world.clients, "1", false).await;
+    assert_eq!(World { submit: day_after, ..world }.accept(1).await.unwrap_err().1, "idempotency_key_spent");
+}
+
 // Time to live may be days late: until then the order is found as before.
 #[tokio::test]
 async fn a_record_whose_time_is_over_and_that_is_still_there_is_found() {
