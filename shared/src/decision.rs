@@ -301,6 +301,9 @@ pub enum Refusal {
     /// The order is not paused.
     #[error("the order is not paused")]
     NotPaused,
+    /// What its undo needs is gone.
+    #[error("the order's data was erased, so nothing of it can be undone; undo it by hand at the services")]
+    Erased,
     /// Its parent has counted how it ended.
     #[error(
         "the order belongs to another one, which has counted how it ended; act on the order at the top, as `stepwarden get` shows it"

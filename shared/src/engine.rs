@@ -11,6 +11,7 @@ mod outbox;
 
 use crate::control::Agents;
 use crate::decision::{Act, Decision, Event, Kept, Turn};
+use crate::erase::{self, Obstacle, Part};
 use crate::history::{MAX_TEXT, shorten};
 use crate::mend::{self, Unfit};
 use crate::message::{AlertEvent, Effect};
@@ -337,6 +338,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             task.stamp = self.stamp();
             (task, effects)
         }))
+    }
+
+    /// What [`erase::erase`] makes of `task`, ready to replace it; `None` if that was done before. This instance forgets
+    /// what it remembers of the order. Nothing is saved or sent.
+    pub fn erased(&self, task: &Task, part: Part, by: &str, reason: &str) -> Result<Option<Task>, Obstacle> {
+        let next = erase::erase(task, part, by, reason, self.now())?;
+        lock(&self.tasks).pop(&task.id);
+        lock(&self.inputs).pop(&task.id);
+        let mut outputs = lock(&self.outputs);
+        crate::outputs::beside(task).into_iter().for_each(|hash| drop(outputs.pop(hash)));
+        Ok(next.map(|next| Task { stamp: self.stamp(), ..next }))
     }
 
     /// Recovers overdue tasks for a supervisor whose lease has the fencing token `token`; no leader has token 0. One

@@ -106,6 +106,12 @@ pub enum Kind {
     /// An operator resumed the task.
     #[serde(rename = "og")]
     Resumed,
+    /// The task's personal data was erased, before that of the orders that it started.
+    #[serde(rename = "ob")]
+    Erasing,
+    /// The personal data of the task, and of the orders that it started, was erased.
+    #[serde(rename = "oe")]
+    Erased,
     /// An operator wants the task to go on under another definition, or no longer wants that.
     #[serde(rename = "ow")]
     MigrationAsked,
@@ -130,7 +136,9 @@ impl Kind {
             | Self::UndoAsked
             | Self::Paused
             | Self::Resumed
-            | Self::MigrationAsked => true,
+            | Self::MigrationAsked
+            | Self::Erasing
+            | Self::Erased => true,
             Self::Claimed
             | Self::Completed
             | Self::Failed
@@ -159,7 +167,9 @@ impl Kind {
     }
 }
 
-pub(crate) fn act_text(by: &str, reason: &str) -> String {
+/// By whom and why, as an entry says it.
+#[must_use]
+pub fn act_text(by: &str, reason: &str) -> String {
     shorten(&format!("{by}: {reason}"), MAX_TEXT)
 }
 

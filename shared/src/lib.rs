@@ -12,6 +12,7 @@ mod change;
 pub mod control;
 pub mod decision;
 pub mod engine;
+pub mod erase;
 pub mod expression;
 pub mod history;
 pub mod json;

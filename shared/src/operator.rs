@@ -401,6 +401,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     match task.phase {
         // On the way forward a task stops in `Error`; once its undo has begun, it stops in `UndoError`.
         Phase::Forward | Phase::Error => {}
+        Phase::Processed if kind == Kind::UndoAsked && task.is_erased() => return refuse(Refusal::Erased),
         Phase::Processed if kind == Kind::UndoAsked => {}
         // A repeated act: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),

@@ -38,6 +38,9 @@ pub struct Status {
     /// Hash of the definition under which an operator wants it to go on, until it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrating_to: Option<String>,
+    /// When its personal data was erased (UTC, milliseconds), with that of the orders that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<Timestamp>,
     /// The submitter's own reference.
     pub reference: Option<String>,
     /// Tenant that owns the order.
@@ -222,6 +225,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         deadline: task.deadline.filter(|_| task.phase == Phase::Forward),
         paused_at: task.paused_at,
         migrating_to: task.migration.as_ref().map(|migration| migration.to.to_string()),
+        erased_at: task.erased().map(|entry| entry.at(task.created_at)),
         reference: task.reference.clone(),
         tenant: task.tenant.clone(),
         priority: task.priority,

@@ -7,6 +7,7 @@ mod callbacks;
 mod children;
 mod endings;
 mod engine;
+mod erase;
 mod expression;
 mod language;
 mod links;

@@ -135,6 +135,7 @@ def callers(system, _sample, _options):
         "Submitter": ("GET", "/orders/ord_none"),
         "Operator": ("GET", "/orders"),
         "Publisher": ("POST", "/workflows"),
+        "Eraser": ("POST", "/orders/ord_none/erasure"),
     }
     for kind in routes:
         iam.create_user(UserName=kind)

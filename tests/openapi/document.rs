@@ -3,7 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, list, mend, migrate, overview, queues, workflows};
+use operator::{act, agents, bulk, details, erase, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -94,6 +94,7 @@ impl Route {
             // The address is all that a service needs.
             "callbacks" | "heartbeats" => None,
             "workflows" => Some(scopes.workflows),
+            "erasure" => Some(scopes.erasure),
             _ => Some(scopes.operator),
         };
         let mut codes = vec!["misdirected"];
@@ -528,6 +529,22 @@ pub fn routes() -> Vec<Route> {
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed", "not_possible"]),
     );
+    all.push(
+        Route::new("post", "/orders/{order_id}/erasure", "eraseOrder", "erasure", "Erase what an order says about people")
+            .says(
+                "Ids, states, attempts and times stay, and who erased it and why. The order must have ended. The orders that it started \
+                 are erased with it. A repeated request gets the same answer.",
+            )
+            .takes([order_id()])
+            .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "request 17"}))
+            .answers(
+                200,
+                "It is erased.",
+                "Erased",
+                json!({"order_id": ID, "erased_at": "2026-11-21T10:30:00Z", "detail": "ann: request 17"}),
+            )
+            .refuses(&["no_such_order", "unreadable", "not_allowed"]),
+    );
     for (verb, summary) in [("pause", "Give an agent no more work"), ("resume", "Give an agent work again")] {
         let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)
             .takes([parameter("path", "name", "The agent.", text())])
@@ -687,6 +704,7 @@ fn schemas() -> Value {
     named::<details::Details>(&mut writes);
     named::<mend::Record>(&mut writes);
     named::<migrate::Report>(&mut writes);
+    named::<erase::Erased>(&mut writes);
     named::<workflows::All>(&mut writes);
     named::<workflows::Details>(&mut writes);
     named::<workflows::Definition>(&mut writes);

@@ -16,7 +16,7 @@ AGENT_FUNCTIONS = ("Agent", "SampleAgents")
 # Queues that may be in other stacks, by name. Such a right needs the tag of the system's stack.
 BY_NAME = re.compile(r"arn:aws:sqs:eu-west-1:111122223333:shop-(agent|notices)-\*(-dead)?")
 # Routes of the API, which are the only things that a caller's policy names.
-ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*(/[a-z]+/\*)?)?")
+ROUTE = re.compile(r"arn:aws:execute-api:eu-west-1:111122223333:<ApiGateway>/\$default/(GET|POST)/[a-z.]+(/\*(/[a-z]+/\*|/erasure)?)?")
 # Layers with workflow files, which other stacks bring.
 LAYERS = "arn:aws:lambda:eu-west-1:111122223333:layer:shop-workflows*"
 TAG = {"StringEquals": {"aws:ResourceTag/stepwarden": "shop"}}
@@ -49,6 +49,7 @@ OPERATOR_ROUTES = {
 }
 # A scope of their own; it also reads workflows.
 WORKFLOW_ROUTES = {"POST /workflows", "POST /workflows/{name}/{action}"}
+ERASE_ROUTES = {"POST /orders/{id}/erasure"}
 # Files without data, which a browser asks for before it has a token.
 CONSOLE_ROUTES = {"GET /console", "GET /console/{file}"}
 
@@ -743,6 +744,16 @@ def the_scheduler_never_changes_an_order(stack):
 
 
 @check
+def the_operator_alone_erases(stack):
+    """An order's input in place, and outputs beside records, which no other function changes or deletes."""
+    wanted = {("Operator", "dynamodb:UpdateItem", "Orders"), ("Operator", "dynamodb:DeleteItem", "<State.Arn>/output#*")}
+    changes = {"dynamodb:DeleteItem", "dynamodb:BatchWriteItem"}
+    found = {(f, a, r) for f in functions(stack) for a, r in _may(stack, f, "dynamodb:") if a in changes or (a, r) == ("dynamodb:UpdateItem", "Orders")}
+    if found != wanted:
+        yield f"erases: {sorted(found ^ wanted)}"
+
+
+@check
 def each_function_may_do_what_it_does(stack):
     """A right too few shows on AWS only: an emulator asks for less."""
     receive = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
@@ -789,7 +800,7 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
     is_jwt = bool(stack.parameters["JwtIssuer"])
     is_open = stack.parameters["OpenOrders"] == "true"
     routes = {p["RouteKey"]: p for p in stack.of_type("AWS::ApiGatewayV2::Route").values()}
-    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | WORKFLOW_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
+    wanted = {key for key in SUBMIT_ROUTES | OPERATOR_ROUTES | WORKFLOW_ROUTES | ERASE_ROUTES | CONSOLE_ROUTES if is_active(stack) or key.startswith("GET ")}
     if stack.parameters["PublicUrl"] and is_active(stack):
         wanted |= CALLBACK_ROUTES
     if set(routes) != wanted:
@@ -800,7 +811,7 @@ def nothing_is_open_but_what_a_parameter_opens(stack):
         wanted = "NONE" if key in CONSOLE_ROUTES or is_callback or is_order and is_open else "JWT" if is_jwt else "AWS_IAM"
         if p.get("AuthorizationType", "NONE") != wanted:
             yield f"{key}: {p.get('AuthorizationType', 'NONE')} instead of {wanted}"
-        names = ["OrderScope"] if is_order else [] if key in WORKFLOW_ROUTES else ["OperatorScope"]
+        names = ["OrderScope"] if is_order else ["EraseScope"] if key in ERASE_ROUTES else [] if key in WORKFLOW_ROUTES else ["OperatorScope"]
         names += ["WorkflowScope"] if " /workflows" in key else []
         if p.get("AuthorizationScopes", []) != ([stack.parameters[name] for name in names] if wanted == "JWT" else []):
             yield f"{key}: scopes are {p.get('AuthorizationScopes')}"
@@ -826,7 +837,7 @@ def a_policy_for_each_kind_of_caller_that_signs(stack):
         return
     routes = [p["RouteKey"] for p in stack.of_type("AWS::ApiGatewayV2::Route").values()]
     reading = {key for key in OPERATOR_ROUTES if " /workflows" in key}
-    for name, wanted in (("Submitter", SUBMIT_ROUTES), ("Operator", OPERATOR_ROUTES), ("Publisher", WORKFLOW_ROUTES | reading)):
+    for name, wanted in (("Submitter", SUBMIT_ROUTES), ("Operator", OPERATOR_ROUTES), ("Publisher", WORKFLOW_ROUTES | reading), ("Eraser", ERASE_ROUTES)):
         (statement,) = stack.properties(f"Api{name}Policy")["PolicyDocument"]["Statement"]
         named = [arn.split("$default/")[1] for arn in statement["Resource"]]
         # The route of the workflow `put` has no name, and a name may be anything.

@@ -21,6 +21,8 @@ pub struct Scopes {
     pub operator: String,
     /// `WORKFLOW_SCOPE`: to put, activate, roll back and retire workflows.
     pub workflows: String,
+    /// `ERASE_SCOPE`: to erase the data of orders.
+    pub erasure: String,
     /// `TENANT_CLAIM`: the claim that names the caller's tenant.
     pub tenant_claim: String,
     /// `ROLE_TENANTS`: the tenants of callers that sign.
@@ -33,6 +35,7 @@ impl Default for Scopes {
             orders: "stepwarden/orders".into(),
             operator: "stepwarden/operator".into(),
             workflows: "stepwarden/workflows".into(),
+            erasure: "stepwarden/erase".into(),
             tenant_claim: TENANT_CLAIM.into(),
             role_tenants: RoleTenants::default(),
         }
@@ -52,6 +55,7 @@ impl Scopes {
             orders: given("ORDER_SCOPE", default.orders),
             operator: given("OPERATOR_SCOPE", default.operator),
             workflows: given("WORKFLOW_SCOPE", default.workflows),
+            erasure: given("ERASE_SCOPE", default.erasure),
             tenant_claim: given("TENANT_CLAIM", default.tenant_claim),
             role_tenants: roles.parse().map_err(|why| format!("ROLE_TENANTS: {why}"))?,
         })

@@ -31,7 +31,7 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     let parts = parts(event);
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
-        ["orders", _, "actions", ..] => true,
+        ["orders", _, "actions", ..] | ["orders", _, "erasure"] => true,
         ["bulk" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => {
             true
         }
@@ -66,6 +66,7 @@ fn span(event: &ApiGatewayV2httpRequest) -> Span {
     let route = match parts(event).as_slice() {
         _ if event.request_context.http.method != "POST" => return Span::none(),
         ["orders", _, "actions", _] => "/orders/{order_id}/actions/{action}",
+        ["orders", _, "erasure"] => "/orders/{order_id}/erasure",
         ["bulk"] => "/bulk",
         ["agents", _, "pause"] => "/agents/{name}/pause",
         ["agents", _, "resume"] => "/agents/{name}/resume",
@@ -106,6 +107,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ["workflows", ..] if method != "GET" || auth::has_scope(event, &operator.scopes.workflows) => {
             auth::check(event, &operator.scopes.workflows)?;
         }
+        ["orders", _, "erasure"] => auth::check(event, &operator.scopes.erasure)?,
         _ => auth::check(event, &operator.scopes.operator)?,
     }
     if !matches!(parts.as_slice(), ["orders"] | ["workflows", _]) {
@@ -125,6 +127,11 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
         }
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
+        ("POST", ["orders", id, "erasure"]) => {
+            let why: Why = parse(event)?;
+            traces::set("task.id", (*id).to_owned());
+            Ok(json_answer(200, &Box::pin(operator.erase(id, &why, caller(event))).await?, &[]))
+        }
         ("POST", ["bulk"]) => {
             let report = Box::pin(operator.bulk(&parse(event)?, caller(event))).await?;
             traces::set("orders", report.results.len() as i64);
@@ -178,9 +185,14 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             | ["workflows", _],
         ) => Err(problem::wrong_method("GET")),
         (_, ["workflows", _, verb]) => Err(problem::wrong_method(if VERBS.contains(verb) { "POST" } else { "GET" })),
-        (_, ["orders", _, "actions", _] | ["bulk"] | ["agents", _, "pause" | "resume"] | ["queues", _, "redrive"]) => {
-            Err(problem::wrong_method("POST"))
-        }
+        (
+            _,
+            ["orders", _, "actions", _]
+            | ["orders", _, "erasure"]
+            | ["bulk"]
+            | ["agents", _, "pause" | "resume"]
+            | ["queues", _, "redrive"],
+        ) => Err(problem::wrong_method("POST")),
         _ => {
             let path = event.raw_path.as_deref().unwrap_or("/");
             Err(problem::no_such_route(None, format!("{method} {path} is not a route; GET /orders lists orders")))

@@ -12,6 +12,7 @@ pub mod charts;
 pub mod console;
 pub mod deployment;
 pub mod details;
+pub mod erase;
 pub mod http;
 pub mod list;
 pub mod mend;

@@ -3,6 +3,7 @@
 mod charts;
 mod common;
 mod deployment;
+mod erase;
 mod handlers;
 mod mend;
 mod migrate;

@@ -346,6 +346,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             );
             return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
         };
+        if stored.is_erased() {
+            let detail =
+                format!("order {} used this key, and its data was erased; use a new key for a new order", order.id);
+            return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
+        }
         let hash = if named || stored.workflow == workflow.name {
             order.hash
         } else {

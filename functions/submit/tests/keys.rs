@@ -5,6 +5,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
 use serde_json::json;
 use shared::decision::{Act, Event, What};
+use shared::erase::Part;
 use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::ports::StateStore;
@@ -144,6 +145,26 @@ async fn the_key_of_an_order_protects_forever_and_its_answer_for_the_retention()
     assert_eq!(world.expire().await, 0, "what protects it now never expires");
     let day_after = World::submit(&world.clients, "1", false).await;
     assert_eq!(World { submit: day_after, ..world }.accept(1).await.unwrap_err().1, "idempotency_key_spent");
+}
+
+// M5: an erased order is not done a second time, and nothing is left that would tell whether it is the same submission.
+#[tokio::test]
+async fn the_key_of_an_erased_order_stays_used() {
+    let world = World::new("90").await;
+    let id = world.accept(1).await.unwrap();
+    world.process(&id).await;
+    let store = &world.submit.engine.store;
+    let task = store.load(&id).await.unwrap().unwrap();
+    let kept = store.kept(&id, Some(&task)).await.unwrap();
+    let next = world.submit.engine.erased(&task, Part::Last, "ann", "r").unwrap().unwrap();
+    assert!(store.erase(&next, &task, kept.as_ref(), None).await.unwrap());
+    for n in [1, 2] {
+        let (status, code, detail) = world.accept(n).await.unwrap_err();
+        assert_eq!((status, code), (409, "idempotency_key_spent"));
+        assert!(detail.contains(&id.0) && detail.contains("erased"), "{detail}");
+    }
+    assert_eq!(world.expire().await, 1, "its record expires as before");
+    assert_eq!(world.accept(1).await.unwrap_err().1, "idempotency_key_spent");
 }
 
 // Time to live may be days late: until then the order is found as before.

@@ -91,10 +91,19 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
 /// order under the first one's id, and with its keys at the services. It never expires.
 #[must_use]
 pub fn used_id(task: &Task) -> Item {
-    Item::from([
-        ("pk".into(), s(format!("used#{}", task.id))),
-        ("created_at".into(), n(task.created_at.as_millisecond())),
-    ])
+    Item::from([("pk".into(), s(used_key(&task.id))), ("created_at".into(), n(task.created_at.as_millisecond()))])
+}
+
+/// The key of that item.
+#[must_use]
+pub fn used_key(id: &Id) -> String {
+    format!("used#{id}")
+}
+
+/// The partition of the order table with the orders that the order `id` started.
+#[must_use]
+pub fn children_of(id: &Id) -> String {
+    format!("children#{id}")
 }
 
 /// The key of an output beside the record of the order `id`.
@@ -184,7 +193,7 @@ pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, Strin
 #[must_use]
 pub fn order_key_of(task: &Task, buckets: u16) -> (String, String) {
     let (bucket, sort) = order_key(&task.id, task.created_at, buckets);
-    (task.parent.as_ref().map_or(bucket, |parent| format!("children#{}", parent.id)), sort)
+    (task.parent.as_ref().map_or(bucket, |parent| children_of(&parent.id)), sort)
 }
 
 pub(crate) fn bucket_name(at: Timestamp, bucket: u32) -> String {

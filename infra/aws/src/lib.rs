@@ -8,6 +8,7 @@ mod batch_get;
 pub mod clients;
 pub mod config;
 pub mod control;
+pub mod erase;
 pub mod item;
 pub mod lease_store;
 pub mod list;

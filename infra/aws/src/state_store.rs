@@ -35,7 +35,7 @@ pub const ATTENTION_INDEX: &str = "attention";
 /// Attempts at a write that collides with a transaction on the same item; the SDK does not retry those.
 const CONFLICT_ATTEMPTS: u32 = 4;
 /// The condition of every change of a task: the version is the one that was read, and no newer supervisor wrote it.
-const AS_SEEN: &str = "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)";
+pub(crate) const AS_SEEN: &str = "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)";
 /// Longest wait of a writer among many, in milliseconds: the time of a few writes, so a hundred rounds take seconds.
 const LONGEST_YIELD_MS: u64 = 60;
 

@@ -95,9 +95,10 @@ impl Access {
             (None, Some(folder)) => kept(folder)?,
             (None, None) => random()?,
         };
-        let Scopes { orders, operator, workflows, .. } = Scopes::default();
+        let Scopes { orders, operator, workflows, erasure, .. } = Scopes::default();
         // No `sub`: the token stands for anyone at this machine, so the body of an act names the person.
-        let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", format!("{orders} {operator} {workflows}"))];
+        let scopes = [orders, operator, workflows, erasure].join(" ");
+        let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", scopes)];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };
         access.add(&first, claims.map(|(name, value)| (name.to_owned(), value)).into());
         if let Some(path) = &options.file {
@@ -226,15 +227,14 @@ fn read(path: &Path) -> Result<Vec<Entry>> {
     let wrong = |why: String| StartError::Data(format!("{}: {}", path.display(), why.trim_end()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
     let File { token: entries } = toml::from_str(&text).map_err(|e| wrong(unreadable(&text, &e)))?;
-    let Scopes { orders, operator, workflows, .. } = Scopes::default();
-    let scopes = [orders, operator, workflows];
+    let Scopes { orders, operator, workflows, erasure, .. } = Scopes::default();
+    let scopes = [orders, operator, workflows, erasure];
     for entry in &entries {
         let who = visible(&entry.sub);
         check(&entry.token).map_err(|why| wrong(format!("token of `{who}`: {why}")))?;
         if let Some(scope) = entry.scopes.iter().find(|scope| !scopes.contains(scope)) {
-            let (scope, [orders, operator, workflows]) = (visible(scope), &scopes);
-            let why =
-                format!("unknown scope `{scope}`; write `{orders}`, `{operator}`, `{workflows}`, or several of them");
+            let (scope, known) = (visible(scope), scopes.join("`, `"));
+            let why = format!("unknown scope `{scope}`; write `{known}`, or several of them");
             return Err(wrong(format!("token of `{who}`: {why}")).into());
         }
         let has_space = |text: &String| text.is_empty() || text.len() > 100 || text.contains(char::is_whitespace);

@@ -5,7 +5,12 @@ mod common;
 
 use clap::CommandFactory;
 use common::{NORTHWIND, QUICK, Up, http, program, run};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::order::Id;
+use shared::task::Task;
+use shared::view;
+use shared::workflow::{Hash, Workflow};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -478,6 +483,57 @@ fn an_order_is_moved_to_a_corrected_workflow() {
     assert!(error.contains("the order has ended"), "{error}");
     let error = case.fails(1, &[&["skip", &id, "--to", "latest"], &by[..]].concat());
     assert!(error.contains("`skip` takes no `--to`"), "{error}");
+}
+
+// What is exported can be read back and says the same, and what is erased is in no answer. M5
+#[test]
+fn an_order_is_exported_and_erased() {
+    let case = Case::new();
+    let id = case.submit("order");
+    case.says(0, &["watch", &id]);
+    let export = case.json(0, &["export", &id]);
+    let input: Value = serde_json::from_str(NORTHWIND.lines().next().unwrap()).unwrap();
+    assert_eq!((&export["format"], &export["input"]), (&json!(1), &input));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let column = |name: &str| text(&export["columns"][name]);
+    let time = |name: &str| Timestamp::from_millisecond(column(name).parse().unwrap()).unwrap();
+    let record: Task = serde_json::from_value(export["record"].clone()).unwrap();
+    let task = Task {
+        id: Id(column("pk")),
+        version: column("version").parse().unwrap(),
+        created_at: time("created_at"),
+        updated_at: time("updated_at"),
+        ..record
+    };
+    let hash = Hash(text(&export["order"]["workflow_hash"]));
+    let workflow: Workflow = serde_json::from_value(export["definition"].clone()).unwrap();
+    assert_eq!(workflow.hash(), hash, "it is the definition that the order runs");
+    let status = serde_json::to_value(view::status(&task, &workflow, SignedDuration::ZERO)).unwrap();
+    assert_eq!(status, export["order"]);
+    assert_eq!(serde_json::to_value(view::history(&task, &workflow)).unwrap(), export["history"]);
+
+    let by = ["--by", "ann", "--reason", "request 17"];
+    let erase = |id: &str| [&["erase", id], &by[..]].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let said = |id: &str| case.json(0, &erase(id).iter().map(String::as_str).collect::<Vec<_>>());
+    let answer = said(&id);
+    assert_eq!((&answer["order_id"], &answer["detail"]), (&json!(id), &json!("ann: request 17")));
+    assert_eq!(said(&id), answer, "again");
+    assert!(case.says(0, &[&["erase", &id], &by[..]].concat()).starts_with("erased "));
+    assert!(case.says(0, &["get", &id]).contains("erased"));
+    let erased = case.json(0, &["export", &id]);
+    assert_eq!((&erased["input"], &erased["order"]["state"]), (&Value::Null, &json!("Processed")));
+    let customer = input["customer"].to_string();
+    assert!(customer.len() > 10 && export.to_string().contains(&customer));
+    let outputs = erased["order"]["steps"].as_array().unwrap().iter().map(|step| &step["output"]);
+    assert!(outputs.into_iter().all(Value::is_null), "{erased:#}");
+    let error = case.fails(1, &[&["undo", &id], &by[..]].concat());
+    assert!(error.contains("409") && error.contains("data was erased"), "{error}");
+
+    case.faults("payment", json!({"permanent": 1.0}));
+    let id = case.submit("strict");
+    case.says(4, &["watch", &id]);
+    let error = case.fails(1, &[&["erase", &id], &by[..]].concat());
+    assert!(error.contains("409") && error.contains("waits for a person"), "{error}");
 }
 
 // `stepwarden queues | head -1` ends cleanly.

@@ -375,6 +375,8 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::UndoAsked => "undo_asked",
         Kind::Paused => "paused",
         Kind::Resumed => "resumed",
+        Kind::Erasing => "erasing",
+        Kind::Erased => "erased",
         Kind::MigrationAsked => "migration_asked",
         Kind::Migrated => "migrated",
         Kind::NotMigrated => "not_migrated",

@@ -188,6 +188,8 @@ impl Draw {
             Kind::Skipped,
             Kind::MarkedDone,
             Kind::RetriedNow,
+            Kind::Erasing,
+            Kind::Erased,
             Kind::MigrationAsked,
             Kind::Migrated,
             Kind::NotMigrated,

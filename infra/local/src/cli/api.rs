@@ -1,7 +1,7 @@
 //! The verbs that call a system's API.
 
 use super::args::{
-    Act, AgentAct, At, Command, Dlq, Event, Get, Letters, List, Mend, Migrate, One, Redrive, Submit, Watch,
+    Act, AgentAct, At, Command, Dlq, Erase, Event, Get, Letters, List, Mend, Migrate, One, Redrive, Submit, Watch,
 };
 use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
@@ -10,6 +10,7 @@ use crate::stdout;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use operator::details::Details;
+use operator::erase::Erased;
 use operator::list::{Row, Rows, Wait};
 use operator::mend::Record;
 use operator::migrate::Report;
@@ -67,6 +68,14 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Resume(act) => return self::act("resume", act).await,
         Command::Mend(mend) => self::mend(mend).await?,
         Command::Migrate(migrate) => return self::migrate(migrate).await,
+        Command::Export(one) => self::export(one).await?,
+        Command::Erase(Erase { id, by, at }) => {
+            let path = format!("/orders/{}/erasure", segment(&id)?);
+            let answer = at.api().await?.post(&path, &by.body(Value::Null)).await?;
+            print(&at, &answer, |Erased { erased_at, detail, .. }| {
+                format!("erased {}, {detail}\n", when(erased_at, Timestamp::now()))
+            })?;
+        }
         Command::New(_)
         | Command::Up(_)
         | Command::Console(_)
@@ -207,6 +216,45 @@ async fn mend(Mend { id, file, seen, by, at }: Mend) -> Result<()> {
         let was = if outcome == "repeated" { "accepted before" } else { "accepted" };
         format!("mend: {was}, version {version}; follow the order with: stepwarden watch {id}\n")
     })
+}
+
+/// How often an order is read that changes between two answers.
+const READS: usize = 5;
+
+/// Prints everything that is kept of an order.
+async fn export(One { id, at }: One) -> Result<()> {
+    let (api, id) = (at.api().await?, segment(&id)?);
+    for _ in 0..READS {
+        let mut all = api.read(&format!("/details/{id}")).await?;
+        let Record { record, columns, .. } = show::read(&api.read(&format!("/details/{id}/record")).await?)
+            .context("the answer is no record; update the command line")?;
+        let order: Status = show::read(&all["order"]).context("the answer is no order; update the command line")?;
+        let long = order.steps.iter().enumerate().filter(|(_, step)| step.output_bytes.is_some());
+        let mut is_same = columns.get("version") == Some(&order.version.to_string());
+        for (n, step) in long {
+            let answer = api.read(&format!("/orders/{id}?output={}", segment(&step.name)?)).await?;
+            is_same &= answer["version"] == order.version;
+            all["order"]["steps"][n]["output"] = answer["steps"][n]["output"].clone();
+        }
+        if !is_same {
+            continue;
+        }
+        let definition =
+            api.read(&format!("/workflows/{}/{}", segment(&order.workflow)?, segment(&order.workflow_hash)?)).await?;
+        let record = serde_json::from_str(&record).unwrap_or(Value::String(record));
+        let export = json!({
+            "format": 1,
+            "order": all["order"],
+            "input": all["input"],
+            "history": all["history"],
+            "record": record,
+            "columns": columns,
+            "definition": definition["definition"],
+        });
+        crate::say!("{export:#}");
+        return Ok(());
+    }
+    anyhow::bail!("the order changes while it is read; pause it, or export it once it has ended")
 }
 
 /// `input` is printed as it came, because JSON has its own escapes.

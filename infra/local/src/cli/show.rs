@@ -132,6 +132,7 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         ("changed", Some(when(order.updated_at, now))),
         ("deadline", order.deadline.map(|at| when(at, now))),
         ("paused", order.paused_at.map(|at| when(at, now))),
+        ("erased", order.erased_at.map(|at| when(at, now))),
         ("undo", undo_wait(order, now)),
         ("output", order.output.as_ref().map(Value::to_string)),
     ];

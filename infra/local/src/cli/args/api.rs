@@ -230,6 +230,17 @@ pub struct Migrate {
     pub at: At,
 }
 
+/// An order to erase.
+#[derive(clap::Args)]
+pub struct Erase {
+    /// The order's id
+    pub id: String,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
 /// One order to follow.
 #[derive(clap::Args)]
 pub struct Watch {

@@ -9,8 +9,8 @@ mod local;
 pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Event, Filter, Get, Letters, List, Mend, Migrate, One,
-    Redrive, Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Erase, Event, Filter, Get, Letters, List, Mend, Migrate,
+    One, Redrive, Submit, Wait, Watch,
 };
 pub use local::{
     Bench, BenchAgent, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up,
@@ -232,6 +232,19 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
     )]
     Migrate(Migrate),
+    /// Print all that is kept of an order as JSON
+    ///
+    /// The file holds the order with its long outputs, its input, its history, its record as it is stored, and the definition that it
+    /// runs. It contains personal data.
+    #[command(after_help = "Examples:\n  stepwarden export ORDER_ID > order.json")]
+    Export(One),
+    /// Erase what an order says about people
+    ///
+    /// Its input, outputs, errors, events and reasons go, also those of the orders that it started. Ids, states, attempts and times
+    /// stay, with who erased it and why. The order must have ended. This cannot be taken back: an order that is erased cannot be
+    /// undone.
+    #[command(after_help = "Examples:\n  stepwarden erase ORDER_ID --reason \"request 17 of the customer\"")]
+    Erase(Erase),
     /// Give an agent no more work until it is resumed
     #[command(after_help = "Examples:\n  stepwarden pause-agent payment --reason \"the bank is down until noon\"")]
     PauseAgent(AgentAct),

@@ -1,0 +1,145 @@
+//! Erasing what an order says about people, with the orders that it started.
+//!
+//! Each order is one write. The order at the top comes first, so that no undo can need what is gone below it, and it
+//! says that it is erased only once nothing is left. Whoever gets no answer repeats the request, which goes on there.
+
+use crate::Operator;
+use crate::act::{self, Why, unavailable};
+use edge::problem::{self, Problem};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use shared::erase::{Part, check};
+use shared::history::{Entry, act_text};
+use shared::order::Id;
+use shared::ports::{Error, StateStore};
+use shared::task::Task;
+use shared::time::Timestamp;
+use std::time::{Duration, Instant};
+use stepwarden_aws::erase::Kept;
+
+/// How long one request works at the orders that an order started.
+pub const MAX_TIME: Duration = Duration::from_secs(20);
+/// How often a record is read again that another writer has changed.
+const ROUNDS: usize = 10;
+
+/// An order without personal data. A repeated request gets the same answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Erased {
+    /// The order.
+    pub order_id: Id,
+    /// When it was erased (UTC, milliseconds).
+    pub erased_at: Timestamp,
+    /// By whom and why.
+    pub detail: String,
+}
+
+/// Who erases, and why.
+struct Wish {
+    by: String,
+    reason: String,
+}
+
+impl Operator {
+    /// Erases the order called `id`, whether its record is still there or has expired.
+    ///
+    /// # Errors
+    /// There is no such order, something still needs its data, or the store failed.
+    pub async fn erase(&self, id: &str, why: &Why, subject: Option<&str>) -> Result<Erased, Problem> {
+        let (by, reason) = act::who_and_why(subject, why.by.as_deref(), why.reason.as_deref())?;
+        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
+        let id = Id::parse(id).ok_or_else(none)?;
+        tracing::info!(task.id = %id, operator = %by, "asked to erase the order");
+        let (started, wish) = (Instant::now(), Wish { by, reason });
+        let store = &self.engine.store;
+        let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
+        let top = store.kept(&id, task.as_ref()).await.map_err(|e| unavailable(&e))?;
+        if task.is_none() && top.is_none() {
+            return Err(none());
+        }
+        if let Some(done) = done(&id, task.as_ref(), top.as_ref()) {
+            return Ok(done);
+        }
+        if let Some(task) = &task {
+            check(task, Part::First).map_err(|why| problem::not_allowed(None, why.to_string()))?;
+        }
+        let below = self.below(&id, started).await?;
+        for kept in &below {
+            let child = store.load(&kept.id).await.map_err(|e| unavailable(&e))?;
+            if let Some(Err(why)) = child.map(|child| check(&child, Part::Below)) {
+                return Err(problem::not_allowed(None, format!("order {}, which it started: {why}", kept.id)));
+            }
+        }
+        if !below.is_empty() {
+            self.erase_one(&id, top.as_ref(), Part::First, &wish).await?;
+        }
+        for (n, kept) in below.iter().enumerate() {
+            self.erase_one(&kept.id, Some(kept), Part::Below, &wish).await?;
+            in_time(started, || format!("{} of {} orders that it started are erased", n + 1, below.len()))?;
+        }
+        self.erase_one(&id, top.as_ref(), Part::Last, &wish).await?;
+        let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
+        let top = store.kept(&id, task.as_ref()).await.map_err(|e| unavailable(&e))?;
+        done(&id, task.as_ref(), top.as_ref()).ok_or_else(|| contended(&id))
+    }
+
+    /// The orders that the order called `id` started, those that these started, and so on.
+    async fn below(&self, id: &Id, started: Instant) -> Result<Vec<Kept>, Problem> {
+        let store = &self.engine.store;
+        let mut found = store.kept_children(id).await.map_err(|e| unavailable(&e))?;
+        let mut next = 0;
+        while let Some(kept) = found.get(next) {
+            let below = store.kept_children(&kept.id).await.map_err(|e| unavailable(&e))?;
+            found.extend(below);
+            next += 1;
+            in_time(started, || format!("it started more than {next} orders"))?;
+        }
+        Ok(found)
+    }
+
+    async fn erase_one(&self, id: &Id, kept: Option<&Kept>, part: Part, wish: &Wish) -> Result<(), Problem> {
+        let store = &self.engine.store;
+        for _ in 0..ROUNDS {
+            let Some(task) = store.load(id).await.map_err(|e| unavailable(&e))? else {
+                // Nothing opens an order again whose record has expired, so it needs no first part.
+                if let Some(kept) = kept.filter(|_| part != Part::First) {
+                    let text = act_text(&wish.by, &wish.reason);
+                    let note = Some((self.engine.now(), text.as_str()));
+                    store.erase_kept(kept, note).await.map_err(|e| unavailable(&e))?;
+                }
+                return Ok(());
+            };
+            let next = self.engine.erased(&task, part, &wish.by, &wish.reason);
+            let next = next.map_err(|why| problem::not_allowed(None, why.to_string()))?;
+            let Some(next) = next else { return Ok(()) };
+            let note = next.erased().map(|entry| (entry.at(next.created_at), entry.4.as_deref().unwrap_or_default()));
+            if store.erase(&next, &task, kept, note).await.map_err(|e| unavailable(&e))? {
+                return Ok(());
+            }
+        }
+        Err(contended(id))
+    }
+}
+
+/// What is known of an order that is erased with all that it started.
+fn done(id: &Id, task: Option<&Task>, kept: Option<&Kept>) -> Option<Erased> {
+    let (erased_at, detail) = match task {
+        Some(task) => {
+            let entry: &Entry = task.erased()?;
+            (entry.at(task.created_at), entry.4.clone().unwrap_or_default())
+        }
+        None => kept?.erased.clone()?,
+    };
+    Some(Erased { order_id: id.clone(), erased_at, detail })
+}
+
+fn in_time(started: Instant, so_far: impl FnOnce() -> String) -> Result<(), Problem> {
+    if started.elapsed() < MAX_TIME {
+        return Ok(());
+    }
+    let detail = format!("{} after {} s; repeat the request, and it continues there", so_far(), MAX_TIME.as_secs());
+    Err(problem::unavailable(None, detail).retry_after(1))
+}
+
+fn contended(id: &Id) -> Problem {
+    unavailable(&Error::Unavailable { what: format!("order {id}"), source: "too many writers at once".into() })
+}

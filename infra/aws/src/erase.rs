@@ -1,0 +1,157 @@
+//! What erasing an order writes: its record, its input and its outputs beside the record, together or not at all.
+
+use crate::item::{self, Item, n, s};
+use crate::sdk_error::unavailable;
+use crate::sent::Sent;
+use crate::state_store::{AS_SEEN, DynamoStore};
+use aws_sdk_dynamodb::types::{Delete, Put, TransactWriteItem, Update};
+use shared::order::Id;
+use shared::outputs;
+use shared::ports::Error;
+use shared::task::Task;
+use shared::time::Timestamp;
+use shared::workflow::Hash;
+
+/// Attributes of an order whose record may be gone: by whom and why it was erased, and when.
+const ERASED: &str = "erased";
+const ERASED_AT: &str = "erased_at";
+
+/// An order as the order table keeps it, also when its record has expired.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The order.
+    pub id: Id,
+    /// When it was erased with all orders that it started, by whom and why.
+    pub erased: Option<(Timestamp, String)>,
+    key: Item,
+}
+
+impl Kept {
+    fn of(item: &Item) -> Result<Self, Error> {
+        let id = Id(item::text(item, "id", "an order")?.to_owned());
+        let what = format!("order {id}");
+        let erased = match item.contains_key(ERASED) {
+            true => Some((item::time(item, ERASED_AT, &what)?, item::text(item, ERASED, &what)?.to_owned())),
+            false => None,
+        };
+        let part = |name: &str| item::text(item, name, &what).map(|value| (name.to_owned(), s(value)));
+        Ok(Self { erased, key: Item::from([part("bucket")?, part("sort")?]), id })
+    }
+}
+
+impl DynamoStore {
+    /// The order called `id`, whose record is `task` unless it has expired. `None` if there was never one, or if only
+    /// its parent's id leads to it.
+    ///
+    /// # Errors
+    /// A table failed.
+    pub async fn kept(&self, id: &Id, task: Option<&Task>) -> Result<Option<Kept>, Error> {
+        let what = format!("order {id}");
+        let created_at = match task {
+            Some(task) => task.created_at,
+            None => match self.record(&item::used_key(id), &what).await? {
+                Some(used) => item::time(&used, "created_at", &what)?,
+                None => return Ok(None),
+            },
+        };
+        let mut keys: Vec<Item> = Vec::new();
+        // There may have been fewer partitions.
+        for buckets in (1..=self.order_buckets).rev() {
+            let (bucket, sort) = match task {
+                Some(task) => item::order_key_of(task, buckets),
+                None => item::order_key(id, created_at, buckets),
+            };
+            let key = Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))]);
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let from = crate::batch_get::Source::consistent(&self.orders_table);
+        let items: Result<Vec<_>, Error> =
+            self.reads.get_all(from, &keys, |_| what.clone()).await.into_iter().collect();
+        items?.iter().flatten().next().map(Kept::of).transpose()
+    }
+
+    /// The orders that the order called `id` started, as the order table has them.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn kept_children(&self, id: &Id) -> Result<Vec<Kept>, Error> {
+        let what = format!("the orders that {id} started");
+        let (mut found, mut start) = (Vec::new(), None);
+        loop {
+            let query = self.client.query().table_name(&self.orders_table).consistent_read(true);
+            let query = query
+                .key_condition_expression("#bucket = :bucket")
+                .expression_attribute_names("#bucket", "bucket")
+                .expression_attribute_values(":bucket", s(item::children_of(id)))
+                .set_exclusive_start_key(start);
+            let answer = query.sent().await.map_err(|e| unavailable(&what, e))?;
+            for item in answer.items() {
+                found.push(Kept::of(item)?);
+            }
+            start = answer.last_evaluated_key.filter(|key| !key.is_empty());
+            if start.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Replaces the record `seen` with `next`, which [`shared::erase`] made of it, and takes input, key and content
+    /// hash from its order and the outputs beside it from the table. All of it or nothing; false if `seen` is no longer
+    /// stored. With `note` the order says that it and all that it started are erased.
+    ///
+    /// # Errors
+    /// The tables failed.
+    pub async fn erase(
+        &self,
+        next: &Task,
+        seen: &Task,
+        kept: Option<&Kept>,
+        note: Option<(Timestamp, &str)>,
+    ) -> Result<bool, Error> {
+        let put = Put::builder()
+            .table_name(&self.state_table)
+            .set_item(Some(item::from_task(next, self.retention)?))
+            .condition_expression(AS_SEEN)
+            .expression_attribute_values(":seen", n(seen.version))
+            .expression_attribute_values(":token", n(next.lease_token));
+        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+        let order = kept.map(|kept| TransactWriteItem::builder().update(self.erasing(kept, note)).build());
+        let delete = |hash: &Hash| {
+            let delete = Delete::builder().table_name(&self.state_table).key("pk", s(item::output_key(&next.id, hash)));
+            TransactWriteItem::builder().delete(delete.build().expect("all its parts are set")).build()
+        };
+        let outputs = outputs::beside(seen).into_iter().map(delete);
+        let all = std::iter::once(put).chain(order).chain(outputs).collect();
+        self.transact(all, &format!("erasing order {}", next.id)).await
+    }
+
+    /// The same for an order whose record has expired, and its outputs with it.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn erase_kept(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Result<(), Error> {
+        let update = TransactWriteItem::builder().update(self.erasing(kept, note)).build();
+        self.transact(vec![update], &format!("erasing order {}", kept.id)).await.map(drop)
+    }
+
+    /// An earlier version reads what is left: an order with the input `null`.
+    fn erasing(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Update {
+        let mut update = Update::builder().table_name(&self.orders_table).set_key(Some(kept.key.clone()));
+        let mut set = "SET #input = :null, #hash = :none, #key = :none".to_owned();
+        for (name, attribute) in [("#input", "input"), ("#hash", "hash"), ("#key", "idempotency_key")] {
+            update = update.expression_attribute_names(name, attribute);
+        }
+        update = update.expression_attribute_values(":null", s("null")).expression_attribute_values(":none", s(""));
+        if let Some((at, text)) = note {
+            set += ", #erased = if_not_exists(#erased, :erased), #at = if_not_exists(#at, :at)";
+            update = update
+                .expression_attribute_names("#erased", ERASED)
+                .expression_attribute_names("#at", ERASED_AT)
+                .expression_attribute_values(":erased", s(text))
+                .expression_attribute_values(":at", n(at.as_millisecond()));
+        }
+        update.update_expression(set).build().expect("all its parts are set")
+    }
+}
