@@ -534,7 +534,7 @@ fn with_everything() -> Task {
         secret: Some("s".into()),
         parent: Some(Parent { id: parent, step: "s".into(), round: 1, paused: true, released: true }),
         pins: [("w".to_owned(), pinned.clone())].into(),
-        migration: Some(Migration { to: pinned, resubmits: true }),
+        migration: Some(Migration { to: pinned, resubmits: true, from: time }),
         output: Some(json!({})),
         log: claimed.log,
     }

@@ -17,7 +17,7 @@ pub(crate) use effects::{
     alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
     wake,
 };
-pub(crate) use migrate::migrate;
+pub(crate) use migrate::{migrate, stay};
 
 use crate::decision::{Decision, Turn};
 use crate::expression::{Mistake, Names};

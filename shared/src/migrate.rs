@@ -5,7 +5,8 @@
 //! ([`Migration`]), and nothing is claimed.
 //!
 //! What they keep: no step that is settled runs again, each undo that is owed can be done, in the order in which the steps
-//! depended on each other, and no service gets another call under a key that it knows.
+//! depended on each other, and no service gets another call under the key of a step that it knows. An undo that was tried may
+//! be another call: it is what a person corrects.
 
 use crate::decision::{Decision, Turn};
 use crate::expression::{Mapping, Reference, Template};
@@ -17,6 +18,7 @@ use crate::task::{Phase, Task, Way};
 use crate::time::{Timestamp, plus};
 use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Step as Spec, Work, Workflow};
+use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -32,6 +34,23 @@ pub struct Migration {
     /// Whether what failed is then tried again.
     #[serde(rename = "rs", default, skip_serializing_if = "std::ops::Not::not")]
     pub resubmits: bool,
+    /// For an order that is being undone: no call of an undo starts after this (UTC, milliseconds). None is claimed while
+    /// the wish waits.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
+    pub from: Option<Timestamp>,
+}
+
+impl Migration {
+    /// The wish that `task` of `workflow` continues under `to`.
+    #[must_use]
+    pub fn of(task: &Task, workflow: &Workflow, to: Hash, resubmits: bool) -> Self {
+        let longest =
+            workflow.steps.iter().filter_map(|spec| spec.work(Direction::Undo)).map(|work| work.window()).max();
+        // The record does not keep the CompleteBy of an undo that was answered, and a request can come again until then.
+        let last = plus(task.updated_at, longest.unwrap_or_default());
+        let from = task.is_undo_begun().then(|| task.complete_by().map_or(last, |by| by.max(last)));
+        Self { to, resubmits, from }
+    }
 }
 
 /// A rule that a migration would break. `Display` is the end of a sentence about a step, or a sentence about the order.
@@ -71,7 +90,7 @@ pub enum Rule {
     /// Another call under a key that the service may know.
     #[error(
         "it was tried and is not settled, and the new definition sends something else under the same idempotency key; \
-         keep the call, or skip the step or mark it as done first"
+         keep the call: once the order is under the new definition, the step can be skipped or marked as done"
     )]
     Call,
     /// An unsettled step before a step whose turn has come.
@@ -91,7 +110,10 @@ pub enum Rule {
     #[error("it waits, and the new definition has another wait for it; keep what it waits for")]
     Wait,
     /// A kept event would be lost.
-    #[error("an event is kept for it, and the new definition has no such step that takes the event; keep the step")]
+    #[error(
+        "an event is kept for it, and in the new definition another step would take the event, or none would; keep the \
+         step, its `take` and its place among the steps that take this event"
+    )]
     Kept,
     /// More than the undo differs.
     #[error("the order is being undone, and the new definition differs in more than how this step is undone")]
@@ -150,6 +172,12 @@ fn has_come(task: &Task, index: usize) -> bool {
     }
 }
 
+/// Whether step `index` may have done something that its undo takes back. The events of people count one by one, whatever
+/// becomes of the step.
+fn has_effect(task: &Task, index: usize) -> bool {
+    task.steps[index].may_have_run() || task.counted(index).next().is_some()
+}
+
 /// What a step is, apart from its parts.
 fn sort(spec: &Spec) -> &'static str {
     match &spec.wait {
@@ -191,6 +219,10 @@ pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Res
     }
     // What the definition before did not need was not noted: whether an attempt without an answer did its work.
     for (step, spec) in next.steps.iter_mut().zip(&new.steps) {
+        // As in the decision about its undo: the input is of the step itself.
+        if step.is_undo_begun() && spec.undo.as_ref().is_some_and(|undo| undo.with.is_some()) {
+            step.input = None;
+        }
         let was_noted = old.position(&spec.name).is_some_and(|index| old.steps[index].undo_is_mapped());
         step.unsure |= step.attempt > 0 && spec.undo_is_mapped() && !was_noted;
     }
@@ -231,11 +263,11 @@ fn of_step_that_came(
     if step.state == State::PassedOver {
         return Ok(());
     }
-    let may_have_run = step.may_have_run();
+    let may_have_run = has_effect(task, index);
     let is_open = !step.is_settled();
     let is_tried = is_open && step.attempt > 0;
     let waits = matches!(step.state, State::Waiting { .. });
-    let ran_before = |earlier: usize| task.steps[earlier].may_have_run();
+    let ran_before = |earlier: usize| has_effect(task, earlier);
     let is_before = |name: &str| new.before(after).iter().any(|&i| new.steps[i].name == name);
     let reordered = || old.before(index).into_iter().any(|i| ran_before(i) && !is_before(&old.steps[i].name));
     let rules = [
@@ -289,14 +321,19 @@ fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
         && was.link().is_some() == will.link().is_some()
 }
 
-/// An event that is kept still has its step, and that step its undo.
+/// An event that is kept still has its step, and that step its undo. No other step takes it first: the first in the file does.
 fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Result<(), Obstacle> {
     for event in task.kept() {
+        let mut still = next.to_come(&event.name, new);
         for index in task.to_come(&event.name, old) {
             let was = &old.steps[index];
-            let still = next.to_come(&event.name, new).find(|&i| new.steps[i].name == was.name);
-            let will = &new.steps[still.ok_or_else(|| at(Rule::Kept, was))?];
-            if was.undo.is_some() && will.undo.is_none() {
+            let will = still.next().filter(|&i| new.steps[i].name == was.name).ok_or_else(|| at(Rule::Kept, was))?;
+            let (before, after) =
+                (was.wait.as_ref().and_then(Wait::event), new.steps[will].wait.as_ref().and_then(Wait::event));
+            if before.map(|event| &event.take) != after.map(|event| &event.take) {
+                return Err(at(Rule::Kept, was));
+            }
+            if was.undo.is_some() && new.steps[will].undo.is_none() {
                 return Err(at(Rule::Undo, was));
             }
         }
@@ -369,6 +406,7 @@ pub struct Plan {
 #[must_use]
 pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
     let mut plan = Plan::default();
+    let is_undoing = matches!(task.phase, Phase::Undoing | Phase::UndoError);
     for (index, spec) in old.steps.iter().enumerate() {
         let Some(after) = new.position(&spec.name) else {
             if !has_come(task, index) {
@@ -377,14 +415,24 @@ pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
             continue;
         };
         let (step, will) = (&task.steps[index], &new.steps[after]);
-        if !step.is_settled() && step.attempt > 0 && !step.is_undo_begun() {
+        let is_again = match step.state {
+            State::Pending { .. } | State::Failed => step.attempt > 0 && !is_undoing,
+            State::UndoPending { .. } => step.undo_failures > 0,
+            State::UndoFailed => true,
+            _ => false,
+        };
+        if is_again {
             plan.again.push(spec.name.clone());
         }
-        if step.may_have_run() && step.state != State::Undone && spec.undo != will.undo {
+        let has_other_config = |of: &[&Reference]| {
+            old.config != new.config && of.iter().any(|one| one.path.first().is_some_and(|name| name == "config"))
+        };
+        let is_owed = has_effect(task, index) && step.state != State::Undone;
+        if is_owed && (spec.undo != will.undo || will.undo.is_some() && has_other_config(&of_undo(will))) {
             plan.undone_differently.push(spec.name.clone());
         }
         let is_changed = || Spec { after: Vec::new(), ..spec.clone() } != Spec { after: Vec::new(), ..will.clone() };
-        if !has_come(task, index) && is_changed() {
+        if !has_come(task, index) && (is_changed() || has_other_config(&of_do(will))) {
             plan.changed.push(spec.name.clone());
         }
     }
@@ -394,31 +442,49 @@ pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
     plan
 }
 
-/// What steps to come read of settled steps that did not return it, a sentence each. What is kept beside the record is not
+/// What the step reads on the way forward.
+fn of_do(spec: &Spec) -> Vec<&Reference> {
+    let mut read: Vec<&Reference> = Vec::new();
+    read.extend(spec.when.iter().flat_map(|when| when.references()));
+    read.extend(spec.catch.iter().flat_map(|catch| catch.references()));
+    read.extend(spec.value.iter().chain(&spec.with).chain(&spec.output).flat_map(Mapping::references));
+    read.extend(spec.fail.iter().flat_map(Template::references));
+    read.extend(spec.wait.iter().flat_map(Wait::references));
+    read.extend(spec.work(Direction::Do).iter().flat_map(|work| work.references()));
+    read
+}
+
+/// What its undo reads.
+fn of_undo(spec: &Spec) -> Vec<&Reference> {
+    spec.work(Direction::Undo).iter().flat_map(|work| work.references()).collect()
+}
+
+/// What steps to come, or the output of the order, read of settled steps that did not return it, a sentence each. What is kept beside the record is not
 /// looked at.
 fn doubts(task: &Task, old: &Workflow, new: &Workflow) -> Vec<String> {
     let step_of = |spec: &Spec| old.position(&spec.name).map(|index| &task.steps[index]);
     let mut all: Vec<String> = Vec::new();
+    let goes = !matches!(task.phase, Phase::Undoing | Phase::UndoError);
+    let of_order = new.output.iter().filter(|_| goes).flat_map(Mapping::references).collect();
+    let mut readers: Vec<(Option<&Spec>, Vec<&Reference>)> = vec![(None, of_order)];
     for spec in &new.steps {
         let own = step_of(spec);
-        let is_to_come = own.is_none_or(|step| !step.is_settled()) && task.phase != Phase::Undoing;
-        let is_undone_later = own.is_some_and(|step| step.may_have_run() && step.state != State::Undone);
-        let mut read: Vec<&Reference> = Vec::new();
-        if is_to_come {
-            read.extend(spec.when.iter().flat_map(|when| when.references()));
-            read.extend(spec.value.iter().flat_map(Mapping::references));
-            read.extend(spec.fail.iter().flat_map(Template::references));
-            read.extend(spec.wait.iter().flat_map(Wait::references));
-            read.extend(spec.work(Direction::Do).iter().flat_map(|work| work.references()));
+        if goes && own.is_none_or(|step| !step.is_settled()) {
+            readers.push((Some(spec), of_do(spec)));
         }
-        if is_undone_later {
-            read.extend(spec.work(Direction::Undo).iter().flat_map(|work| work.references()));
+        if own.is_some_and(|step| step.may_have_run() && step.state != State::Undone) {
+            readers.push((Some(spec), of_undo(spec)));
         }
+        if own.is_some_and(|step| step.input.is_some() && !step.is_settled()) {
+            all.push(format!("`{}` has an input from an operator, which replaces its `with`", spec.name));
+        }
+    }
+    for (reader, read) in readers {
         for one in read.into_iter().filter(|one| !one.guarded) {
             let path: Vec<&str> = one.path.iter().map(String::as_str).collect();
             let (from, rest) = match path.as_slice() {
                 ["outputs", name, rest @ ..] => (new.steps.iter().find(|spec| of_step(&spec.name) == *name), rest),
-                ["output", rest @ ..] => (Some(spec), rest),
+                ["output", rest @ ..] => (reader, rest),
                 _ => continue,
             };
             let Some((from, step)) = from.and_then(|from| Some((from, step_of(from)?))) else { continue };
@@ -426,7 +492,8 @@ fn doubts(task: &Task, old: &Workflow, new: &Workflow) -> Vec<String> {
             if !step.is_settled() || step.beside.is_some() || step.output.as_ref().is_some_and(is_there) {
                 continue;
             }
-            let text = format!("`{}` reads `{}`, which `{}` did not return", spec.name, path.join("."), from.name);
+            let reader = reader.map_or("output", |spec| &spec.name);
+            let text = format!("`{reader}` reads `{}`, which `{}` did not return", path.join("."), from.name);
             if !all.contains(&text) {
                 all.push(text);
             }

@@ -144,6 +144,8 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
         What::Undo => *kind == Kind::UndoAsked,
         What::Pause => *kind == Kind::Paused,
         What::Resume => *kind == Kind::Resumed,
+        // That is a plain resubmission.
+        What::Migrate { to, resubmits: true } if *to == task.workflow_hash && *kind == Kind::Resubmitted => true,
         What::Migrate { to, resubmits } => {
             reason = with_definition(&act.reason, to, *resubmits);
             *kind == Kind::MigrationAsked
@@ -362,12 +364,11 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
     }
     let is_there = *to == task.workflow_hash;
     if is_there && resubmits {
-        let mut change = resubmit(task, act, None, None, turn)?;
-        change.iter_mut().for_each(|change| change.task.migration = None);
-        return Ok(change);
+        return resubmit(&Task { migration: None, ..task.clone() }, act, None, None, turn);
     }
-    let wanted = (!is_there).then(|| Migration { to: to.clone(), resubmits });
-    if task.migration == wanted {
+    let what = |migration: &Migration| (migration.to.clone(), migration.resubmits);
+    let wanted = (!is_there).then(|| Migration::of(task, turn.workflow, to.clone(), resubmits));
+    if task.migration.as_ref().map(what) == wanted.as_ref().map(what) {
         return Ok(None);
     }
     if !is_there {
@@ -378,6 +379,9 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
     change.task.migration = wanted;
     change.note_act(Kind::MigrationAsked, None, &act.by, &with_definition(&act.reason, to, resubmits));
     change.wake_if_waiting();
+    if is_there {
+        change.end_what_is_done();
+    }
     Ok(Some(change))
 }
 

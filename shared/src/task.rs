@@ -569,8 +569,8 @@ impl Task {
     #[must_use]
     pub fn migrates_at(&self, skew: SignedDuration) -> Option<Timestamp> {
         let is_free = self.steps.iter().all(|step| step.claim().is_none());
-        self.migration.as_ref().filter(|_| is_free)?;
-        Some(self.forward_by.map_or(self.updated_at, |by| plus(by, skew)))
+        let migration = self.migration.as_ref().filter(|_| is_free)?;
+        Some(self.forward_by.max(migration.from).map_or(self.updated_at, |by| plus(by, skew)))
     }
 
     /// Whether a step waits, for long enough that a person may look for it, while the task goes forward.

@@ -290,6 +290,58 @@ fn a_later_wish_replaces_one_that_waits_and_the_own_hash_withdraws_it() {
         .is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
 }
 
+// Only the wish held up the end, so nothing else would bring it.
+#[test]
+fn a_withdrawn_wish_lets_the_order_end() {
+    let undo = || Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None });
+    let withdraw = |bench: &mut Bench, resubmits| {
+        let own = bench.workflow.clone();
+        asked(bench, &own, resubmits);
+    };
+    let mut bench = Bench::claimed(ONE);
+    asked(&mut bench, &workflow(&ONE.replace("10s", "20s")), false);
+    bench.at(1000).done("a");
+    withdraw(&mut bench, false);
+    bench.is("Processed a=Processed#1", "notice Completed");
+
+    let guarded = format!("tombstones = true\n{ONE}");
+    let mut bench = Bench::claimed(&guarded);
+    bench.done("a").on(&undo());
+    bench.at(1000).wake(50);
+    assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
+    asked(&mut bench, &workflow(&guarded.replace("10s", "20s")), false);
+    bench.done("a");
+    withdraw(&mut bench, false);
+    bench.is("Undone a=Undone#2", "notice Undone");
+
+    // Its service reported the end of the work while the order was in Error.
+    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let mut bench = Bench::claimed(&late);
+    bench.done("a").at(5000).supervise();
+    assert_eq!(bench.state(), "Error pay=Failed a=Processed#1");
+    asked(&mut bench, &workflow(&late.replace("10s", "20s")), true);
+    bench.on(&Event::Act(Act { what: What::Skip { step: None }, by: "ann".into(), reason: "r".into(), seen: None }));
+    let before = bench.state();
+    withdraw(&mut bench, false);
+    assert!(
+        matches!(bench.task.phase, shared::task::Phase::Processed) || bench.task.due.is_some(),
+        "{before}: {}",
+        bench.state()
+    );
+}
+
+// The submitter learns of the turn before the undo begins, whoever lets it begin.
+#[test]
+fn a_migration_before_the_undo_sends_the_notice_of_the_turn() {
+    let mut bench = chain();
+    bench.cancel();
+    let to = workflow(&CHAIN.replacen("undo = { agent = \"x\" }", "undo = { agent = \"y\" }", 1));
+    asked(&mut bench, &to, false);
+    migrated(&mut bench, &to);
+    let effects = bench.effects();
+    assert!(effects.find("notice Failed").is_some_and(|notice| Some(notice) < effects.find("wake")), "{effects}");
+}
+
 const PAID: &str = r#"
 name = "paid"
 [[step]]
@@ -328,6 +380,7 @@ fn an_undo_does_not_end_before_the_migration() {
     asked(&mut bench, &to, false);
     bench.done("a");
     assert_eq!(bench.state(), "Undoing a=Undone#2");
+    bench.at(120_000);
     migrated(&mut bench, &to);
     assert_eq!(bench.state(), "Undone a=Undone#2");
 }
@@ -358,6 +411,11 @@ fn an_order_in_error_goes_on_under_a_corrected_file() {
     assert_eq!(
         plan(&bench.task, &bench.workflow, &wrong).doubts,
         ["`b` reads `outputs.a.off`, which `a` did not return"]
+    );
+    let output = workflow(&format!("output = {{ n = \"${{outputs.a.off}}\" }}\n{}", text("of")));
+    assert_eq!(
+        plan(&bench.task, &bench.workflow, &output).doubts,
+        ["`output` reads `outputs.a.off`, which `a` did not return"]
     );
     assert_eq!(plan(&bench.task, &bench.workflow, &to).doubts, Vec::<String>::new());
     asked(&mut bench, &to, true);
@@ -401,7 +459,6 @@ fn while_an_order_is_undone_only_its_undos_change() {
         let failed = bench.answer("c", failed());
         bench.on(&failed);
         assert_eq!(bench.state(), "Error a=UndoPending#1 b=Undone#1 c=UndoFailed#2f1 d=Pending");
-        bench.at(240_000);
         bench
     };
     let with = |c: &str, d: &str| {
@@ -421,8 +478,12 @@ fn while_an_order_is_undone_only_its_undos_change() {
     assert_eq!(refused(&mut early, &without), Some(Rule::Undoing), "an undo less");
     let mut bench = undone();
     let to = workflow(&with("y", "after = [\"c\"]"));
-    assert_eq!(plan(&bench.task, &bench.workflow, &to).undone_differently, ["c"]);
+    let plan = plan(&bench.task, &bench.workflow, &to);
+    assert_eq!((plan.undone_differently, plan.again), (vec!["c".to_owned()], vec!["c".to_owned()]));
     asked(&mut bench, &to, true);
+    // The request of the failed undo can start until its CompleteBy, 10 s after it was claimed, and it is another call.
+    assert_eq!(bench.task.migrates_at(SKEW), Some(at(131_000)));
+    bench.at(131_000);
     migrated(&mut bench, &to);
     bench.wake(bench.task.version);
     assert_eq!(bench.request("c").agent, "y");
@@ -458,7 +519,20 @@ fn waits_and_kept_events_stay() {
         bench
     };
     let sign = EVENTS.find("[[step]]\nname = \"sign\"").unwrap();
-    let changes: [(&str, String, Option<Rule>); 6] = [
+    let first = "[[step]]\nname = \"first\"\nafter = [\"a\"]\nevent = \"signed\"\ntimeout = \"1h\"\n";
+    let changes: [(&str, String, Option<Rule>); 9] = [
+        (
+            "another step takes the kept event first",
+            EVENTS[..sign].to_owned() + first + &EVENTS[sign..],
+            Some(Rule::Kept),
+        ),
+        ("another step could take it later", EVENTS.to_owned() + first, None),
+        (
+            "it takes other events",
+            EVENTS[..sign].to_owned()
+                + &EVENTS[sign..].replace("timeout = \"1h\"", "timeout = \"1h\"\ntake = \"event.ok == true\""),
+            Some(Rule::Kept),
+        ),
         ("more time", EVENTS.replace("1h", "2h"), None),
         ("another event", EVENTS.replace("\"paid\"", "\"settled\""), Some(Rule::Wait)),
         (
@@ -490,6 +564,33 @@ fn waits_and_kept_events_stay() {
     assert_eq!(bench.task.steps[0].asks_until(), until);
     bench.wake(bench.task.version);
     assert_eq!(bench.task.steps[2].state, State::Processed, "{}", bench.state());
+}
+
+// The event of one person counts, whatever becomes of the step.
+#[test]
+fn a_step_that_counts_people_keeps_its_undo() {
+    let pay = "event = \"paid\"\ntimeout = \"1h\"\nundo = { agent = \"x\", timeout = \"10s\" }";
+    let text = |more: &str| EVENTS.replacen(pay, more, 1);
+    let two = pay.replace("timeout = \"1h\"", "timeout = \"1h\"\npeople = 2");
+    let bench = |events: usize| {
+        let mut bench = Bench::claimed(&text(&two));
+        for by in ["ann", "bob"].into_iter().take(events) {
+            bench.on(&Event::Arrived { name: "paid".into(), key: by.into(), data: json!({}), by: Some(by.into()) });
+        }
+        bench
+    };
+    let without = text(&two[..two.find("undo").unwrap()]);
+    for end in [false, true] {
+        let ended = |events| {
+            let mut bench = bench(events);
+            if end {
+                bench.done("a").at(2 * 3_600_000).supervise();
+            }
+            bench
+        };
+        assert_eq!(refused(&mut ended(1), &without), Some(if end { Rule::Undoing } else { Rule::Undo }), "{end}");
+    }
+    assert_eq!(refused(&mut bench(0), &without), None);
 }
 
 // Positions change: everything that names a step by its position follows it.
@@ -731,4 +832,23 @@ async fn of_two_instances_one_moves_the_order() {
     let task = world.task();
     let moves = task.log.iter().filter(|entry| entry.1 == Kind::Migrated).count();
     assert_eq!((moves, task.steps[1].attempt), (1, 1));
+}
+
+// A newer version wrote the definition, or it is damaged: the order must not stand still for that.
+#[tokio::test]
+async fn a_definition_that_cannot_be_read_ends_the_wish() {
+    let to = next();
+    let world = World::new(&to).await;
+    world.migrate(&to).await;
+    world.on(world.done("a")).await;
+    world.later(60_000);
+    world.store.tables().workflows.remove(&to.hash());
+    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    world.sent();
+    other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
+    let task = world.task();
+    assert_eq!((task.workflow_hash, task.migration), (workflow(CHAIN).hash(), None));
+    let why = task.log.iter().find(|entry| entry.1 == Kind::NotMigrated).unwrap().4.clone().unwrap();
+    assert!(why.contains("the definition cannot be read"), "{why}");
+    assert_eq!(world.sent(), ["Wake", "x b"]);
 }

@@ -8,11 +8,12 @@ use edge::whole_number;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::decision::{Act, Refusal, What};
+use shared::history::Kind;
 use shared::migrate::{Migration, Plan};
 use shared::operator::Outcome;
 use shared::order::Id;
-use shared::ports::StateStore;
-use shared::task::Task;
+use shared::ports::{Error, StateStore};
+use shared::task::{Phase, Task};
 use shared::time::Timestamp;
 use shared::workflow::Hash;
 use std::borrow::Cow;
@@ -98,9 +99,11 @@ impl Operator {
         let id = Id::parse(id).ok_or_else(none)?;
         let task = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
         let to = self.target(&task, &wish.to).await?;
-        let (plan, obstacle) = self.engine.plan(&task, &to).await.map_err(|e| unavailable(&e))?;
+        let (mut plan, obstacle) = self.engine.plan(&task, &to).await.map_err(|e| unavailable(&e))?;
+        plan.doubts.extend(self.doubt_of_input(&task, &to).await.map_err(|e| unavailable(&e))?);
         let what = What::Migrate { to: to.clone(), resubmits: wish.resubmit };
         let act = Act { what, by, reason, seen: wish.if_version };
+        let mut is_repeated = false;
         let outcome = match wish.dry_run {
             true => self.engine.preview(&task, &act).await,
             false => self.act(id.clone(), act).await,
@@ -121,24 +124,59 @@ impl Operator {
                 return Err(problem::order_moved("if_version", detail));
             }
             Outcome::NotFound => return Err(none()),
-            Outcome::Repeated(_) => return Ok(report(&task, &to, "repeated", None, plan)),
+            Outcome::Repeated(_) => {
+                is_repeated = true;
+                None
+            }
             Outcome::Applied(_) => None,
         };
         if let Some(why) = outcome {
             return Ok(Report { why: Some(why), ..report(&task, &to, "not_allowed", None, plan) });
         }
+        if wish.dry_run && is_repeated {
+            return Ok(report(&task, &to, "repeated", None, plan));
+        }
         if wish.dry_run {
-            let wanted = Task { migration: Some(Migration { to: to.clone(), resubmits: false }), ..task.clone() };
+            let old = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+            let wanted = Task { migration: Some(Migration::of(&task, &old, to.clone(), false)), ..task.clone() };
             let from = wanted.migrates_at(self.engine.skew());
             let waits = task.workflow_hash != to && from.is_none_or(|from| from > self.engine.now());
             let from = from.filter(|_| waits);
             return Ok(report(&task, &to, if waits { "would_wait" } else { "would_apply" }, from, plan));
         }
         let now = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
-        let is_waiting = now.migration.is_some();
+        let is_waiting = now.migration.as_ref().is_some_and(|migration| migration.to == to);
+        // Between the act and this answer the order may have been cancelled, say.
+        if !is_waiting && now.workflow_hash != to {
+            let said =
+                now.log.iter().rev().find(|entry| entry.1 == Kind::NotMigrated).and_then(|entry| entry.4.as_deref());
+            let why = said.unwrap_or("another migration was asked for");
+            return Err(problem::order_moved(
+                None,
+                format!("the order has not moved: {why}; read it again and decide anew"),
+            ));
+        }
         let from = now.migrates_at(self.engine.skew()).filter(|_| is_waiting);
-        let done = report(&task, &to, if is_waiting { "waits" } else { "applied" }, from, plan);
-        Ok(Report { version: now.version, ..done })
+        let outcome = match is_waiting {
+            _ if is_repeated => "repeated",
+            true => "waits",
+            false => "applied",
+        };
+        Ok(Report { version: now.version, ..report(&task, &to, outcome, from, plan) })
+    }
+
+    /// What is wrong with the order's input by the definition `to`, a sentence.
+    async fn doubt_of_input(&self, task: &Task, to: &Hash) -> Result<Option<String>, Error> {
+        let definition = self.engine.workflow(to).await?;
+        let goes = matches!(task.phase, Phase::Forward | Phase::Error);
+        let Some(schema) = definition.schema.as_ref().filter(|_| goes && *to != task.workflow_hash) else {
+            return Ok(None);
+        };
+        let Some(order) = self.engine.store.order(task).await? else { return Ok(None) };
+        let faults = schema.schema().faults(&order.input);
+        Ok(faults
+            .first()
+            .map(|fault| format!("the order's input does not fit the new `[input]`: `{}` {}", fault.at, fault.message)))
     }
 
     /// The hash that `to` means for an order, of a definition that is stored and that can run here.

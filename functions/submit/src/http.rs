@@ -170,7 +170,8 @@ async fn get_order<S: StateStore, M: Messenger>(
         let etag = format!("\"{}\"", task.version);
         let is_known = is_known(event, &etag);
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || task.process_state().is_final() || (has_known && !is_known) {
+        let is_over = task.process_state().is_final() && task.migration.is_none();
+        if left.is_zero() || is_over || (has_known && !is_known) {
             let headers = [("etag", etag.as_str())];
             if is_known {
                 return Ok(answer(304, "", None, &headers));

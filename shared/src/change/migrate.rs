@@ -1,6 +1,6 @@
 //! A task goes on under another definition.
 
-use super::Change;
+use super::{Change, tell_before_undo};
 use crate::decision::{Decision, Turn};
 use crate::history::Kind;
 use crate::migrate::moved;
@@ -14,16 +14,7 @@ pub(crate) fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision 
     let resubmits = task.migration.as_ref().is_some_and(|migration| migration.resubmits);
     let next = match moved(task, turn.workflow, new, turn.now) {
         Ok(next) => next,
-        Err(why) => {
-            let mut change = Change::begin(task, turn);
-            change.drop_migration(&why.to_string());
-            change.wake = true;
-            if change.task.phase == Phase::Forward || change.task.is_undo_begun() {
-                change.finish();
-                change.owe_final_notice();
-            }
-            return change.save();
-        }
+        Err(why) => return stay(task, &why.to_string(), turn),
     };
     let turn = Turn { workflow: new, ..*turn };
     let mut change = Change::begin(&next, &turn);
@@ -33,15 +24,29 @@ pub(crate) fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision 
         change.restart();
     }
     change.wake = true;
-    // The steps that are left may all be settled.
-    if change.task.phase == Phase::Forward || change.task.is_undo_begun() {
-        change.finish();
-        change.owe_final_notice();
-    }
-    change.save()
+    change.end_what_is_done();
+    tell_before_undo(&next, change.save(), &turn)
+}
+
+/// The save after which `task` no longer waits for another definition. `why` is the end of a sentence.
+pub(crate) fn stay(task: &Task, why: &str, turn: &Turn<'_>) -> Decision {
+    let mut change = Change::begin(task, turn);
+    change.drop_migration(why);
+    change.wake = true;
+    change.end_what_is_done();
+    tell_before_undo(task, change.save(), turn)
 }
 
 impl Change<'_> {
+    /// Ends the task if no step is left to do or to undo. While it waits for another definition, which may have more
+    /// steps, nothing ends it.
+    pub(crate) fn end_what_is_done(&mut self) {
+        if self.task.phase == Phase::Forward || self.task.is_undo_begun() {
+            self.finish();
+            self.owe_final_notice();
+        }
+    }
+
     /// The task stays under its definition.
     pub(super) fn drop_migration(&mut self, why: &str) {
         if let Some(migration) = self.task.migration.take() {

@@ -9,7 +9,7 @@ use crate::migrate::{Obstacle, Plan, moved, plan};
 use crate::outputs::Outputs;
 use crate::ports::{Error, Messenger, StateStore};
 use crate::task::Task;
-use crate::workflow::Hash;
+use crate::workflow::{Hash, Workflow};
 use std::sync::Arc;
 
 /// The task as it is stored, or `None` if it has to be read again; and what to send.
@@ -22,14 +22,16 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if task.migrates_at(self.skew()).is_none_or(|from| from > self.now()) {
             return Ok(None);
         }
+        let old = self.workflow(&task.workflow_hash).await?;
         let new = match self.workflow(&migration.to).await {
             Ok(new) => new,
-            // It was there. The order stands still, and an operator can still withdraw the wish.
-            Err(Error::Corrupt { .. }) => return Ok(None),
+            // A newer version wrote it, or it is damaged. The order must not stand still for that.
+            Err(Error::Corrupt { why, .. }) => {
+                return self.stay(task, &old, agents, &format!("the definition cannot be read: {why}")).await;
+            }
             Err(error) => return Err(error),
         };
-        let old = self.workflow(&task.workflow_hash).await?;
-        let input = self.input(task, &new).await?;
+        let input = self.input(task, if new.reads_input() { &new } else { &old }).await?;
         let outputs = Outputs::default();
         let turn = self.turn(&old, &input, agents, &outputs);
         let mut decision = change::migrate(task, &new, &turn);
@@ -45,10 +47,33 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         match self.try_save(next, seen, workflow).await {
             Ok(Ok(saved)) => Ok(Some((Some(saved), effects))),
             Ok(Err(current)) => Ok(Some((current, Vec::new()))),
-            // As above.
-            Err(Error::TooLarge { .. }) => Ok(None),
+            Err(Error::TooLarge { bytes, limit, .. }) if is_moved => {
+                let why = format!("the order's record would have {bytes} bytes, and the limit is {limit}");
+                self.stay(task, &old, agents, &why).await
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// `task` goes on under its definition `old`, with `why` in its history.
+    async fn stay(
+        &self,
+        task: &Arc<Task>,
+        old: &Workflow,
+        agents: &Agents,
+        why: &str,
+    ) -> Result<Option<Migrated>, Error> {
+        let (input, outputs) = (self.input(task, old).await?, Outputs::default());
+        let turn = self.turn(old, &input, agents, &outputs);
+        let mut decision = change::stay(task, why, &turn);
+        while self.know_outputs(task, &outputs).await? {
+            decision = change::stay(task, why, &turn);
+        }
+        let Decision::Save { task: next, effects } = decision else { return Ok(None) };
+        Ok(Some(match self.try_save(next, task, old).await? {
+            Ok(saved) => (Some(saved), effects),
+            Err(current) => (current, Vec::new()),
+        }))
     }
 
     /// What it would mean for `task` to go on under the definition with the hash `to`, and the rule that forbids it, if one

@@ -259,7 +259,11 @@ impl Draw {
                 released: draw.0.bool(),
             }),
             pins: self.many(|draw| (draw.text(), Hash(draw.text()))).into_iter().collect(),
-            migration: self.maybe(|draw| Migration { to: Hash(draw.text()), resubmits: draw.0.bool() }),
+            migration: self.maybe(|draw| Migration {
+                to: Hash(draw.text()),
+                resubmits: draw.0.bool(),
+                from: draw.maybe(Self::time),
+            }),
             output: self.maybe(Self::content),
             secret: self.maybe(Self::text),
             log: self.many(Self::entry),

@@ -504,12 +504,17 @@ fn migration(report: Report) -> String {
     let said = match &**outcome {
         "applied" => "done",
         "waits" => "recorded; it is done as soon as no step is with an agent and no request can start any more",
+        "repeated" if waits_until.is_some() => "already recorded",
         "repeated" => "already so",
         "would_apply" => "possible now",
         "would_wait" => "possible as soon as no step is with an agent and no request can start any more",
         _ => "not allowed",
     };
-    let mut out = format!("migrate from {from} to {to}: {said}\n");
+    let mut out = match &**outcome {
+        _ if from != to => format!("migrate from {from} to {to}: {said}\n"),
+        "would_apply" => format!("it has definition {to}; a migration that waits would be withdrawn\n"),
+        _ => format!("it keeps definition {to}; no migration waits any more\n"),
+    };
     if let Some(why) = why {
         let _ = writeln!(out, "  {why}");
     }

@@ -51,8 +51,12 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
                 match state {
                     Ok(ProcessState::Processed) => return Ok(ExitCode::SUCCESS),
                     Ok(ProcessState::Undone) => return Ok(UNDONE.into()),
-                    Ok(ProcessState::Error) => return Ok(IN_ERROR.into()),
-                    Ok(ProcessState::Pending | ProcessState::Processing | ProcessState::Undoing) | Err(_) => {}
+                    // A resubmission that waits for a migration takes it out of Error.
+                    Ok(ProcessState::Error) if order["migrating_to"].is_null() => return Ok(IN_ERROR.into()),
+                    Ok(
+                        ProcessState::Pending | ProcessState::Processing | ProcessState::Undoing | ProcessState::Error,
+                    )
+                    | Err(_) => {}
                 }
             }
             Ok(None) => {}
