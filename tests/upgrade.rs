@@ -13,6 +13,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::items::Items;
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::migrate::Migration;
 use shared::outputs::Beside;
@@ -486,7 +487,7 @@ fn with_everything() -> Task {
         reminded: Some(Reminded { sent: 1, last: 2, next: time, sent_at: 3, complete_by: time }),
         alert_at: time,
         heart: Some(Heart { until: claimed.created_at, at: time, percent: Some(40), note: Some("n".into()) }),
-        kids: Some(Kids { round: 1, made: 1 }),
+        kids: Some(Kids { round: 1, made: 1, items: Some(Items::new(3, hash.clone(), claimed.created_at)) }),
     };
     let (parent, pinned) = (claimed.id.clone(), hash.clone());
     let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
@@ -532,7 +533,7 @@ fn with_everything() -> Task {
             by: Some("p".into()),
         }],
         secret: Some("s".into()),
-        parent: Some(Parent { id: parent, step: "s".into(), round: 1, paused: true, released: true }),
+        parent: Some(Parent { id: parent, step: "s".into(), item: Some(0), round: 1, paused: true, released: true }),
         pins: [("w".to_owned(), pinned.clone())].into(),
         migration: Some(Migration { to: pinned, resubmits: true, from: time }),
         output: Some(json!({})),

@@ -7,6 +7,7 @@ pub(crate) mod beat;
 mod callback;
 pub(crate) mod child;
 mod effects;
+pub(crate) mod list;
 mod migrate;
 mod people;
 mod remind;
@@ -253,7 +254,7 @@ impl<'a> Change<'a> {
     fn take_turns(&mut self, direction: Direction, claims: bool) {
         let (now, phase) = (self.turn.now, self.task.phase);
         let (mut chosen, mut calls): (Vec<usize>, Vec<(usize, Mapped)>) = (Vec::new(), Vec::new());
-        let mut children: Vec<(usize, Value)> = Vec::new();
+        let (mut children, mut lists): (Vec<(usize, Value)>, Vec<usize>) = Default::default();
         // Each round settles or chooses the steps that it finds.
         loop {
             let waiting = self.task.waiting(self.turn.workflow);
@@ -270,15 +271,19 @@ impl<'a> Change<'a> {
                 match (direction, &self.task.steps[index].state) {
                     (Direction::Do, State::Waiting { .. }) if has_child => {
                         chosen.push(index);
-                        if claims {
-                            self.look(index);
+                        match self.has_list(index) {
+                            _ if !claims => {}
+                            true => self.look_at_list(index),
+                            false => self.look(index),
                         }
                         continue;
                     }
                     (Direction::Undo, _) if has_child => {
                         chosen.push(index);
-                        if claims {
-                            self.unwind(index);
+                        match self.has_list(index) {
+                            _ if !claims => {}
+                            true => self.unwind_list(index),
+                            false => self.unwind(index),
                         }
                         continue;
                     }
@@ -293,6 +298,10 @@ impl<'a> Change<'a> {
                 }
                 chosen.push(index);
                 if !claims {
+                    continue;
+                }
+                if direction == Direction::Do && self.turn.workflow.steps[index].each().is_some() {
+                    lists.push(index);
                     continue;
                 }
                 if direction == Direction::Do && self.turn.workflow.steps[index].child.is_some() {
@@ -311,11 +320,23 @@ impl<'a> Change<'a> {
                 return;
             }
         }
+        let mut goes_on = false;
+        for index in lists {
+            self.begin_list(index);
+            if self.task.phase != phase {
+                return;
+            }
+            goes_on |= self.task.steps[index].is_settled();
+        }
         for (index, call) in calls {
             self.claim(index, direction, call);
         }
         for (index, input) in children {
             self.begin_child(index, input);
+        }
+        // An empty list is done at once.
+        if goes_on && self.task.phase == phase {
+            self.take_turns(direction, claims);
         }
         let is_due = |(index, at): &(usize, Timestamp)| claims && *at <= now && may_remind(*index, self.turn);
         let reminders: Vec<_> = self.task.reminders().filter(is_due).collect();
@@ -894,7 +915,7 @@ impl<'a> Change<'a> {
                 }
                 State::Failed if step.kids.is_some() => {
                     if let Some(kids) = &mut step.kids {
-                        kids.round += 1;
+                        kids.try_again();
                     }
                     step.state = State::Waiting { until: self.turn.now, event: false };
                     step.error = None;
@@ -909,7 +930,7 @@ impl<'a> Change<'a> {
                 // It may have failed since the task stopped, which is tried again, too.
                 State::Waiting { .. } if step.kids.is_some() => {
                     if let Some(kids) = &mut step.kids {
-                        kids.round += 1;
+                        kids.try_again();
                     }
                 }
                 State::Pending { .. }
@@ -1068,6 +1089,7 @@ impl<'a> Change<'a> {
         }
         if has_ended {
             effects.extend(child::release(&task, turn));
+            effects.extend(child::release_lists(&task, 0, turn));
         }
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn, kind, step));

@@ -46,7 +46,12 @@ pub enum Event {
         hops: u32,
     },
     /// A child of the task has ended, most likely.
-    Hint,
+    Hint {
+        /// The version that the task had, if it sent the hint to itself; else the item that the child was for.
+        seen: u64,
+        /// 0 if a child sent it. Of a task that has ended, the part of its children that is next.
+        part: u32,
+    },
     /// The order that started this one wants something of it. It may do so again.
     Asked {
         /// Its round.

@@ -322,6 +322,26 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
+    /// For each of the items `wanted` of the list of step `index` of `task` its order, if it has one, and if it failed or is stuck, why.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn items(
+        &self,
+        task: &Task,
+        index: usize,
+        wanted: &[usize],
+    ) -> Result<Vec<(Option<Id>, Option<String>)>, Error> {
+        let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
+        let (input, outputs) = (self.input(task, &workflow).await?, Outputs::default());
+        let turn = self.turn(&workflow, &input, &agents, &outputs);
+        let mut shown = crate::change::list::shown(task, index, wanted, &turn);
+        while self.know_outputs(task, &outputs).await? {
+            shown = crate::change::list::shown(task, index, wanted, &turn);
+        }
+        Ok(shown)
+    }
+
     /// What [`mend::mend`] makes of `task`, ready to replace an unreadable record. Nothing is saved or sent.
     pub async fn mended(
         &self,
@@ -501,17 +521,24 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 continue;
             }
             let workflow = self.workflow(&task.workflow_hash).await?;
-            let needs = workflow.output.is_some() || events.iter().any(|event| takes_turns(event));
-            let input = match needs {
-                true => self.input(&task, &workflow).await?,
-                false => Arc::default(),
-            };
+            let may_end = workflow.output.is_some() && events.iter().any(|event| !matches!(event, Event::Hint { .. }));
+            let mut needs = may_end || events.iter().any(|event| takes_turns(event));
             let outputs = Outputs::default();
-            let turn = self.turn(&workflow, &input, &agents, &outputs);
-            let mut fold = self.fold(&task, events, &turn, full);
-            while self.know_outputs(&task, &outputs).await? {
-                fold = self.fold(&task, events, &turn, full);
-            }
+            let fold = loop {
+                let input = match needs {
+                    true => self.input(&task, &workflow).await?,
+                    false => Arc::default(),
+                };
+                let turn = self.turn(&workflow, &input, &agents, &outputs);
+                let mut fold = self.fold(&task, events, &turn, full);
+                while self.know_outputs(&task, &outputs).await? {
+                    fold = self.fold(&task, events, &turn, full);
+                }
+                if needs || !outputs.wants_input() {
+                    break fold;
+                }
+                needs = true;
+            };
             let Some(mut fold) = fold else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
                 // Never decide to do nothing on a task from memory: only the store knows.
@@ -724,8 +751,10 @@ fn with(mut decided: Vec<Decided>, migrated: Vec<Effect>) -> Vec<Decided> {
 /// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
 fn takes_turns(event: &Event) -> bool {
     match event {
-        Event::Wake { .. } | Event::Hint | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
-        Event::Cancel { .. }
+        Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,
+        // Most hints change nothing, and one that does asks for the input.
+        Event::Hint { .. }
+        | Event::Cancel { .. }
         | Event::Asked { .. }
         | Event::Act(_)
         | Event::Beat { .. }

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod erase;
 pub mod expression;
 pub mod history;
+pub mod items;
 pub mod json;
 pub mod mend;
 pub mod message;

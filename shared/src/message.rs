@@ -91,10 +91,22 @@ impl Wake {
         }
     }
 
-    /// For the order `parent` of `task`, which has ended.
+    /// For the order `parent` of `task`, which has ended. It names the item that this was for, if any, in place of a version.
     #[must_use]
     pub fn hint(task: &Task, parent: &Id) -> Self {
-        Self { task_id: parent.clone(), hint: true, ..Self::new(task, 0, 0) }
+        let item = task.parent.as_ref().and_then(|parent| parent.item).unwrap_or(0);
+        Self { task_id: parent.clone(), hint: true, ..Self::new(task, item.into(), 0) }
+    }
+
+    /// For `task` itself, which has a list and looks at it again. Of one that has ended, `part` of its children is next.
+    #[must_use]
+    pub fn look(task: &Task, part: u32) -> Self {
+        Self { hint: true, ..Self::new(task, task.version, part) }
+    }
+
+    /// Whether it brings the next part of a release.
+    pub(crate) fn is_release(&self) -> bool {
+        self.hint && self.hops > 1
     }
 }
 

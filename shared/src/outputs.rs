@@ -67,6 +67,8 @@ struct Found {
     /// Their definitions.
     definitions: BTreeMap<Hash, Arc<Workflow>>,
     missing_definitions: BTreeSet<Hash>,
+    /// Whether the decision needs the order's input, which was not read.
+    wants_input: bool,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
@@ -81,6 +83,7 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     unreadable: BTreeSet::new(),
     definitions: BTreeMap::new(),
     missing_definitions: BTreeSet::new(),
+    wants_input: false,
 }));
 
 impl Outputs {
@@ -105,6 +108,15 @@ impl Outputs {
     pub(crate) fn is_short(&self) -> bool {
         let found = self.found();
         !found.missing.is_empty() || !found.missing_orders.is_empty() || !found.missing_definitions.is_empty()
+    }
+
+    /// The decision has to be made again with the order's input.
+    pub(crate) fn want_input(&self) {
+        self.found().wants_input = true;
+    }
+
+    pub(crate) fn wants_input(&self) -> bool {
+        self.found().wants_input
     }
 
     /// Another order: `None` if it has to be read first, and `Some(None)` if there is none.

@@ -37,7 +37,7 @@ fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
 pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
-        Event::Hint => change::child::on_hint(task, turn),
+        Event::Hint { seen, part } => change::child::on_hint(task, *seen, *part, turn),
         Event::Asked { round, wish } => change::child::on_asked(task, *round, wish, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
         Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),
@@ -77,7 +77,7 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
         Event::AlertSent { .. }
         | Event::NoticeSent { .. }
         | Event::Wake { .. }
-        | Event::Hint
+        | Event::Hint { .. }
         | Event::Asked { .. }
         | Event::Cancel { .. } => None,
         Event::Reply(reply) => turn.workflow.position(&reply.step).and_then(|index| {
@@ -229,6 +229,9 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
         again.extend(change::child::ask_open(task, &Wish::Pause, turn));
     }
     again.extend(change::child::release(task, turn));
+    if task.turned_at > seen && hops == 0 {
+        again.extend(change::child::release_lists(task, 0, turn));
+    }
     // The engine migrates the task before it asks for decisions, once that is possible.
     let is_too_early =
         task.migration.is_some() || !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();

@@ -1,5 +1,6 @@
 //! One step of a task: its record and the transitions that need no policy.
 
+use crate::items::Items;
 use crate::outputs::Beside;
 use crate::time::Timestamp;
 use jiff::fmt::serde::timestamp::millisecond;
@@ -144,7 +145,7 @@ pub struct Step {
     pub kids: Option<Kids>,
 }
 
-/// The order that a step started.
+/// The order that a step started, or its orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kids {
@@ -154,6 +155,19 @@ pub struct Kids {
     /// The round in which the present child was made. One that undid itself is not done again: another takes its place.
     #[serde(rename = "m", default, skip_serializing_if = "is_zero")]
     pub made: u32,
+    /// Of a step that starts an order for each item of a list: where these stand.
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Items>,
+}
+
+impl Kids {
+    /// What failed is tried again.
+    pub(crate) fn try_again(&mut self) {
+        self.round += 1;
+        if let Some(items) = &mut self.items {
+            items.try_again();
+        }
+    }
 }
 
 /// The heartbeats of an attempt.

@@ -145,6 +145,9 @@ pub struct Parent {
     /// Its step, by name.
     #[serde(rename = "s")]
     pub step: String,
+    /// The item of that step's list that it is for, by position, if the step has a list.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// The latest round of that step that it knows of.
     #[serde(rename = "r", default, skip_serializing_if = "is_none")]
     pub round: u32,

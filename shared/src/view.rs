@@ -1,6 +1,7 @@
 //! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
 use crate::change;
+use crate::items::{Item, Items};
 use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
@@ -88,6 +89,41 @@ pub struct ParentStatus {
     pub order_id: Id,
     /// Its step.
     pub step: String,
+    /// The item of that step's list that this one is for, counted from 0, if the step has a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+}
+
+/// How many items of a step's list stand where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Items")]
+pub struct ItemsStatus {
+    /// All of them. With `batch`, an item is what one order gets.
+    pub total: usize,
+    /// Their orders are still to be started, or to be tried again.
+    pub to_do: usize,
+    /// Their orders run.
+    pub open: usize,
+    /// Their orders are done.
+    pub done: usize,
+    /// Their orders failed, or their input was not fit for one.
+    pub failed: usize,
+    /// Nothing is left of their orders.
+    pub undone: usize,
+    /// A person has to decide about the undo of their orders.
+    pub stuck: usize,
+}
+
+fn items_status(items: &Items) -> ItemsStatus {
+    ItemsStatus {
+        total: items.total(),
+        to_do: items.count(|item| matches!(item, Item::ToDo | Item::Again)),
+        open: items.count(|item| item == Item::Open),
+        done: items.count(|item| item == Item::Done),
+        failed: items.count(Item::has_failed),
+        undone: items.count(|item| item == Item::Undone),
+        stuck: items.count(|item| item == Item::Stuck),
+    }
 }
 
 /// An event that an order accepted.
@@ -134,6 +170,9 @@ pub struct StepStatus {
     /// That order, once it is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Id>,
+    /// Where the items of its list stand, if it starts an order for each, and has begun to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<ItemsStatus>,
     /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
     pub state: Cow<'static, str>,
@@ -239,10 +278,11 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         alert_owed: task.alert.is_some(),
         undo_from: task.waits_to_undo(workflow, skew),
         output: task.output.clone(),
-        parent: task
-            .parent
-            .as_ref()
-            .map(|parent| ParentStatus { order_id: parent.id.clone(), step: parent.step.clone() }),
+        parent: task.parent.as_ref().map(|parent| ParentStatus {
+            order_id: parent.id.clone(),
+            step: parent.step.clone(),
+            item: parent.item,
+        }),
         steps: (0..task.steps.len()).map(|index| step_status(task, index, workflow)).collect(),
         events: task.events.iter().map(|event| event_status(event, workflow)).collect(),
     }
@@ -279,7 +319,12 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         when: spec.when.as_ref().map(|when| when.text().to_owned()),
         catch: spec.catch.as_ref().map(|catch| catch.text().to_owned()),
         workflow: spec.child.as_ref().map(|child| child.workflow.clone()),
-        child: step.kids.as_ref().map(|kids| child::id(&task.tenant, &task.id, &spec.name, kids.made)),
+        child: step
+            .kids
+            .as_ref()
+            .filter(|kids| kids.items.is_none())
+            .map(|kids| child::id(&task.tenant, &task.id, &spec.name, kids.made)),
+        items: step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map(items_status),
         state: state_name(&step.state).into(),
         attempts: step.attempt,
         failures: step.failures,

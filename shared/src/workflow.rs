@@ -7,6 +7,7 @@ pub mod accept;
 pub mod aws;
 pub mod beat;
 pub mod child;
+pub mod each;
 pub mod edge;
 pub mod file;
 pub mod hosts;
@@ -26,6 +27,7 @@ use crate::time::SignedDuration;
 use accept::Accept;
 use aws::Aws;
 use child::Child;
+use each::Each;
 use edge::After;
 use http::Http;
 use poll::Poll;
@@ -382,6 +384,12 @@ impl Workflow {
 }
 
 impl Step {
+    /// Its list, if it starts an order for each item of one.
+    #[must_use]
+    pub fn each(&self) -> Option<&Each> {
+        self.child.as_ref().and_then(|child| child.each.as_ref())
+    }
+
     /// Agent, timeout, ladder and call policy in one direction; `None` for a step that calls nothing, and for the undo
     /// of a step that has none.
     #[must_use]
@@ -426,8 +434,11 @@ impl Step {
             || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
             || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
             || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root))
-            || self.child.is_some()
-                && self.with.as_ref().map_or(root == "input", |with| reads(with.references(), root));
+            || self.child.as_ref().is_some_and(|child| {
+                let is_whole = child.each.is_none() && root == "input";
+                self.with.as_ref().map_or(is_whole, |with| reads(with.references(), root))
+                    || child.each.as_ref().is_some_and(|each| reads(each.list.references(), root))
+            });
         let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
         own || all.into_iter().flatten().any(of)
     }
@@ -443,6 +454,8 @@ impl Step {
         let texts = texts.chain(self.fail.iter().flat_map(Template::references));
         let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
         let texts = texts.chain(self.with.iter().filter(|_| self.child.is_some()).flat_map(Mapping::references));
+        let list = self.each().map(|each| &each.list);
+        let texts = texts.chain(list.into_iter().flat_map(Mapping::references));
         let own = direction == Direction::Do
             && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
                 || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));

@@ -11,6 +11,7 @@ mod erase;
 mod expression;
 mod language;
 mod links;
+mod lists;
 mod mend;
 mod migrate;
 mod mistakes;

@@ -105,7 +105,7 @@ fn an_order_whose_data_is_still_needed_is_refused_in_a_sentence() {
     let mut child = processed();
     let parent = Id("ord_2".into());
     let step = "line".into();
-    child.task.parent = Some(Parent { id: parent.clone(), step, round: 0, paused: false, released: false });
+    child.task.parent = Some(Parent { id: parent.clone(), step, item: None, round: 0, paused: false, released: false });
     let all = [
         (&open, Obstacle::Open, "has not ended"),
         (&paused, Obstacle::Open, "has not ended"),

@@ -180,7 +180,7 @@ fn an_order_with_relatives_and_one_that_has_ended_stay() {
     let same = chain_with(UNDO, AFTER_A, AFTER_B, "");
     let mut child = chain();
     child.task.parent =
-        Some(Parent { id: Id("ord_0".into()), step: "s".into(), round: 0, paused: false, released: false });
+        Some(Parent { id: Id("ord_0".into()), step: "s".into(), item: None, round: 0, paused: false, released: false });
     let to = workflow(&same);
     let rule = |bench: &Bench| moved(&bench.task, &bench.workflow, &to, at(bench.now)).unwrap_err().rule;
     assert_eq!(rule(&child), Rule::Child);

@@ -231,7 +231,7 @@ impl Family {
                 parent.round = round;
             }
             if self.has(Defect::HintIsTheTruth)
-                && *event == Event::Hint
+                && matches!(event, Event::Hint { .. })
                 && let Some(task) = found.as_mut().filter(|_| own.phase == Phase::Forward)
             {
                 task.phase = Phase::Processed;
@@ -355,7 +355,7 @@ impl Family {
     fn deliver(&self, state: &mut State, msg: Msg, good: bool) {
         match msg {
             Msg::Wake { to, seen } => self.on(state, to, &Event::Wake { seen, hops: 0 }),
-            Msg::Hint => self.on(state, Who::Parent, &Event::Hint),
+            Msg::Hint => self.on(state, Who::Parent, &Event::Hint { seen: 0, part: 0 }),
             Msg::Request { by, .. } if state.now >= by => {}
             Msg::Request { to, step, direction, attempt, .. } => {
                 match direction {
@@ -384,6 +384,7 @@ impl Family {
         let parent = shared::task::Parent {
             id: id(Who::Parent),
             step: "k".into(),
+            item: None,
             round: if self.has(Defect::RoundIsForgotten) { 0 } else { round },
             paused: false,
             released: false,

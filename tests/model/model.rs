@@ -5,12 +5,14 @@
 
 mod defects;
 mod family;
+mod list;
 mod migration;
 mod pair;
 mod world;
 
 use defects::Defect;
 use family::{Family, Plan};
+use list::List;
 use pair::Pair;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::time::Instant;
@@ -326,6 +328,79 @@ fn every_seeded_defect_of_children_is_caught() {
     for defect in family::Defect::ALL {
         let found = [BOTH_UNDO, BOTH_STOP, CHILD_UNDOES].into_iter().find_map(|plan| {
             let checker = Family::new(plan, Some(defect)).checker();
+            let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+            let all = checker.discoveries();
+            let model = checker.model();
+            let (property, path) =
+                all.into_iter().find(|(name, _)| model.property(name).expectation == Expectation::Always)?;
+            Some((property, path.into_actions()))
+        });
+        match found {
+            Some((property, actions)) => println!("\n{defect:?} breaks `{property}`: {actions:?}"),
+            None => uncaught.push(defect),
+        }
+    }
+    assert!(uncaught.is_empty(), "not caught: {uncaught:#?}");
+}
+
+/// An order of an item that fails undoes itself, as its parent does then, and people cancel.
+const LIST_UNDO: list::Plan = list::Plan {
+    items: 2,
+    at_once: 1,
+    tolerate: "0%",
+    then: "undo",
+    stops: false,
+    fails: 1,
+    cancels: 1,
+    resubmits: 0,
+    ticks: 1,
+};
+/// It stops, and a person resubmits.
+const LIST_STOP: list::Plan =
+    list::Plan { then: "error", stops: true, resubmits: 1, cancels: 0, at_once: 2, ..LIST_UNDO };
+/// It undoes itself, and another takes its place.
+const LIST_ANEW: list::Plan = list::Plan { stops: false, fails: 2, at_once: 1, ..LIST_STOP };
+/// One may fail, and both do.
+const LIST_BOTH: list::Plan = list::Plan { tolerate: "50%", fails: 2, at_once: 1, ..LIST_STOP };
+/// One may fail.
+const LIST_TOLERANT: list::Plan = list::Plan { tolerate: "50%", at_once: 2, ..LIST_UNDO };
+
+// A parent and the orders for the items of its list, of which each message may be lost, late or repeated.
+#[test]
+fn a_list_is_done_item_by_item() {
+    let plans = [
+        ("a list and a cancel", LIST_UNDO, 1_626),
+        ("a list, error and resubmit", LIST_STOP, 11_015),
+        ("a list with items made anew", LIST_ANEW, 1_162),
+        ("a list of which both fail and are tried again", LIST_BOTH, 1_092),
+        ("a tolerant list and a cancel", LIST_TOLERANT, 10_863),
+    ];
+    let mut other = String::new();
+    for (name, plan, golden) in plans {
+        let begin = Instant::now();
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let checker = List::new(plan, None).checker().threads(threads).spawn_bfs().join();
+        let states = checker.unique_state_count();
+        println!("{name}: {states} states, depth {}, {:.1} s", checker.max_depth(), begin.elapsed().as_secs_f64());
+        for (property, path) in checker.discoveries() {
+            if checker.model().property(property).expectation == Expectation::Always {
+                println!("{property}: {:#?}", path.into_actions());
+            }
+        }
+        checker.assert_properties();
+        if states != golden {
+            other += &format!("\n{name}: {states} states, expected {golden}");
+        }
+    }
+    assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
+}
+
+#[test]
+fn every_seeded_defect_of_lists_is_caught() {
+    let mut uncaught = Vec::new();
+    for defect in list::Defect::ALL {
+        let found = [LIST_UNDO, LIST_STOP, LIST_ANEW, LIST_BOTH].into_iter().find_map(|plan| {
+            let checker = List::new(plan, Some(defect)).checker();
             let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
             let all = checker.discoveries();
             let model = checker.model();

@@ -1,10 +1,11 @@
 //! Steps that are orders of their own. The truth is read from the child; that it has ended is only a hint. The parent records that it has
 //! a child before that child can exist, so an undo reaches it, whoever creates it and however late.
 
-use super::Change;
+use super::{Change, list};
 use crate::decision::{Decision, Event, Kept, Turn};
 use crate::expression::Mistake;
 use crate::history::Kind;
+use crate::items::Item;
 use crate::message::Effect;
 use crate::names::names;
 use crate::operator;
@@ -18,10 +19,10 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// The shortest and the longest time from one look at a child to the next that no hint brings.
-const LOOK_AFTER: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const LOOK_AFTER: SignedDuration = SignedDuration::from_mins(1);
 const LOOK_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_mins(15);
 /// A child that is still absent this long after its parent turned to undo cannot be put as Undone: its id is used.
-const GONE_AFTER: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const GONE_AFTER: SignedDuration = SignedDuration::from_hours(1);
 
 /// The id of the present child of step `index`, or of the one that it would start.
 pub(crate) fn id_of(task: &Task, index: usize, turn: &Turn<'_>) -> Id {
@@ -36,14 +37,27 @@ fn ask(task: &Task, index: usize, wish: Wish, turn: &Turn<'_>) -> Option<Effect>
 }
 
 fn ask_of(task: &Task, index: usize, made: u32, wish: Wish, turn: &Turn<'_>) -> Option<Effect> {
+    ask_for(task, index, child::key(&task.id, &turn.workflow.steps[index].name, made), None, wish, turn)
+}
+
+/// The same of the child with this idempotency key, which is for `item` of a list.
+pub(super) fn ask_for(
+    task: &Task,
+    index: usize,
+    key: String,
+    item: Option<usize>,
+    wish: Wish,
+    turn: &Turn<'_>,
+) -> Option<Effect> {
     let spec = &turn.workflow.steps[index];
     let workflow = task.pins.get(&spec.child.as_ref()?.workflow)?;
     let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
-    let id = child::id(&task.tenant, &task.id, &spec.name, made);
+    let (id, item) = (Id::derive(&task.tenant, &key), item.and_then(|item| u32::try_from(item).ok()));
+    let parent = Parent { id: task.id.clone(), step: spec.name.clone(), item, round, paused: false, released: false };
     Some(Effect::Child(Box::new(ToChild {
         wish,
-        parent: Parent { id: task.id.clone(), step: spec.name.clone(), round, paused: false, released: false },
-        key: child::key(&task.id, &spec.name, made),
+        parent,
+        key,
         workflow: workflow.clone(),
         pins: task.pins.clone(),
         tenant: task.tenant.clone(),
@@ -63,6 +77,13 @@ fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
         (None, Some(with)) => with.evaluate(&names(task, index, Direction::Do, turn))?,
         (None, None) => turn.input.clone(),
     };
+    check_input(task, index, &input, turn)?;
+    Ok(input)
+}
+
+/// What is wrong with the input of an order that step `index` starts.
+pub(super) fn check_input(task: &Task, index: usize, input: &Value, turn: &Turn<'_>) -> Result<(), Mistake> {
+    let spec = &turn.workflow.steps[index];
     turn.outputs.loss()?;
     if !input.is_object() && !turn.outputs.is_short() {
         return Err(Mistake("the input of the order that it starts must be an object; write `with = { ... }`".into()));
@@ -72,9 +93,9 @@ fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
         return Err(Mistake(format!("the definition of `{name}` was not there when the order was submitted")));
     };
     let schema = turn.outputs.definition(pinned).and_then(|workflow| workflow.schema.clone());
-    match schema.map(|schema| schema.schema().faults(&input)).unwrap_or_default().first() {
+    match schema.map(|schema| schema.schema().faults(input)).unwrap_or_default().first() {
         Some(fault) => Err(Mistake(format!("the input of `{name}` is refused: `{}` {}", fault.at, fault.message))),
-        None => Ok(input),
+        None => Ok(()),
     }
 }
 
@@ -84,12 +105,21 @@ pub(crate) fn begun(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&Step) ->
     let goes_on = task.phase == Phase::Forward && task.paused_at.is_none();
     let waits = |step: &Step| step.kids.is_some() && matches!(step.state, State::Waiting { .. }) && may_be_lost(step);
     let lost = (0..task.steps.len()).filter(|&index| goes_on && waits(&task.steps[index]));
-    lost.filter_map(|index| ask(task, index, Wish::Begin(input(task, index, turn).ok()?), turn)).collect()
+    let (lists, ones): (Vec<usize>, Vec<usize>) = lost.partition(|&index| list::has(task, index));
+    let lost = lists.into_iter().flat_map(|index| list::begun(task, index, turn));
+    let one = |index| ask(task, index, Wish::Begin(input(task, index, turn).ok()?), turn);
+    ones.into_iter().filter_map(one).chain(lost).collect()
 }
 
-/// Whether the child of `step` has not ended for all that is known.
-fn is_open(step: &Step) -> bool {
+/// Whether the step waits for the end of a child, or of its undo.
+fn awaits(step: &Step) -> bool {
     step.kids.is_some() && matches!(step.state, State::Waiting { .. } | State::UndoPending { .. })
+}
+
+/// Whether a child of `step` has not ended for all that is known. A list that failed, or that a person settled, may have left some open.
+fn is_open(step: &Step) -> bool {
+    let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
+    awaits(step) || items.is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
 }
 
 pub(super) fn any_open(task: &Task) -> bool {
@@ -99,12 +129,23 @@ pub(super) fn any_open(task: &Task) -> bool {
 /// The same wish for every child that has not ended for all that is known.
 pub(crate) fn ask_open(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let open = (0..task.steps.len()).filter(|&index| is_open(&task.steps[index]));
-    open.filter_map(|index| ask(task, index, wish.clone(), turn)).collect()
+    let asks = |index| match list::has(task, index) {
+        true => list::ask_open(task, index, wish, turn),
+        false => ask(task, index, wish.clone(), turn).into_iter().collect(),
+    };
+    open.flat_map(asks).collect()
 }
 
 /// The same wish for every child that there may ever have been.
 pub(crate) fn ask_all(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
-    let kids = (0..task.steps.len()).filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
+    let lists = (0..task.steps.len()).flat_map(|index| list::ask_all(task, index, 0..usize::MAX, wish, turn));
+    ask_ones(task, wish, turn).into_iter().chain(lists).collect()
+}
+
+/// The same without those of lists.
+fn ask_ones(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let ones = (0..task.steps.len()).filter(|&index| !list::has(task, index));
+    let kids = ones.filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
     let all = kids.flat_map(|(index, made)| (0..=made).map(move |made| (index, made)));
     all.filter_map(|(index, made)| ask_of(task, index, made, wish.clone(), turn)).collect()
 }
@@ -112,13 +153,30 @@ pub(crate) fn ask_all(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> 
 /// What is asked of the children once the record of their parent expires: it has ended, and an undo of an order above it, which would need
 /// them, can no longer come.
 pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
+    if is_gone(task) { ask_ones(task, &Wish::Release, turn) } else { Vec::new() }
+}
+
+/// The same of those of lists, part by part.
+pub(crate) fn release_lists(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
+    if is_gone(task) { list::release(task, part, turn) } else { Vec::new() }
+}
+
+fn is_gone(task: &Task) -> bool {
     let is_released = task.parent.as_ref().is_none_or(|parent| parent.released);
-    let is_over = task.expires && is_released && matches!(task.phase, Phase::Processed | Phase::Undone);
-    if is_over { ask_all(task, &Wish::Release, turn) } else { Vec::new() }
+    task.expires && is_released && matches!(task.phase, Phase::Processed | Phase::Undone)
+}
+
+/// Whether `child` has done what cannot be undone. `None` if its definition has to be read first.
+pub(super) fn is_final(child: &Task, turn: &Turn<'_>) -> Option<bool> {
+    if !matches!(child.phase, Phase::Forward | Phase::Error | Phase::Processed) {
+        return Some(false);
+    }
+    let workflow = turn.outputs.definition(&child.workflow_hash)?;
+    Some(child.steps.iter().zip(&workflow.steps).any(|(step, spec)| spec.irreversible && step.may_have_run()))
 }
 
 /// Whether a task in this phase does nothing more by itself.
-fn is_ended(phase: Phase) -> bool {
+pub(super) fn is_ended(phase: Phase) -> bool {
     match phase {
         Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => true,
         Phase::Forward | Phase::Undoing => false,
@@ -126,11 +184,12 @@ fn is_ended(phase: Phase) -> bool {
 }
 
 /// A child may have ended. Most hints are right, and what is not new writes nothing.
-pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
+pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, turn: &Turn<'_>) -> Decision {
+    let keep = |effects| Decision::Keep { why: Kept::NothingReady, effects };
     let runs = task.paused_at.is_none();
     let is_news = |index: &usize| {
         let step = &task.steps[*index];
-        let Some(kids) = step.kids.as_ref().filter(|_| runs) else { return false };
+        let Some(kids) = step.kids.as_ref().filter(|kids| runs && kids.items.is_none()) else { return false };
         let is_undoing = match (task.phase, &step.state) {
             (Phase::Forward, State::Waiting { .. }) => false,
             (Phase::Undoing, State::UndoPending { .. }) => true,
@@ -143,11 +202,31 @@ pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
         }
     };
     let news: Vec<usize> = (0..task.steps.len()).filter(is_news).collect();
-    if news.is_empty() {
-        // Whoever handled this hint before may have saved what it found, and died before it sent what follows.
-        return on_wake(task, task.version.saturating_sub(1), 0, turn);
+    if let Some(part) = list::part_of_release(part) {
+        return keep(release_lists(task, part, turn));
+    }
+    // A save since then has sent another such hint.
+    let is_late = part > 0 && list::looked_at(task) > seen;
+    let hint = (part == 0).then_some(seen);
+    let lists = if is_late { list::News::default() } else { list::news(task, hint, turn) };
+    if news.is_empty() && lists.now.is_empty() {
+        let has_open_list = (0..task.steps.len()).any(|index| list::has(task, index) && awaits(&task.steps[index]));
+        return match has_open_list || is_late {
+            true => keep(lists.later.then(|| list::look_again(task)).into_iter().collect()),
+            // Whoever handled this hint before may have saved what it found, and died before it sent what follows.
+            false => on_wake(task, task.version.saturating_sub(1), 1, turn),
+        };
+    }
+    // The sweep ends it.
+    if news.is_empty() && task.is_over(turn.now, turn.skew) {
+        return keep(Vec::new());
+    }
+    if turn.input.is_null() && turn.workflow.reads_input() {
+        turn.outputs.want_input();
+        return keep(Vec::new());
     }
     let mut change = Change::begin(task, turn);
+    let is_single = !news.is_empty();
     for index in news {
         match &mut change.task.steps[index].state {
             State::Waiting { until, .. } => *until = turn.now,
@@ -155,8 +234,17 @@ pub(crate) fn on_hint(task: &Task, turn: &Turn<'_>) -> Decision {
             _ => {}
         }
     }
-    change.advance();
-    change.wake_if_waiting();
+    if !change.task.is_over(turn.now, turn.skew) {
+        lists.now.into_iter().for_each(|index| change.look_at_or_unwind(index));
+    }
+    // The notice of a turn to undo goes out before the undo begins (simulation, seed 304).
+    if change.task.phase == task.phase {
+        change.advance();
+    }
+    // A list that goes on has sent a hint to itself.
+    if is_single || change.task.steps.iter().zip(&task.steps).any(|(new, old)| awaits(old) && !awaits(new)) {
+        change.wake_if_waiting();
+    }
     change.save()
 }
 
@@ -188,7 +276,10 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
         Wish::Pause | Wish::Resume => operator::pause_for_parent(task, &by, wish == &Wish::Pause, turn),
         Wish::Release | Wish::Keep => {
             let released = wish == &Wish::Release;
-            let below = |task: &Task| if released { release(task, turn) } else { ask_all(task, wish, turn) };
+            let below = |task: &Task| match released {
+                true => release(task, turn).into_iter().chain(release_lists(task, 0, turn)).collect(),
+                false => ask_all(task, wish, turn),
+            };
             if parent.released == released {
                 return Decision::Keep { why: Kept::Repeated, effects: below(task) };
             }
@@ -236,7 +327,7 @@ impl Change<'_> {
     }
 
     /// Longer, the longer the child takes.
-    fn patience(&self, since: Timestamp) -> SignedDuration {
+    pub(super) fn patience(&self, since: Timestamp) -> SignedDuration {
         since.duration_until(self.turn.now).clamp(LOOK_AFTER, LOOK_AT_LEAST_EVERY)
     }
 
@@ -338,11 +429,8 @@ impl Change<'_> {
         match &found {
             Some(child) if child.phase == Phase::Undone => return self.complete(index, Direction::Undo),
             Some(child) => {
-                let Some(workflow) = self.turn.outputs.definition(&child.workflow_hash) else { return };
-                let mut steps = child.steps.iter().zip(&workflow.steps);
-                let is_final = |(step, spec): (&Step, &crate::workflow::Step)| spec.irreversible && step.may_have_run();
-                let turns = matches!(child.phase, Phase::Forward | Phase::Error | Phase::Processed);
-                if turns && steps.any(is_final) {
+                let Some(is_final) = is_final(child, self.turn) else { return };
+                if is_final {
                     // What it has still to do waits for the person, too.
                     let runs = child.phase == Phase::Forward;
                     if runs {
@@ -382,6 +470,10 @@ impl Change<'_> {
 
 impl From<&crate::message::Wake> for Event {
     fn from(wake: &crate::message::Wake) -> Self {
-        if wake.hint { Self::Hint } else { Self::Wake { seen: wake.seen, hops: wake.hops } }
+        if wake.hint {
+            Self::Hint { seen: wake.seen, part: wake.hops }
+        } else {
+            Self::Wake { seen: wake.seen, hops: wake.hops }
+        }
     }
 }

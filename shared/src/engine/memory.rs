@@ -20,6 +20,9 @@ use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+/// How many orders one request for a decision reads.
+const READ_AT_ONCE: usize = 500;
+
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// The state of agents and queues, read at most [`AGENTS_FOR`] ago. If it cannot be read, the last known state.
     pub async fn agents(&self) -> Arc<Agents> {
@@ -273,14 +276,18 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     async fn know_orders(&self, outputs: &Outputs) -> Result<bool, Error> {
         let (ids, hashes) = outputs.take_missing_orders();
         let is_short = !ids.is_empty() || !hashes.is_empty();
-        if !ids.is_empty() {
-            let mut read = Box::pin(self.store.load_all(&ids)).await;
+        for ids in ids.chunks(READ_AT_ONCE) {
+            let mut read = Box::pin(self.store.load_all(ids)).await;
             read.resize_with(ids.len(), || Err(unanswered()));
-            for (id, read) in ids.into_iter().zip(read) {
+            for (id, read) in ids.iter().zip(read) {
                 match read {
                     // It must not hold up what else the task has to do.
-                    Err(Error::Corrupt { .. }) => outputs.know_unreadable(id),
-                    read => outputs.know_order(id, read?.map(Arc::new)),
+                    Err(Error::Corrupt { .. }) => outputs.know_unreadable(id.clone()),
+                    read => {
+                        // No decision about another order needs its history, and there may be thousands.
+                        let order = read?.map(|task| Arc::new(Task { log: Vec::new(), ..task }));
+                        outputs.know_order(id.clone(), order);
+                    }
                 }
             }
         }

@@ -10,6 +10,9 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// How many children are asked at the same time: a list may have thousands.
+const CHILDREN_AT_ONCE: usize = 25;
+
 /// The event that an effect is of, whether it is the notice of a turn, and what follows once it is sent.
 type Owner = (usize, bool, Option<Event>);
 
@@ -60,13 +63,20 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 _ => None,
             };
             let asked: Vec<_> = children.iter().filter_map(tell).collect();
-            let told = join_all(asked.iter().map(|(_, ask)| self.tell_child(ask))).await;
+            let mut told = Vec::with_capacity(asked.len());
+            for some in asked.chunks(CHILDREN_AT_ONCE) {
+                told.extend(join_all(some.iter().map(|(_, ask)| self.tell_child(ask))).await);
+            }
             for ((owner, _), told) in asked.iter().zip(told) {
                 if let Err(error) = told {
                     answers[*owner] = Err(error);
                 }
             }
-            let (now, owners): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+            // Redelivery repeats this part of a release, and then brings the next.
+            let brings_next = |effect: &Effect| matches!(effect, Effect::Wake(wake, _) if wake.is_release());
+            let messages =
+                messages.into_iter().filter(|(effect, (owner, ..))| answers[*owner].is_ok() || !brings_next(effect));
+            let (now, owners): (Vec<_>, Vec<_>) = messages.unzip();
             if now.is_empty() {
                 continue;
             }

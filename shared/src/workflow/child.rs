@@ -1,5 +1,6 @@
 //! Steps that are orders of their own.
 
+use super::each::Each;
 use super::{Hash, Workflow};
 use crate::order::Id;
 use crate::task::Parent;
@@ -14,6 +15,9 @@ pub const MAX_DEPTH: usize = 3;
 pub struct Child {
     /// The name of its workflow. The definition is the one that the name stands for when the first order of all is submitted.
     pub workflow: String,
+    /// The list, if it starts one for each item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub each: Option<Each>,
 }
 
 /// The id of the order that step `step` of the order `parent` started in its round `made`. No submitter can choose the key that it is
@@ -27,6 +31,18 @@ pub fn id(tenant: &str, parent: &Id, step: &str, made: u32) -> Id {
 #[must_use]
 pub fn key(parent: &Id, step: &str, made: u32) -> String {
     format!("\u{1}{parent}\u{1}{step}\u{1}{made}")
+}
+
+/// The idempotency key of the order that step `step` of the order `parent` started for item `item`.
+#[must_use]
+pub fn key_of_item(parent: &Id, step: &str, item: usize, made: u32) -> String {
+    format!("{}\u{1}{item}", key(parent, step, made))
+}
+
+/// The id of that order.
+#[must_use]
+pub fn id_of_item(tenant: &str, parent: &Id, step: &str, item: usize, made: u32) -> Id {
+    Id::derive(tenant, &key_of_item(parent, step, item, made))
 }
 
 /// What the tokens in the addresses of the order `id` are made of, if its parent's are made of `secret`.

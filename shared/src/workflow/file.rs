@@ -4,6 +4,7 @@ mod accept;
 mod aws;
 mod beat;
 mod check;
+mod each;
 mod http;
 mod link;
 mod mapped;
@@ -12,6 +13,7 @@ mod remind;
 
 use super::aws::Aws;
 use super::child::Child;
+use super::each::Each;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
@@ -134,6 +136,10 @@ struct RawStep {
     lambda: Option<Spanned<RawAws>>,
     aws: Option<Spanned<RawAws>>,
     workflow: Option<Spanned<String>>,
+    each: Option<Spanned<toml::Value>>,
+    at_once: Option<Spanned<u32>>,
+    batch: Option<Spanned<u32>>,
+    tolerate: Option<Spanned<String>>,
     value: Option<Spanned<toml::Value>>,
     fail: Option<Spanned<String>>,
     wait: Option<Spanned<toml::Value>>,
@@ -602,6 +608,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         let message = format!("`{key}` is for a step that waits for an event, or has `accept` or `poll`; remove it");
         return Err((span, message));
     }
+    let each = each::build(raw)?;
     let kind = match given.as_slice() {
         [] => return Ok(Own::default()),
         [(kind, _)] => *kind,
@@ -638,7 +645,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         let message = format!("a step with `{kind}` {what}, so it takes no `{other}`; remove `{other}`");
         return Err((span, message));
     }
-    let child = raw.workflow.as_ref().map(child).transpose()?;
+    let child = raw.workflow.as_ref().map(|name| child(name, each)).transpose()?;
     let wait = raw.wait.as_ref().map(|time| mapped::time(time, Wait::For)).transpose()?;
     let until = raw.until.as_ref().map(|time| mapped::time(time, Wait::Until)).transpose()?;
     Ok(Own {
@@ -650,9 +657,9 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
 }
 
 /// The order that a step starts. Whether there is such a workflow is known where all files are.
-fn child(name: &Spanned<String>) -> Result<Child, Problem> {
+fn child(name: &Spanned<String>, each: Option<Each>) -> Result<Child, Problem> {
     check_name("workflow", name)?;
-    Ok(Child { workflow: name.get_ref().clone() })
+    Ok(Child { workflow: name.get_ref().clone(), each })
 }
 
 /// The event that a step waits for.

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::history::{Entry, Kind};
+use shared::items::Items;
 use shared::message::*;
 use shared::migrate::Migration;
 use shared::order::{Id, Order};
@@ -155,8 +156,19 @@ impl Draw {
                 percent: draw.maybe(|draw| draw.small() as u8),
                 note: draw.maybe(Self::text),
             }),
-            kids: self.maybe(|draw| Kids { round: draw.small(), made: draw.small() }),
+            kids: self.maybe(|draw| Kids { round: draw.small(), made: draw.small(), items: draw.maybe(Self::items) }),
         }
+    }
+
+    fn items(&mut self) -> Items {
+        let total = self.small() as usize % 100;
+        // Its states are read from text as its record writes them.
+        let mut text = json!({"n": total, "h": self.text(), "b": self.small(), "at": 0});
+        if total > 1 {
+            text["s"] = json!(self.of(&["B", "K", "z", "7"]));
+            text["m"] = json!({"2": self.of(&["B", "C", "D"])});
+        }
+        serde_json::from_value(text).expect("a list")
     }
 
     fn entry(&mut self) -> Entry {
@@ -254,6 +266,7 @@ impl Draw {
             parent: self.maybe(|draw| Parent {
                 id: draw.id(),
                 step: draw.text(),
+                item: draw.maybe(Self::small),
                 round: draw.small(),
                 paused: draw.0.bool(),
                 released: draw.0.bool(),

@@ -7,6 +7,7 @@
 use crate::script::REMIND;
 use serde::Serialize;
 use shared::history::{Entry, Kind};
+use shared::items::Item;
 use shared::message::{AlertEvent, Notice, NoticeKind};
 use shared::order::Id;
 use shared::retry::Ladder;
@@ -292,12 +293,16 @@ impl History {
             }
         }
         for parent in self.orders().filter(|task| task.phase == Phase::Processed) {
-            let is_done = |step: &Step| step.state == State::Processed && step.kids.is_some();
+            let kids = |step: &Step| match &step.kids {
+                Some(kids) => kids.items.as_ref().map_or(1, |items| items.count(|item| item == Item::Done)),
+                None => 0,
+            };
+            let is_done = |step: &&Step| step.state == State::Processed;
             let children = self.orders().filter(|task| task.parent.as_ref().is_some_and(|link| link.id == parent.id));
             let done = children.filter(|task| task.phase == Phase::Processed).count();
             let by_hand = parent.log.iter().any(|entry| entry.1 == Kind::MarkedDone);
-            if done < parent.steps.iter().filter(|step| is_done(step)).count() && !by_hand {
-                let words = "it is Processed without the order that it started".to_owned();
+            if done < parent.steps.iter().filter(is_done).map(kids).sum::<usize>() && !by_hand {
+                let words = "it is Processed without the orders that it started".to_owned();
                 found.push(Violation { rule: Rule::Processed, order: Some(parent.id.clone()), words });
             }
         }

@@ -31,7 +31,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 18] = [
+const TEXTS: [(&str, &str); 19] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -39,6 +39,7 @@ const TEXTS: [(&str, &str); 18] = [
     ("late.toml", include_str!("workflows/late.toml")),
     ("irreversible.toml", include_str!("workflows/irreversible.toml")),
     ("chain.toml", include_str!("workflows/chain.toml")),
+    ("boxes.toml", include_str!("workflows/boxes.toml")),
     ("branch.toml", include_str!("workflows/branch.toml")),
     ("callbacks.toml", include_str!("workflows/callbacks.toml")),
     ("events.toml", include_str!("workflows/events.toml")),

@@ -35,6 +35,6 @@ fn an_undo_too_early_or_in_the_wrong_order_is_found() {
         assert_eq!(found.violations[0].rule, Rule::UndoOrder, "{defect:?}: {}", found.violations[0]);
         let small = shrink(&found, &settings, &options).expect("it failed");
         println!("{defect:?}: seed {}, {}", found.seed, small.run.violations[0]);
-        assert!(small.run.fired.len() <= 10, "{defect:?}: {} faults", small.run.fired.len());
+        assert!(small.run.fired.len() <= 20, "{defect:?}: {} faults", small.run.fired.len());
     }
 }

@@ -40,7 +40,13 @@ fn what(step: &Step) -> String {
         (None, Some(reason), _) => format!("fails the order with \"{}\"", reason.text()),
         (None, None, Some(wait)) => wait.words(),
         (None, None, None) => match &step.child {
-            Some(child) => format!("starts an order of {} and waits for its end", child.workflow),
+            Some(child) => match &child.each {
+                Some(each) => format!(
+                    "starts an order of {} for each item of a list, {} at once, and waits for their end",
+                    child.workflow, each.at_once
+                ),
+                None => format!("starts an order of {} and waits for its end", child.workflow),
+            },
             None => "computes a value".into(),
         },
     }
@@ -71,9 +77,14 @@ fn lines(workflow: &Workflow, index: usize) -> Vec<String> {
     }
     let Some(work) = step.work(Direction::Do) else {
         if let (Some(_), Some(catch)) = (&step.child, &step.catch) {
-            lines.push(format!("if that order fails, the failure is caught if {}", catch.text()));
+            let what = if step.each().is_some() { "too many of them fail" } else { "that order fails" };
+            lines.push(format!("if {what}, the failure is caught if {}", catch.text()));
         }
-        if step.child.is_some() {
+        if let Some(each) = step.each() {
+            let part = f64::from(each.tolerate) / 100.0;
+            lines.push(format!("if more than {part}% of them fail, {}", after_failure(step.on_failure)));
+            lines.push("undo: each of them is undone".into());
+        } else if step.child.is_some() {
             lines.push(format!("if that order fails, {}", after_failure(step.on_failure)));
             lines.push("undo: that order is undone".into());
         }

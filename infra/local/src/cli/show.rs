@@ -7,7 +7,7 @@ use operator::list::Unreadable;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shared::message::HistoryEntry;
-use shared::view::{ProgressStatus, Status, StepStatus};
+use shared::view::{ItemsStatus, ProgressStatus, Status, StepStatus};
 use shared::visible::visible;
 use std::fmt::Write as _;
 
@@ -125,7 +125,13 @@ pub fn when(at: Timestamp, now: Timestamp) -> String {
 pub fn order(order: &Status, now: Timestamp) -> String {
     let mut out = format!("{}  {}  {}\n", order.order_id, order.workflow, painted(order.state.name(), 0));
     let lines = [
-        ("part of", order.parent.as_ref().map(|parent| format!("{}, step {}", parent.order_id, parent.step))),
+        (
+            "part of",
+            order.parent.as_ref().map(|parent| {
+                let item = parent.item.map_or_else(String::new, |item| format!(", item {item}"));
+                format!("{}, step {}{item}", parent.order_id, parent.step)
+            }),
+        ),
         ("reason", order.reason.clone()),
         ("reference", order.reference.clone()),
         ("created", Some(when(order.created_at, now))),
@@ -168,6 +174,20 @@ pub fn undo_wait(order: &Status, now: Timestamp) -> Option<String> {
     Some(format!("begins {until}: until then an earlier request may still take effect"))
 }
 
+/// How many items of a list stand where.
+fn items(items: &ItemsStatus) -> String {
+    let all = [
+        ("done", items.done),
+        ("open", items.open),
+        ("to do", items.to_do),
+        ("failed", items.failed),
+        ("undone", items.undone),
+        ("stuck", items.stuck),
+    ];
+    let some = all.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}"));
+    format!("of {} items {}", items.total, some.collect::<Vec<_>>().join(", "))
+}
+
 /// The state of a step, without its name.
 pub fn step(step: &StepStatus, now: Timestamp) -> String {
     let calls = !step.agent.is_empty() && step.passed_over.is_none();
@@ -179,6 +199,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("next attempt", step.next_attempt_at),
         step.wait.clone().filter(|_| step.waiting_until.is_some()),
         step.child.as_ref().map(|child| format!("order {child}")),
+        step.items.as_ref().map(items),
         step.missing.map(|missing| format!("{missing} missing")),
         step.reminders.filter(|sent| *sent > 0).map(|sent| format!("reminders {sent}")),
         time("next reminder", step.next_reminder_at),

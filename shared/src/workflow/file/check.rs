@@ -17,6 +17,9 @@ use toml::Spanned;
 /// What every expression of a step can read, but for what is kept of an answer.
 const ORDER: [&str; 7] = ["input", "config", "order", "now", "outputs", "ran", "errors"];
 
+/// The output of a step with a list, if its file does not say otherwise.
+const OF_LIST: [&str; 5] = ["total", "done", "failed", "errors", "items"];
+
 /// The first fault in the edges or the expressions of `steps`, which have no cycle.
 pub(super) fn check(
     raw: &[Spanned<RawStep>],
@@ -332,8 +335,12 @@ impl Graph<'_> {
         if let Some(value) = &step.value {
             check("value", spans(raw.value.as_ref()), value.references(), &[], &known.sure)?;
         }
+        if let Some(each) = step.each() {
+            check("each", spans(raw.each.as_ref()), each.list.references(), &[], &known.sure)?;
+        }
         if let Some(with) = &step.with {
-            check("with", spans(raw.with.as_ref()), with.references(), address, &known.sure)?;
+            let more = if step.each().is_some() { &["item", "index"] } else { address };
+            check("with", spans(raw.with.as_ref()), with.references(), more, &known.sure)?;
         }
         let at = raw.http.as_ref().map(Spanned::span);
         for text in step.http.iter().flat_map(|http| http.templates()) {
@@ -469,6 +476,9 @@ impl Graph<'_> {
     /// The fields of a step's output, where the file says what they are.
     fn declared(&self, index: usize) -> Option<Vec<&str>> {
         let step = &self.steps[index];
+        if step.each().is_some() && step.output.is_none() {
+            return Some(OF_LIST.to_vec());
+        }
         step.value.as_ref().or(step.output.as_ref()).or_else(|| step.kept()).and_then(|mapping| mapping.keys())
     }
 

@@ -10,12 +10,16 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 36] = [
     "agent",
     "http",
     "lambda",
     "aws",
     "workflow",
+    "each",
+    "at_once",
+    "batch",
+    "tolerate",
     "value",
     "fail",
     "wait",

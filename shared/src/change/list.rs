@@ -1,0 +1,695 @@
+//! Steps that start an order for each item of a list. The record says which items are open before their orders are made, and each look
+//! reads all that are open: an end is never counted, it is found. So whatever is lost, late or repeated, the next look finds the truth.
+//!
+//! A look writes when half of those that may be open have ended, or an end is a second old. So a long list costs its order few writes.
+
+use super::child::{self, LOOK_AFTER};
+use super::{Change, names};
+use crate::decision::Turn;
+use crate::expression::Mistake;
+use crate::history::{Kind, shorten};
+use crate::items::{Item, Items};
+use crate::message::{Effect, Wake};
+use crate::order::{Id, canonical_hash};
+use crate::outputs::MAX_BESIDE;
+use crate::step::{Direction, Failure, FailureKind, Kids, State};
+use crate::task::{Parent, Phase, Task};
+use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::Hash;
+use crate::workflow::child::{self as family, Wish};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How old an end gets before it is written down, if others do not end meanwhile.
+const SAVE_AFTER: SignedDuration = SignedDuration::from_secs(1);
+/// How long the instance that recorded an order as open has to make it, before whoever finds none makes it.
+const MADE_WITHIN: SignedDuration = SignedDuration::from_secs(2);
+/// Most items whose input one decision finds unfit: each takes as long as its expressions do.
+const MOST_UNFIT: usize = 500;
+/// How often one decision about an undo finds that all the orders that it read are undone already.
+const MOST_WINDOWS: usize = 10;
+/// Most failures that the output of a step names.
+pub const MAX_ERRORS: usize = 500;
+/// Longest message of one of them, in bytes.
+const MAX_MESSAGE: usize = 200;
+/// How many orders are read for each that ends, about.
+const READS_PER_END: u64 = 10;
+/// How many children one message releases.
+const RELEASED_AT_ONCE: usize = 100;
+
+/// Whether step `index` works on a list.
+pub(crate) fn has(task: &Task, index: usize) -> bool {
+    items(task, index).is_some()
+}
+
+/// The version of `task` in which the next look at a list was last arranged.
+pub(super) fn looked_at(task: &Task) -> u64 {
+    (0..task.steps.len()).filter_map(|index| items(task, index)).map(|items| items.looked_at).max().unwrap_or(0)
+}
+
+fn items(task: &Task, index: usize) -> Option<&Items> {
+    task.steps[index].kids.as_ref()?.items.as_ref()
+}
+
+fn key_of(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> String {
+    let made = items(task, index).map_or(0, |items| items.made(item));
+    family::key_of_item(&task.id, &turn.workflow.steps[index].name, item, made)
+}
+
+fn id_of(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> Id {
+    Id::derive(&task.tenant, &key_of(task, index, item, turn))
+}
+
+/// The order of an item, as a look finds it.
+#[derive(Clone, Debug, PartialEq)]
+enum Seen {
+    Absent,
+    /// It is there, and its record makes no sense.
+    Unreadable,
+    There(Arc<Task>),
+}
+
+/// `None` if it has to be read first.
+fn seen(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> Option<Seen> {
+    let id = id_of(task, index, item, turn);
+    if turn.outputs.is_unreadable(&id) {
+        return Some(Seen::Unreadable);
+    }
+    turn.outputs.order(&id).map(|found| found.map_or(Seen::Absent, Seen::There))
+}
+
+fn ask(task: &Task, index: usize, item: usize, wish: Wish, turn: &Turn<'_>) -> Option<Effect> {
+    child::ask_for(task, index, key_of(task, index, item, turn), Some(item), wish, turn)
+}
+
+/// What the orders of step `index` are for, as they were when it began.
+fn list(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Vec<Value>, Mistake> {
+    let Some(each) = turn.workflow.steps[index].each() else { return Ok(Vec::new()) };
+    let items = each.items(&names(task, index, Direction::Do, turn));
+    turn.outputs.loss()?;
+    items
+}
+
+fn hash_of(list: &[Value]) -> Hash {
+    Hash(canonical_hash(&json!(list)))
+}
+
+/// The inputs of the orders for these items of `list`.
+fn inputs(
+    task: &Task,
+    index: usize,
+    list: &[Value],
+    wanted: impl Iterator<Item = usize>,
+    turn: &Turn<'_>,
+) -> Vec<(usize, Result<Value, Mistake>)> {
+    let spec = &turn.workflow.steps[index];
+    // Made once for all: it copies the outputs that the file names.
+    let mut known = Some(names(task, index, Direction::Do, turn));
+    let input = |item: usize| {
+        let Some(value) = list.get(item) else {
+            return (item, Err(Mistake(format!("the list has no item {item}"))));
+        };
+        let input = match &spec.with {
+            None => Ok(value.clone()),
+            Some(with) => {
+                let names = known.take().unwrap_or_default();
+                let own = names.with("item", Cow::Owned(value.clone())).with("index", Cow::Owned(json!(item)));
+                let input = with.evaluate(&own);
+                known = Some(own);
+                input
+            }
+        };
+        (item, input.and_then(|input| child::check_input(task, index, &input, turn).map(|()| input)))
+    };
+    wanted.map(input).collect()
+}
+
+/// What the orders of step `index` are that a look reads: those that are open, and of an undo those that come next.
+fn window(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<usize> {
+    let (Some(items), Some(each)) = (items(task, index), turn.workflow.steps[index].each()) else { return Vec::new() };
+    let open = items.all(|item| item == Item::Open);
+    match (&task.steps[index].state, task.phase) {
+        (State::Waiting { .. }, Phase::Forward) => open.collect(),
+        (State::UndoPending { .. }, Phase::Undoing) => {
+            // What still runs has more to undo with every step.
+            let ended = items.all(|item| matches!(item, Item::Done | Item::Failed | Item::Again)).rev();
+            let next: Vec<usize> = open.chain(ended).take(usize::from(each.at_once)).collect();
+            match next.is_empty() {
+                true => items.all(|item| item == Item::Stuck).collect(),
+                false => next,
+            }
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the parent may count that this child has ended.
+fn counts(task: &Task, index: usize, child: &Task) -> bool {
+    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    match task.phase {
+        Phase::Undoing => matches!(child.phase, Phase::Undone | Phase::UndoError),
+        _ => child::is_ended(child.phase) && child.parent.as_ref().is_some_and(|parent| parent.round == round),
+    }
+}
+
+/// What a hint may be about.
+#[derive(Default)]
+pub(super) struct News {
+    /// The steps whose lists are to be written.
+    pub(super) now: Vec<usize>,
+    /// Whether there is something that can wait for more.
+    pub(super) later: bool,
+}
+
+/// What is new of the lists of `task`. With many open orders only the ends of some items, of which `hint` may be one, are a reason to read
+/// them all.
+pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
+    let mut news = News::default();
+    let is_turn = |index: &usize| match task.phase {
+        Phase::Forward => true,
+        Phase::Undoing => task.is_open_to_undo(*index, turn.workflow),
+        Phase::Error | Phase::Processed | Phase::Undone | Phase::UndoError => false,
+    };
+    let runs = task.paused_at.is_none();
+    for index in (0..task.steps.len()).filter(|index| runs && has(task, *index) && is_turn(index)) {
+        let at_once = turn.workflow.steps[index].each().map_or(1, |each| usize::from(each.at_once));
+        if hint.is_some_and(|item| item % (at_once as u64 / READS_PER_END).max(1) != 0) {
+            news.later = true;
+            continue;
+        }
+        let window = window(task, index, turn);
+        let (mut ended, mut oldest, mut is_lost): (usize, Option<Timestamp>, bool) = (0, None, false);
+        for &item in &window {
+            let is_stuck = items(task, index).is_some_and(|items| items.get(item) == Item::Stuck);
+            match seen(task, index, item, turn) {
+                // Of one that is known to be stuck, only the end of its undo is new.
+                Some(Seen::There(child)) if is_stuck && child.phase != Phase::Undone => {}
+                Some(Seen::Absent) if is_stuck => {}
+                Some(Seen::There(child)) if counts(task, index, &child) => {
+                    ended += 1;
+                    oldest = Some(oldest.map_or(child.updated_at, |oldest| oldest.min(child.updated_at)));
+                }
+                // Whoever was to make it, or to tell it of a new round, may have died.
+                Some(Seen::Absent) => is_lost = true,
+                Some(Seen::There(child)) => is_lost |= child::is_ended(child.phase),
+                Some(Seen::Unreadable) | None => {}
+            }
+        }
+        let total = items(task, index).map_or(0, Items::total);
+        // All that was looked at was unfit, and there is more.
+        let has_more = items(task, index)
+            .is_some_and(|items| items.count(|item| matches!(item, Item::ToDo | Item::Again)) > 0)
+            && matches!(task.steps[index].state, State::Waiting { .. });
+        if task.phase == Phase::Forward && window.is_empty() && has_more {
+            news.now.push(index);
+            continue;
+        }
+        let is_half = ended > 0 && (ended * 2 >= at_once.min(total) || ended == window.len());
+        let is_old = oldest.is_some_and(|at| plus(at, SAVE_AFTER) <= turn.now);
+        if is_half || is_old || is_lost && plus(task.updated_at, MADE_WITHIN) <= turn.now {
+            news.now.push(index);
+        } else {
+            news.later |= ended > 0 || is_lost;
+        }
+    }
+    news
+}
+
+/// Another look, once what has just ended is old enough to be written.
+pub(super) fn look_again(task: &Task) -> Effect {
+    Effect::Wake(Wake::look(task, 1), SAVE_AFTER)
+}
+
+/// The open orders of step `index` that were not made, because the instance that recorded them died.
+pub(super) fn begun(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<Effect> {
+    let absent = |item: &usize| seen(task, index, *item, turn) == Some(Seen::Absent);
+    let lost: Vec<usize> = window(task, index, turn).into_iter().filter(absent).collect();
+    if lost.is_empty() {
+        return Vec::new();
+    }
+    let Ok(list) = list(task, index, turn) else { return Vec::new() };
+    let begin = |(item, input): (usize, Result<Value, Mistake>)| ask(task, index, item, Wish::Begin(input.ok()?), turn);
+    inputs(task, index, &list, lost.into_iter(), turn).into_iter().filter_map(begin).collect()
+}
+
+/// The same wish for every order of step `index` that has not ended for all that is known.
+pub(super) fn ask_open(task: &Task, index: usize, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let is_open = |item: &usize| items(task, index).is_some_and(|items| items.get(*item) != Item::Stuck);
+    let open = match (task.phase, items(task, index)) {
+        // Its undo is not decided yet, or it waits for none of them.
+        (Phase::Undoing | Phase::Forward, Some(items)) if !task.steps[index].is_undo_begun() => {
+            items.all(|item| item == Item::Open).collect()
+        }
+        _ => window(task, index, turn),
+    };
+    let open = open.into_iter().filter(is_open);
+    open.filter_map(|item| ask(task, index, item, wish.clone(), turn)).collect()
+}
+
+/// The same wish for every order of these items of step `index` that there may ever have been.
+pub(super) fn ask_all(task: &Task, index: usize, range: Range<usize>, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let Some(items) = items(task, index) else { return Vec::new() };
+    let name = &turn.workflow.steps[index].name;
+    let begun = items.all(Item::is_begun).filter(|item| range.contains(item));
+    // Of earlier rounds it is not known which orders there are.
+    let all = begun.flat_map(|item| (0..=items.made(item)).map(move |made| (item, made)));
+    let ask = |(item, made): (usize, u32)| {
+        let key = family::key_of_item(&task.id, name, item, made);
+        child::ask_for(task, index, key, Some(item), wish.clone(), turn)
+    };
+    all.filter_map(ask).collect()
+}
+
+/// The part of a release that a task asks itself for with a hint of this number.
+pub(super) fn part_of_release(part: u32) -> Option<u32> {
+    part.checked_sub(1).filter(|part| *part > 0)
+}
+
+/// One part of the orders of all lists is released, and a hint brings the next.
+pub(super) fn release(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
+    let first = part as usize * RELEASED_AT_ONCE;
+    let range = first..first + RELEASED_AT_ONCE;
+    let steps = 0..task.steps.len();
+    let mut effects: Vec<Effect> =
+        steps.clone().flat_map(|index| ask_all(task, index, range.clone(), &Wish::Release, turn)).collect();
+    if steps.into_iter().any(|index| items(task, index).is_some_and(|items| items.total() > range.end)) {
+        effects.push(Effect::Wake(Wake::look(task, part + 2), SignedDuration::ZERO));
+    }
+    effects
+}
+
+impl Change<'_> {
+    pub(super) fn has_list(&self, index: usize) -> bool {
+        has(&self.task, index)
+    }
+
+    fn items_of(&mut self, index: usize) -> Option<&mut Items> {
+        self.task.steps[index].kids.as_mut()?.items.as_mut()
+    }
+
+    fn set_item(&mut self, index: usize, item: usize, state: Item) {
+        let now = self.turn.now;
+        if let Some(items) = self.items_of(index) {
+            items.set(item, state);
+            items.changed_at = now;
+        }
+    }
+
+    /// The turn of step `index` has come.
+    pub(super) fn begin_list(&mut self, index: usize) {
+        let list = match list(&self.task, index, self.turn) {
+            Ok(list) => list,
+            Err(mistake) => return self.mistaken(index, Direction::Do, &mistake),
+        };
+        let (version, now) = (self.task.version, self.turn.now);
+        let step = &mut self.task.steps[index];
+        step.attempt += 1;
+        step.claimed_at = version;
+        step.error = None;
+        step.kids = Some(Kids { items: Some(Items::new(list.len(), hash_of(&list), now)), ..Kids::default() });
+        step.state = State::Waiting { until: plus(now, LOOK_AFTER), event: false };
+        self.waits = true;
+        self.log(Kind::Waiting, Some(index), Some(format!("for {} orders", list.len())));
+        self.open_items(index, &list);
+        self.list_goes_on(index, None);
+    }
+
+    /// Looks at the list of step `index`, whichever way its order goes.
+    pub(super) fn look_at_or_unwind(&mut self, index: usize) {
+        match self.task.phase {
+            Phase::Forward => self.look_at_list(index),
+            Phase::Undoing => self.unwind_list(index),
+            Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
+        }
+    }
+
+    /// Reads all that are open, writes down those that have ended, and opens the next.
+    pub(super) fn look_at_list(&mut self, index: usize) {
+        let Some(items) = items(&self.task, index).cloned() else { return };
+        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        let window = window(&self.task, index, self.turn);
+        let found: Vec<(usize, Option<Seen>)> =
+            window.iter().map(|&item| (item, seen(&self.task, index, item, self.turn))).collect();
+        let is_lost = |seen: &Option<Seen>| match seen {
+            Some(Seen::Absent) => true,
+            Some(Seen::There(child)) => child.phase == Phase::Undone,
+            Some(Seen::Unreadable) | None => false,
+        };
+        let reads = items.count(|item| matches!(item, Item::ToDo | Item::Again)) > 0
+            || found.iter().any(|(_, seen)| is_lost(seen));
+        let list = match reads.then(|| list(&self.task, index, self.turn)).transpose() {
+            Ok(list) if list.as_ref().is_some_and(|list| hash_of(list) != items.hash) => {
+                let mistake = Mistake("`each` has another list than when the step began".into());
+                return self.mistaken(index, Direction::Do, &mistake);
+            }
+            Ok(list) => list.unwrap_or_default(),
+            Err(mistake) => return self.mistaken(index, Direction::Do, &mistake),
+        };
+        let mut why = None;
+        for (item, seen) in found {
+            let Some(seen) = seen else { continue };
+            why = why.or(self.look_at_item(index, item, &seen, round, &list));
+        }
+        self.open_items(index, &list);
+        self.list_goes_on(index, why);
+    }
+
+    /// What became of the order of `item`, which is open. Why it failed, if it did.
+    fn look_at_item(&mut self, index: usize, item: usize, seen: &Seen, round: u32, list: &[Value]) -> Option<String> {
+        let child = match seen {
+            Seen::Unreadable => return None,
+            Seen::Absent => {
+                self.make_item(index, item, list);
+                return None;
+            }
+            Seen::There(child) => child,
+        };
+        let Some(parent) = child.parent.as_ref().filter(|parent| parent.id == self.task.id) else {
+            self.set_item(index, item, Item::Refused);
+            return Some(format!("order {} is there, and this order did not start it", child.id));
+        };
+        match child.phase {
+            Phase::Undone if parent.round < round => {
+                if let Some(items) = self.items_of(index) {
+                    items.make(item, round);
+                }
+                self.make_item(index, item, list);
+            }
+            _ if parent.round < round => {
+                let asked = ask(&self.task, index, item, Wish::Resubmit, self.turn);
+                self.requests.extend(asked);
+            }
+            Phase::Processed => {
+                let bytes = child.output.as_ref().map_or(0, crate::operator::length);
+                if let Some(items) = self.items_of(index) {
+                    items.bytes += bytes;
+                }
+                self.set_item(index, item, Item::Done);
+            }
+            Phase::Undone | Phase::Error | Phase::UndoError => {
+                self.set_item(index, item, Item::Failed);
+                return Some(reason_of(child));
+            }
+            Phase::Forward | Phase::Undoing => self.resume_item(index, item, child, parent),
+        }
+        None
+    }
+
+    fn resume_item(&mut self, index: usize, item: usize, child: &Arc<Task>, parent: &Parent) {
+        if child.paused_at.is_some() && parent.paused {
+            let asked = ask(&self.task, index, item, Wish::Resume, self.turn);
+            self.requests.extend(asked);
+        }
+    }
+
+    /// Asks for the order of `item`, whose record says that it is open.
+    fn make_item(&mut self, index: usize, item: usize, list: &[Value]) {
+        self.task.steps[index].claimed_at = self.task.version;
+        let input = inputs(&self.task, index, list, std::iter::once(item), self.turn).pop();
+        match input.map(|(_, input)| input) {
+            Some(Ok(input)) => {
+                let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
+                self.requests.extend(asked);
+            }
+            Some(Err(_)) | None => self.set_item(index, item, Item::Refused),
+        }
+    }
+
+    /// Opens as many items as may be open. One whose input is not fit has failed, and the others go on.
+    fn open_items(&mut self, index: usize, list: &[Value]) {
+        let (Some(items), Some(each)) = (items(&self.task, index), self.turn.workflow.steps[index].each()) else {
+            return;
+        };
+        let mut free = usize::from(each.at_once).saturating_sub(items.count(|item| item == Item::Open));
+        let mut may_fail = (each.tolerated(items.total()) + 1).saturating_sub(items.count(Item::has_failed));
+        let mut unfit = 0;
+        while free > 0 && may_fail > 0 && unfit < MOST_UNFIT {
+            let Some(items) = self::items(&self.task, index) else { return };
+            let next: Vec<usize> = items.all(|item| matches!(item, Item::ToDo | Item::Again)).take(free).collect();
+            let new = next.iter().copied().filter(|item| items.get(*item) == Item::ToDo);
+            let inputs = inputs(&self.task, index, list, new, self.turn);
+            let again: Vec<usize> = next.iter().copied().filter(|item| items.get(*item) == Item::Again).collect();
+            if next.is_empty() {
+                return;
+            }
+            for item in again {
+                free -= 1;
+                self.set_item(index, item, Item::Open);
+                let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+                if let Some(seen) = seen(&self.task, index, item, self.turn) {
+                    self.look_at_item(index, item, &seen, round, list);
+                }
+            }
+            for (item, input) in inputs {
+                if may_fail == 0 {
+                    break;
+                }
+                match input {
+                    Ok(input) => {
+                        free -= 1;
+                        self.task.steps[index].claimed_at = self.task.version;
+                        self.set_item(index, item, Item::Open);
+                        let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
+                        self.requests.extend(asked);
+                    }
+                    Err(_) => {
+                        (may_fail, unfit) = (may_fail - 1, unfit + 1);
+                        self.set_item(index, item, Item::Refused);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Earlier looks that are on their way do nothing any more.
+    fn arrange_look(&mut self, index: usize, delay: SignedDuration) {
+        let version = self.task.version;
+        if let Some(items) = self.items_of(index) {
+            items.looked_at = version;
+        }
+        self.requests.push(Effect::Wake(Wake::look(&self.task, 1), delay));
+    }
+
+    /// The step is done, or has failed, or waits for what is open.
+    fn list_goes_on(&mut self, index: usize, why: Option<String>) {
+        let (Some(items), Some(each)) = (items(&self.task, index), self.turn.workflow.steps[index].each()) else {
+            return;
+        };
+        let (total, failed) = (items.total(), items.count(Item::has_failed));
+        let open = items.count(|item| item == Item::Open);
+        let to_do = items.count(|item| matches!(item, Item::ToDo | Item::Again));
+        let (tolerated, is_caught) = (each.tolerated(total), self.turn.workflow.steps[index].catch.is_some());
+        // Once a failure is caught, no look finds what becomes of those that are open.
+        if failed > tolerated && (open == 0 || !is_caught) {
+            let why = why.unwrap_or_else(|| self.first_failure(index));
+            let most = if tolerated == 0 { String::new() } else { format!(", and {tolerated} are tolerated") };
+            let error = format!("{failed} of {total} orders failed{most}: {why}");
+            return self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
+        }
+        if open == 0 && to_do == 0 {
+            return match self.result(index).and_then(|result| self.keep_of(index, result)) {
+                Ok(()) => self.complete(index, Direction::Do),
+                Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
+            };
+        }
+        let changed_at = items.changed_at;
+        if open == 0 && failed <= tolerated {
+            // All that was looked at was unfit, and there is more.
+            self.arrange_look(index, SignedDuration::ZERO);
+        } else {
+            self.arrange_look(index, SAVE_AFTER);
+        }
+        let next = plus(self.turn.now, self.patience(changed_at));
+        if let State::Waiting { until, .. } = &mut self.task.steps[index].state
+            && *until < plus(self.turn.now, LOOK_AFTER / 2)
+        {
+            *until = next;
+        }
+    }
+
+    /// Why the first item failed that did.
+    fn first_failure(&self, index: usize) -> String {
+        let mut failed = items(&self.task, index).into_iter().flat_map(|items| items.all(Item::has_failed));
+        failed.next().map_or_else(String::new, |item| match seen(&self.task, index, item, self.turn) {
+            Some(Seen::There(child)) => reason_of(&child),
+            _ => message(&self.task, index, item, &mut None, self.turn),
+        })
+    }
+
+    /// What the step returns: counts, which items failed and why, and what the orders returned, if that is not too long.
+    fn result(&self, index: usize) -> Result<Value, Mistake> {
+        let Some(items) = items(&self.task, index) else { return Ok(Value::Null) };
+        let output = self.turn.workflow.steps[index].output.as_ref();
+        let wants = |field: &str| {
+            output.is_none_or(|output| {
+                output
+                    .references()
+                    .iter()
+                    .any(|one| one.path[0] == "answer" && one.path.get(1).is_none_or(|name| name == field))
+            })
+        };
+        let mut result = json!({
+            "total": items.total(),
+            "done": items.count(|item| item == Item::Done),
+            "failed": items.count(Item::has_failed),
+        });
+        if wants("errors") {
+            let mut list = None;
+            let failed = items.all(Item::has_failed).take(MAX_ERRORS);
+            let error = |item: usize| {
+                let message = shorten(&message(&self.task, index, item, &mut list, self.turn), MAX_MESSAGE);
+                let mut error = json!({"index": item, "message": message});
+                if items.get(item) == Item::Failed {
+                    error["order_id"] = json!(id_of(&self.task, index, item, self.turn));
+                }
+                error
+            };
+            result["errors"] = failed.map(error).collect();
+        }
+        // Each item takes its output, or null, and a comma.
+        if wants("items") && items.bytes + 5 * items.total() <= MAX_BESIDE {
+            let output = |item: usize| match items.get(item) {
+                Item::Done if items.bytes > 0 => match seen(&self.task, index, item, self.turn) {
+                    Some(Seen::There(child)) => child.output.clone().unwrap_or_default(),
+                    Some(Seen::Absent | Seen::Unreadable) | None => Value::Null,
+                },
+                _ => Value::Null,
+            };
+            let all: Value = (0..items.total()).map(output).collect();
+            result["items"] = all;
+        }
+        // What the orders returned gives way to what went wrong.
+        if crate::operator::length(&result) > MAX_BESIDE
+            && let Some(result) = result.as_object_mut()
+        {
+            result.remove("items");
+        }
+        Ok(result)
+    }
+
+    /// Looks which orders of the list are undone, and asks for the next.
+    pub(super) fn unwind_list(&mut self, index: usize) {
+        let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
+        let since = turned.map_or(self.turn.now, |entry| entry.at(self.task.created_at));
+        let changed_at = items(&self.task, index).map_or(self.turn.now, |items| items.changed_at);
+        let is_overdue = since.max(changed_at).duration_until(self.turn.now) > child::GONE_AFTER;
+        for round in 1.. {
+            let next = window(&self.task, index, self.turn);
+            if next.is_empty() {
+                return self.complete(index, Direction::Undo);
+            }
+            let mut found = Vec::new();
+            for &item in &next {
+                // It is read, and then this is decided again.
+                let Some(seen) = seen(&self.task, index, item, self.turn) else { continue };
+                found.push((item, seen));
+            }
+            if found.len() < next.len() {
+                return;
+            }
+            let (mut is_new, mut asks) = (false, Vec::new());
+            let mut is_final = false;
+            for (item, seen) in found {
+                let is_known = items(&self.task, index).is_some_and(|items| items.get(item) == Item::Stuck);
+                match &seen {
+                    Seen::There(child) if child.phase == Phase::Undone => {
+                        is_new = true;
+                        self.set_item(index, item, Item::Undone);
+                    }
+                    Seen::There(child) => {
+                        let Some(cannot) = child::is_final(child, self.turn) else { return };
+                        is_final |= cannot;
+                        // What is left of it stays undone.
+                        if cannot && child.phase == Phase::Forward && child.paused_at.is_none() {
+                            self.requests.extend(ask(&self.task, index, item, Wish::Pause, self.turn));
+                        }
+                        // A person has to decide, and it must not hold up the others.
+                        if (cannot || child.phase == Phase::UndoError) && !is_known {
+                            is_new = true;
+                            self.set_item(index, item, Item::Stuck);
+                        } else if !cannot && child.phase != Phase::UndoError {
+                            asks.push(item);
+                            if let Some(parent) = &child.parent {
+                                self.resume_item(index, item, child, parent);
+                            }
+                        }
+                    }
+                    Seen::Unreadable if !is_known => {
+                        is_new = true;
+                        self.set_item(index, item, Item::Stuck);
+                    }
+                    Seen::Unreadable => {}
+                    // An order that was never made is put as Undone within a look or two. One whose record has expired cannot be.
+                    Seen::Absent if is_overdue => {
+                        is_final = true;
+                        is_new |= !is_known;
+                        self.set_item(index, item, Item::Stuck);
+                    }
+                    Seen::Absent => asks.push(item),
+                }
+            }
+            if is_new && round < MOST_WINDOWS {
+                continue;
+            }
+            let asked: Vec<Effect> =
+                asks.iter().filter_map(|&item| ask(&self.task, index, item, Wish::Undo, self.turn)).collect();
+            let is_stuck = asked.is_empty();
+            self.requests.extend(asked);
+            if is_stuck && is_final {
+                let count = items(&self.task, index).map_or(0, |items| items.count(|item| item == Item::Stuck));
+                let error = format!("{count} orders of the list have done what cannot be undone, or are gone");
+                return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
+            }
+            let delay = if is_new { SignedDuration::ZERO } else { SAVE_AFTER };
+            if is_new || !is_stuck {
+                self.arrange_look(index, delay);
+            }
+            break;
+        }
+        let next = plus(self.turn.now, self.patience(changed_at));
+        match &mut self.task.steps[index].state {
+            State::UndoPending { not_before: Some(from) } if *from >= plus(self.turn.now, LOOK_AFTER / 2) => {}
+            State::UndoPending { not_before } => {
+                *not_before = Some(next);
+                self.wake = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Why `item` failed. The list is `read` if need be.
+fn message(task: &Task, index: usize, item: usize, read: &mut Option<Vec<Value>>, turn: &Turn<'_>) -> String {
+    if items(task, index).is_some_and(|items| items.get(item) == Item::Refused) {
+        let list = read.get_or_insert_with(|| list(task, index, turn).unwrap_or_default());
+        let input = inputs(task, index, list, std::iter::once(item), turn).pop();
+        return match input {
+            Some((_, Err(mistake))) => mistake.to_string(),
+            Some((_, Ok(_))) | None => "another order has the place of its order".into(),
+        };
+    }
+    match seen(task, index, item, turn) {
+        Some(Seen::There(child)) => child.reason.clone().unwrap_or_else(|| "no reason is recorded".into()),
+        Some(Seen::Absent | Seen::Unreadable) | None => "the record of its order cannot be read".into(),
+    }
+}
+
+/// For each of these items of step `index` its order, if it has one, and if it failed or is stuck, why.
+pub(crate) fn shown(task: &Task, index: usize, wanted: &[usize], turn: &Turn<'_>) -> Vec<(Option<Id>, Option<String>)> {
+    let mut list = None;
+    let mut one = |&item: &usize| {
+        let state = items(task, index).map_or(Item::ToDo, |items| items.get(item));
+        let is_wrong = state.has_failed() || state == Item::Stuck;
+        let why = is_wrong.then(|| message(task, index, item, &mut list, turn));
+        (state.is_begun().then(|| id_of(task, index, item, turn)), why)
+    };
+    wanted.iter().map(&mut one).collect()
+}
+
+/// Why a child failed.
+fn reason_of(child: &Task) -> String {
+    let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
+    format!("order {} {how}: {}", child.id, child.reason.as_deref().unwrap_or("without a reason"))
+}

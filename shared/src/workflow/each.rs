@@ -1,0 +1,73 @@
+//! Steps that start an order for each item of a list.
+
+use crate::expression::{Mapping, Names};
+use crate::items::MAX_ITEMS;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How many orders of a step are open at once, unless its file says otherwise.
+pub const AT_ONCE: u16 = 10;
+/// Most of them: the record of each is read at every look.
+pub const MAX_AT_ONCE: u16 = 100;
+/// Most items that one order gets.
+pub const MAX_BATCH: u16 = 1000;
+/// The whole, in hundredths of a percent.
+pub const WHOLE: u16 = 10_000;
+
+/// The list of a step, and how it is worked on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Each {
+    /// Its items.
+    pub list: Mapping,
+    /// How many orders are open at once.
+    pub at_once: u16,
+    /// How many items each order gets, as a list; without it one, as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u16>,
+    /// How many of the orders may fail, in hundredths of a percent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tolerate: u16,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
+}
+
+impl Each {
+    /// How many of `total` orders may fail.
+    #[must_use]
+    pub fn tolerated(&self, total: usize) -> usize {
+        total * usize::from(self.tolerate) / usize::from(WHOLE)
+    }
+
+    /// What each order is for: an item, or several.
+    ///
+    /// # Errors
+    /// It has no value, is no list, or is too long.
+    pub(crate) fn items(&self, names: &Names<'_>) -> Result<Vec<Value>, crate::expression::Mistake> {
+        let mistake = |words: String| crate::expression::Mistake(words);
+        let list = match self.list.evaluate(names)? {
+            Value::Array(list) => list,
+            other => {
+                let kind = match other {
+                    Value::Null => "null",
+                    Value::Bool(_) => "true or false",
+                    Value::Number(_) => "a number",
+                    Value::String(_) => "a text",
+                    Value::Array(_) | Value::Object(_) => "a table",
+                };
+                return Err(mistake(format!("`each` is {kind}, and has to be a list")));
+            }
+        };
+        if list.len() > MAX_ITEMS {
+            let length = list.len();
+            return Err(mistake(format!(
+                "`each` has {length} items, and the limit is {MAX_ITEMS}; submit an order for each part of the list"
+            )));
+        }
+        Ok(match self.batch {
+            None => list,
+            Some(batch) => list.chunks(usize::from(batch.max(1))).map(|items| Value::Array(items.to_vec())).collect(),
+        })
+    }
+}

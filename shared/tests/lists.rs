@@ -1,0 +1,667 @@
+//! Steps that start an order for each item of a list: what a parent and its children do together.
+//!
+//! Method: the engine over a store and queues in memory. A test plays all messages that are due, loses some, and sweeps.
+
+use crate::support::*;
+use contract::memory::{Behind, Between};
+use serde_json::{Value, json};
+use shared::decision::{Act, Event, What};
+use shared::engine::Engine;
+use shared::items::{Item, Items, MAX_ITEMS};
+use shared::message::{Effect, Outcome, Reply, Request, Wake};
+use shared::operator;
+use shared::order::{Id, Order};
+use shared::pools::Layout;
+use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::step::{Direction, State};
+use shared::task::{Phase, Task};
+use shared::time::SignedDuration;
+use shared::workflow::child;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const PARENT: &str = r#"
+name = "parent"
+output = { done = "${outputs.lines.done}", failed = "${outputs.lines.failed}" }
+[[step]]
+name = "pay"
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+[[step]]
+name = "lines"
+after = ["pay"]
+each = "${input.lines}"
+workflow = "child"
+with = { sku = "${item.sku}", n = "${index}" }
+at_once = 3
+[[step]]
+name = "mail"
+after = ["lines"]
+agent = "x"
+timeout = "10s"
+with = { report = "${outputs.lines}" }
+"#;
+
+const CHILD: &str = r#"
+name = "child"
+output = { box = "${outputs.pick.box}" }
+[input]
+type = "object"
+required = ["sku"]
+properties = { sku = { type = "string" }, n = {} }
+[[step]]
+name = "pick"
+agent = "x"
+timeout = "10s"
+retry = { max = 1, backoff = [] }
+undo = { agent = "x" }
+"#;
+
+#[derive(Default)]
+struct Faults {
+    /// No order is created.
+    creates_none: AtomicBool,
+    /// This record cannot be read.
+    unreadable: Mutex<Option<Id>>,
+}
+
+impl Between for Faults {
+    async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
+        if method == "create" && self.creates_none.load(Ordering::Relaxed) {
+            return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
+        }
+        Ok(())
+    }
+
+    fn each(&self, order: &Id) -> Result<(), Error> {
+        match self.unreadable.lock().unwrap().as_ref() == Some(order) {
+            true => Err(Error::Corrupt { what: format!("task {order}"), why: "damaged".into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queues(Mutex<Vec<Effect>>);
+
+impl Messenger for Queues {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        let answers = effects.iter().map(|_| Ok(())).collect();
+        self.0.lock().unwrap().extend(effects);
+        answers
+    }
+}
+
+/// An order that starts one for each item of a list.
+struct Family {
+    engine: Engine<Arc<Behind<Faults>>, Arc<Queues>>,
+    store: Arc<Behind<Faults>>,
+    queues: Arc<Queues>,
+    now: Arc<AtomicI64>,
+    /// What agents answer, forward.
+    answers: Box<dyn Fn(&Request) -> Outcome + Send>,
+    /// Messages that were sent and are not delivered yet, and when they are due.
+    open: VecDeque<(i64, Effect)>,
+    loses_hints: bool,
+    /// Every request, as `do pick 3`, or `do pay`.
+    asked: Vec<String>,
+    most_open: usize,
+}
+
+fn parent() -> Id {
+    Id("ord_1".into())
+}
+
+fn lines(count: usize) -> Value {
+    (0..count).map(|n| json!({"sku": format!("s{n}")})).collect()
+}
+
+fn good(request: &Request) -> Outcome {
+    done(json!({"box": request.input["n"]}))
+}
+
+/// Only the child of this item is refused.
+fn without(items: &'static [u64]) -> Box<dyn Fn(&Request) -> Outcome + Send> {
+    Box::new(move |request| match request.input["n"].as_u64() {
+        Some(n) if request.step == "pick" && items.contains(&n) => failed(),
+        _ => good(request),
+    })
+}
+
+impl Family {
+    async fn new(parent_text: &str, child_text: &str, lines: Value) -> Self {
+        let (store, queues, now) = (Arc::<Behind<Faults>>::default(), Arc::<Queues>::default(), Arc::default());
+        let engine = instance("s1", &store, &queues, &now, Layout::new());
+        let (own, below) = (workflow(parent_text), workflow(child_text));
+        for definition in [&own, &below] {
+            engine.use_workflow(definition).await.unwrap();
+        }
+        let pins = [("child".to_owned(), below.hash())].into();
+        let task = Task { pins, ..Task::new(submission(&parent().0, false), &own, at(0)) };
+        let order = Order { input: json!({"lines": lines}), ..order(&parent(), 1) };
+        assert_eq!(engine.create(&order, &task).await.unwrap(), Created::New);
+        let open = [(0, Effect::Wake(Wake::new(&task, 0, 0), SignedDuration::ZERO))].into();
+        let answers = Box::new(good);
+        let (asked, most_open) = (Vec::new(), 0);
+        Self { engine, store, queues, now, answers, open, loses_hints: false, asked, most_open }
+    }
+
+    fn id(item: usize, made: u32) -> Id {
+        child::id_of_item("acme", &parent(), "lines", item, made)
+    }
+
+    fn child(&self, item: usize, made: u32) -> Option<Task> {
+        self.store.tables().tasks.get(&Self::id(item, made)).cloned()
+    }
+
+    /// The phases of all children.
+    fn phases(&self) -> BTreeMap<(usize, u32), Phase> {
+        let tables = self.store.tables();
+        let all = (0..50).flat_map(|item| (0..3).map(move |made| (item, made)));
+        all.filter_map(|(item, made)| Some(((item, made), tables.tasks.get(&Self::id(item, made))?.phase))).collect()
+    }
+
+    fn parent(&self) -> Task {
+        self.store.get("ord_1")
+    }
+
+    fn items(&self) -> Items {
+        self.parent().steps[1].kids.clone().unwrap().items.unwrap()
+    }
+
+    fn take(&mut self) {
+        let now = self.now.load(Ordering::Relaxed);
+        let sent = std::mem::take(&mut *self.queues.0.lock().unwrap());
+        let due = |effect: &Effect| match effect {
+            Effect::Wake(_, delay) => now + i64::try_from(delay.as_millis()).unwrap(),
+            _ => now,
+        };
+        self.open.extend(sent.into_iter().map(|effect| (due(&effect), effect)));
+    }
+
+    async fn handle(&mut self, id: &Id, event: Event) {
+        drop(self.engine.handle(vec![(id.clone(), event)]).await);
+        self.take();
+        if self.store.tables().tasks.len() < 100 {
+            let open = self.phases().values().filter(|phase| **phase == Phase::Forward).count();
+            self.most_open = self.most_open.max(open);
+        }
+    }
+
+    /// Delivers what is due now. A message whose handling fails is not repeated here.
+    async fn play(&mut self) -> &mut Self {
+        for _ in 0..200_000 {
+            let now = self.now.load(Ordering::Relaxed);
+            let Some(place) = self.open.iter().position(|(due, _)| *due <= now) else { return self };
+            let (_, effect) = self.open.remove(place).unwrap();
+            match effect {
+                Effect::Wake(wake, _) if wake.hint && self.loses_hints => {}
+                Effect::Wake(wake, _) => self.handle(&wake.task_id.clone(), Event::from(&wake)).await,
+                Effect::Request(request) => {
+                    let forward = request.direction == Direction::Do;
+                    let n = request.input["n"].as_u64().map(|n| format!(" {n}")).unwrap_or_default();
+                    let direction = if forward { "do" } else { "undo" };
+                    self.asked.push(format!("{direction} {}{n}", request.step));
+                    let outcome = if forward { (self.answers)(&request) } else { done(json!(null)) };
+                    if !matches!(outcome, Outcome::NotYet { .. }) {
+                        let reply = Event::Reply(Reply::to(&request, outcome));
+                        self.handle(&request.task_id.clone(), reply).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+        panic!("it does not end");
+    }
+
+    /// Lets time pass, second by second, and sweeps.
+    async fn after(&mut self, seconds: i64) -> &mut Self {
+        self.play().await;
+        for _ in 0..seconds {
+            self.now.fetch_add(1000, Ordering::Relaxed);
+            self.play().await.sweep().await;
+        }
+        self
+    }
+
+    async fn sweep(&mut self) -> &mut Self {
+        let due: Vec<Id> = {
+            let (tables, now) = (self.store.tables(), self.engine.now());
+            tables.tasks.values().filter(|task| task.due.is_some_and(|due| due <= now)).map(|t| t.id.clone()).collect()
+        };
+        self.engine.recover(&due, 1).await.into_iter().for_each(|found| drop(found.unwrap()));
+        self.take();
+        self.play().await
+    }
+
+    async fn act(&mut self, what: What) -> operator::Outcome {
+        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+        let outcome = self.engine.act(vec![(parent(), act)]).await.remove(0).unwrap();
+        self.take();
+        outcome
+    }
+
+    async fn resubmit(&mut self) -> operator::Outcome {
+        self.act(What::Resubmit { step: None, input: None }).await
+    }
+
+    fn count(&self, asked: &str) -> usize {
+        self.asked.iter().filter(|one| one.starts_with(asked)).count()
+    }
+
+    fn report(&self) -> Value {
+        self.parent().steps[1].output.clone().unwrap()
+    }
+}
+
+fn on_error(text: &str) -> String {
+    format!("on_failure = \"error\"\n{text}")
+}
+
+fn tolerating(part: &str) -> String {
+    PARENT.replace("at_once = 3", &format!("at_once = 3\ntolerate = \"{part}\""))
+}
+
+fn silent(request: &Request) -> Outcome {
+    if request.step == "pick" { Outcome::NotYet { why: "w".into() } } else { good(request) }
+}
+
+// L9
+#[tokio::test]
+async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
+    let mut family = Family::new(PARENT, CHILD, lines(7)).await;
+    family.after(3).await;
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Processed, "{:?}", own.reason);
+    assert_eq!(own.output, Some(json!({"done": 7, "failed": 0})));
+    let items: Value = (0..7).map(|n| json!({"box": n})).collect();
+    assert_eq!(family.report(), json!({"total": 7, "done": 7, "failed": 0, "errors": [], "items": items}));
+    assert_eq!(family.most_open, 3);
+    assert_eq!((family.count("do pick"), family.count("do mail")), (7, 1));
+    let child = family.child(4, 0).unwrap();
+    let link = child.parent.clone().unwrap();
+    assert_eq!((link.item, link.step.as_str()), (Some(4), "lines"));
+    assert_eq!(family.store.order(&child).await.unwrap().unwrap().input, json!({"sku": "s4", "n": 4}));
+    assert!(own.due.is_none());
+}
+
+#[tokio::test]
+async fn an_empty_list_is_done_at_once() {
+    let mut family = Family::new(PARENT, CHILD, json!([])).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    assert_eq!(family.report(), json!({"total": 0, "done": 0, "failed": 0, "errors": [], "items": []}));
+    // pay, then the list with mail, and the end.
+    assert_eq!(family.parent().version, 3);
+    family.act(What::Undo).await;
+    family.after(30).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+}
+
+#[tokio::test]
+async fn one_failure_undoes_what_began_and_makes_nothing_more() {
+    let mut family = Family::new(PARENT, &on_error(CHILD), lines(20)).await;
+    family.answers = without(&[4]);
+    family.after(60).await;
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Undone);
+    assert!(own.reason.as_ref().unwrap().contains("1 of 20 orders failed: order ord_"), "{:?}", own.reason);
+    let phases = family.phases();
+    assert!((5..=9).contains(&phases.len()), "{phases:?}");
+    assert!(phases.values().all(|phase| *phase == Phase::Undone), "{phases:?}");
+    for item in 0..phases.len() {
+        let (did, undid) = (family.count(&format!("do pick {item}")), family.count(&format!("undo pick {item}")));
+        assert!(did == undid || item == 4, "{item}: {did} {undid}");
+    }
+    assert_eq!(family.asked.last().unwrap(), "undo pay");
+    assert_eq!(family.items().count(|item| item == Item::Undone), phases.len());
+}
+
+// They would have more to undo, and might do what cannot be undone.
+#[tokio::test]
+async fn a_list_that_fails_stops_what_is_open_at_once() {
+    let long = PARENT.replacen("timeout = \"10s\"", "timeout = \"600s\"", 1);
+    let mut family = Family::new(&long, &on_error(CHILD), lines(3)).await;
+    family.answers = Box::new(|request| match request.input["n"].as_u64() {
+        Some(0) => failed(),
+        Some(_) => silent(request),
+        None => good(request),
+    });
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Undoing);
+    let phases = family.phases();
+    assert!(phases.len() == 3 && phases.values().all(|phase| *phase != Phase::Forward), "{phases:?}");
+}
+
+#[tokio::test]
+async fn what_is_left_of_an_order_that_cannot_be_undone_is_paused() {
+    let bill = "[[step]]\nname = \"bill\"\nafter = [\"pick\"]\nagent = \"x\"\ntimeout = \"10s\"\n";
+    let child = CHILD.replace("undo = { agent = \"x\" }", "irreversible = true") + bill;
+    let mut family = Family::new(PARENT, &child, lines(3)).await;
+    family.answers = Box::new(|request| match request.step.as_str() {
+        "bill" => Outcome::NotYet { why: "w".into() },
+        _ => good(request),
+    });
+    family.after(3).await;
+    family.act(What::Cancel).await;
+    family.after(60).await;
+    assert_eq!(family.items().count(|item| item == Item::Stuck), 3);
+    assert!((0..3).all(|item| family.child(item, 0).unwrap().paused_at.is_some()), "{:?}", family.phases());
+    assert_eq!(family.parent().process_state().name(), "Error");
+}
+
+#[tokio::test]
+async fn many_unfit_items_do_not_wait_for_a_look() {
+    let mut family = Family::new(&tolerating("100%"), CHILD, json!(vec![json!({}); 1200])).await;
+    family.after(2).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.items().count(Item::has_failed));
+    assert_eq!(family.items().count(Item::has_failed), 1200);
+}
+
+// With many open orders most ends are looked at a second later.
+#[tokio::test]
+async fn another_step_does_not_hold_up_the_look_at_a_list() {
+    let side = "[[step]]\nname = \"side\"\nafter = [\"pay\"]\nagent = \"x\"\ntimeout = \"600s\"\n";
+    let text = PARENT.replace("at_once = 3", "at_once = 20") + side;
+    let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(25)).await;
+    family.answers = Box::new(|request| match (request.step.as_str(), request.input["n"].as_u64()) {
+        ("side", _) | ("pick", Some(1)) => Outcome::NotYet { why: "w".into() },
+        _ => good(request),
+    });
+    family.after(5).await;
+    assert_eq!(family.items().count(|item| item == Item::Open), 1);
+    for (id, step) in [(Family::id(1, 0), "pick"), (parent(), "side")] {
+        let reply = Reply::new(id.clone(), step, 1, done(json!({"box": 1})));
+        let tenant = family.parent().tenant;
+        family.handle(&id, Event::Reply(Reply { tenant, ..reply })).await;
+        family.play().await;
+    }
+    family.after(3).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent());
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_be_read_keeps_the_one_beside_it_from_beginning() {
+    let other = "[[step]]\nname = \"wrong\"\nafter = [\"pay\"]\neach = \"${input.lines[0]}\"\nworkflow = \"child\"\n";
+    let (head, tail) = PARENT.split_at(PARENT.find("[[step]]\nname = \"lines\"").unwrap());
+    let mut family = Family::new(&format!("{head}{other}{tail}"), CHILD, lines(5)).await;
+    family.after(3).await;
+    assert_eq!(family.parent().phase, Phase::Undoing, "{:?}", family.parent().reason);
+    assert_eq!(family.store.tables().tasks.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_tolerated_is_reported() {
+    let mut family = Family::new(&tolerating("20%"), CHILD, lines(10)).await;
+    family.answers = without(&[2, 7]);
+    family.after(30).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    let report = family.report();
+    assert_eq!((&report["done"], &report["failed"]), (&json!(8), &json!(2)));
+    let errors = report["errors"].as_array().unwrap();
+    assert_eq!((&errors[0]["index"], &errors[1]["index"]), (&json!(2), &json!(7)));
+    assert_eq!(errors[0]["order_id"], json!(Family::id(2, 0)));
+    assert!(errors[0]["message"].as_str().unwrap().contains("`pick` failed"));
+    assert_eq!((&report["items"][1], &report["items"][2]), (&json!({"box": 1}), &Value::Null));
+
+    let mut family = Family::new(&tolerating("19.99%"), CHILD, lines(10)).await;
+    family.answers = without(&[2, 7]);
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+    assert!(family.parent().reason.unwrap().contains("2 of 10 orders failed, and 1 are tolerated"));
+}
+
+#[tokio::test]
+async fn an_item_whose_input_is_unfit_fails_alone() {
+    let mut bad = lines(10);
+    bad[3] = json!({"colour": "red"});
+    bad[5] = json!({"sku": 5});
+    let mut family = Family::new(&tolerating("20%"), CHILD, bad.clone()).await;
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    let errors = &family.report()["errors"];
+    assert!(errors[0]["message"].as_str().unwrap().contains("sku"), "{errors}");
+    assert!(errors[1]["message"].as_str().unwrap().contains("the input of `child` is refused: `/sku`"), "{errors}");
+    assert_eq!((errors[0].get("order_id"), family.phases().len()), (None, 8));
+
+    let mut family = Family::new(PARENT, CHILD, bad).await;
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+    assert!(family.phases().values().all(|phase| *phase == Phase::Undone));
+}
+
+#[tokio::test]
+async fn a_caught_failure_waits_for_those_that_are_open() {
+    let catches = PARENT.replace("at_once = 3", "at_once = 3\ncatch = \"error.kind == 'children'\"");
+    let catches =
+        catches.replace("output = { done = \"${outputs.lines.done}\", failed = \"${outputs.lines.failed}\" }\n", "");
+    let catches = catches.replace("[\"lines\"]", "[\"lines?\"]").replace("${outputs.lines}", "${errors.lines.message}");
+    let mut family = Family::new(&catches, CHILD, lines(9)).await;
+    family.answers = Box::new(|request| match request.input["n"].as_u64() {
+        Some(0) => failed(),
+        Some(_) => silent(request),
+        None => good(request),
+    });
+    family.after(5).await;
+    assert!(matches!(family.parent().steps[1].state, State::Waiting { .. }));
+    let open = family.phases().values().filter(|phase| **phase == Phase::Forward).count();
+    assert!(open > 0);
+    family.after(120).await;
+    assert_eq!((family.parent().phase, &family.parent().steps[1].state), (Phase::Processed, &State::Caught));
+    assert!(family.phases().values().all(|phase| *phase != Phase::Forward), "{:?}", family.phases());
+}
+
+#[tokio::test]
+async fn a_resubmission_takes_the_failed_items_only() {
+    // Those that stopped go on, and those that undid themselves have another order.
+    for (child_text, made) in [(on_error(CHILD), 0), (CHILD.to_owned(), 1)] {
+        let mut family = Family::new(&on_error(&tolerating("50%")), &child_text, lines(4)).await;
+        family.answers = without(&[0, 1, 2]);
+        family.after(60).await;
+        assert_eq!(family.parent().phase, Phase::Error);
+        let before = family.count("do pick 3");
+        family.answers = Box::new(good);
+        assert!(matches!(family.resubmit().await, operator::Outcome::Applied(_)));
+        family.after(60).await;
+        assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+        for item in 0..3 {
+            let child = family.child(item, made).unwrap_or_else(|| panic!("{item} {made}: {:?}", family.phases()));
+            assert_eq!((child.phase, child.parent.unwrap().round), (Phase::Processed, 1));
+        }
+        assert_eq!(family.count("do pick 3"), 1.max(before), "what was done is not done again");
+        assert_eq!(family.report()["done"], json!(4));
+        // All that ever began is covered by an undo.
+        family.act(What::Undo).await;
+        family.after(120).await;
+        assert_eq!(family.parent().phase, Phase::Undone);
+        assert!(family.phases().values().all(|phase| *phase == Phase::Undone), "{:?}", family.phases());
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_goes_down_and_a_late_creator_makes_nothing() {
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.answers = Box::new(silent);
+    family.play().await;
+    assert_eq!(family.phases().len(), 3);
+    family.act(What::Cancel).await;
+    family.after(120).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+    assert!(family.phases().values().all(|phase| *phase == Phase::Undone));
+    assert_eq!(family.phases().len(), 3);
+
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    let late = family.parent();
+    assert_eq!(late.steps[1].kids.as_ref().unwrap().items.as_ref().unwrap().count(|item| item == Item::Open), 3);
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    family.act(What::Cancel).await;
+    family.after(120).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+    let stored = family.store.tables().tasks.insert(parent(), late.clone()).unwrap();
+    let again = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    drop(again.handle(vec![(parent(), Event::Wake { seen: late.version - 1, hops: 0 })]).await);
+    family.store.tables().tasks.insert(parent(), stored);
+    assert_eq!(family.phases().values().filter(|phase| **phase == Phase::Undone).count(), 3);
+    assert_eq!(family.count("do pick"), 0);
+}
+
+#[tokio::test]
+async fn a_pause_goes_down_and_ends_with_the_parents() {
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.answers = Box::new(silent);
+    family.play().await;
+    family.act(What::Pause).await;
+    let paused = |family: &Family| (0..3).filter(|item| family.child(*item, 0).unwrap().paused_at.is_some()).count();
+    assert_eq!(paused(&family), 3);
+    family.after(120).await;
+    assert_eq!((paused(&family), family.phases().len()), (3, 3));
+    family.answers = Box::new(good);
+    family.act(What::Resume).await;
+    assert_eq!(paused(&family), 0);
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent());
+}
+
+#[tokio::test]
+async fn every_lost_message_is_made_up_for() {
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.loses_hints = true;
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Forward);
+    for _ in 0..12 {
+        family.open.clear();
+        family.after(60).await;
+    }
+    assert_eq!(family.parent().phase, Phase::Processed);
+    assert_eq!(family.count("do pick"), 9);
+}
+
+// The parent's record is saved, and whoever was to make the children dies.
+#[tokio::test]
+async fn children_that_were_not_made_are_made_later() {
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    assert!(family.phases().is_empty());
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    let seen = family.parent().version - 1;
+    family.handle(&parent(), Event::Wake { seen, hops: 0 }).await;
+    assert_eq!(family.phases().len(), 3);
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+
+    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    family.store.creates_none.store(true, Ordering::Relaxed);
+    family.play().await;
+    family.store.creates_none.store(false, Ordering::Relaxed);
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "its own hint finds that they are not there");
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_undone_does_not_hold_up_the_others() {
+    let child = CHILD.replace("undo = { agent = \"x\" }", "");
+    let child = format!(
+        "{child}\n[[step]]\nname = \"final\"\nafter = [\"pick\"]\nwhen = \"input.n == 1\"\nagent = \"x\"\ntimeout = \"10s\"\nirreversible = true\n"
+    );
+    let mut family = Family::new(PARENT, &child, lines(5)).await;
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    family.act(What::Undo).await;
+    family.after(120).await;
+    let own = family.parent();
+    assert_eq!((own.phase, &own.steps[1].state), (Phase::UndoError, &State::UndoFailed), "{:?}", own.log);
+    assert!(own.reason.as_ref().unwrap().contains("1 orders of the list have done what cannot be undone"));
+    let phases = family.phases();
+    assert_eq!(phases.iter().filter(|(_, phase)| **phase == Phase::Undone).count(), 4, "{phases:?}");
+    family.act(What::Skip { step: None }).await;
+    family.after(30).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+}
+
+#[tokio::test]
+async fn an_unreadable_child_holds_up_no_other() {
+    let mut family = Family::new(PARENT, CHILD, lines(6)).await;
+    *family.store.unreadable.lock().unwrap() = Some(Family::id(1, 0));
+    family.after(5).await;
+    let done = family.items().count(|item| item == Item::Done);
+    assert_eq!((family.parent().phase, done), (Phase::Forward, 5));
+    *family.store.unreadable.lock().unwrap() = None;
+    family.after(200).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+}
+
+#[tokio::test]
+async fn what_is_no_list_or_too_long_fails_the_step() {
+    for (list, why) in [
+        (json!("a"), "`each` is a text, and has to be a list".to_owned()),
+        ((0..=MAX_ITEMS).collect(), format!("`each` has {} items, and the limit is {MAX_ITEMS}", MAX_ITEMS + 1)),
+    ] {
+        let mut family = Family::new(PARENT, CHILD, list).await;
+        family.after(30).await;
+        assert_eq!(family.parent().phase, Phase::Undone);
+        assert!(family.parent().reason.unwrap().contains(&why), "{why}");
+        assert!(family.phases().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_one_order() {
+    let batches = PARENT.replace("${item.sku}", "${item.map(x, x.sku).join(',')}");
+    let batches = batches.replace("at_once = 3", "at_once = 3\nbatch = 4");
+    let mut family = Family::new(&batches, CHILD, lines(10)).await;
+    family.after(3).await;
+    assert_eq!((family.parent().phase, family.phases().len()), (Phase::Processed, 3), "{:?}", family.parent().reason);
+    let child = family.child(2, 0).unwrap();
+    assert_eq!(family.store.order(&child).await.unwrap().unwrap().input["sku"], json!("s8,s9"));
+}
+
+// At most 2N/at_once saves, and a record of less than 16 KB.
+#[tokio::test]
+async fn a_long_list_costs_its_order_few_writes_and_little_room() {
+    for (total, at_once) in [(10, 10), (1000, 10), (10_000, 100)] {
+        let text = tolerating("100%").replace("at_once = 3", &format!("at_once = {at_once}"));
+        // Without what would be kept beside the record.
+        let text = text.replace(
+            "workflow = \"child\"",
+            "workflow = \"child\"\noutput = { done = \"${answer.done}\", failed = \"${answer.failed}\" }",
+        );
+        let numbers: Value = (0..total).collect();
+        let text = text.replace("${item.sku}", "s");
+        let mut family = Family::new(&text, CHILD, numbers).await;
+        family.answers = Box::new(|request| match request.input["n"].as_u64() {
+            Some(n) if n % 33 == 5 => failed(),
+            _ => good(request),
+        });
+        let mut most = 0;
+        for _ in 0..600 {
+            family.after(1).await;
+            most = most.max(serde_json::to_string(&family.parent()).unwrap().len());
+            if family.parent().phase != Phase::Forward {
+                break;
+            }
+        }
+        let own = family.parent();
+        assert_eq!(own.phase, Phase::Processed, "{:?}", own.reason);
+        let seconds = family.now.load(Ordering::Relaxed) / 1000;
+        println!("{total} items, {at_once} at once: {} saves in {seconds} s, at most {most} bytes", own.version);
+        assert!(own.version <= 2 * total / at_once + u64::try_from(seconds).unwrap() + 5, "{}", own.version);
+        assert!(most < 16 * 1024, "{most} bytes");
+    }
+}
+
+// A record stays as long as that of its parent.
+#[tokio::test]
+async fn children_expire_after_their_parent() {
+    let mut family = Family::new(PARENT, CHILD, lines(230)).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    let released = |item: &usize| family.child(*item, 0).unwrap().parent.unwrap().released;
+    assert_eq!((0..230).filter(released).count(), 230);
+}
