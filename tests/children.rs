@@ -106,3 +106,149 @@ async fn a_cancel_reaches_a_child_that_runs() {
     ends(&whole, &id, ProcessState::Undone).await;
     whole.all_end(&[child], ProcessState::Undone).await;
 }
+
+/// Each line is shipped from its own warehouse.
+const WAREHOUSES: &str = r#"
+name = "warehouses"
+output = "${outputs.lines.done}"
+[[step]]
+name = "prepare"
+agent = "noop"
+timeout = "10s"
+undo = { agent = "noop" }
+[[step]]
+name = "lines"
+after = ["prepare"]
+each = "${input.lines}"
+workflow = "line"
+with = { sku = "${item.sku}", from = "${item.warehouse}", line = "${index}" }
+at_once = 2
+"#;
+
+/// What a warehouse does. One of them cannot.
+const LINE: &str = r#"
+name = "line"
+tombstones = true
+[input]
+type = "object"
+required = ["sku", "from"]
+[[step]]
+name = "pick"
+after = []
+agent = "noop"
+timeout = "10s"
+undo = { agent = "noop" }
+[[step]]
+name = "closed"
+after = ["pick"]
+when = "input.from == 'Reims'"
+fail = "the warehouse in ${input.from} is closed"
+"#;
+
+// Each line of the order is shipped from its own warehouse, one fails, and its undo undoes it and only what was begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_line_is_an_order_and_one_that_fails_takes_back_what_began() {
+    let whole = Whole::start(&[WAREHOUSES.to_owned(), LINE.to_owned()]).await;
+    let line = |n: usize, from: &str| json!({"sku": format!("s{n}"), "warehouse": from});
+    let good: Vec<Value> = (0..30).map(|n| line(n, "Lyon")).collect();
+    let id = whole.submit("a", &json!({"workflow": "warehouses", "input": {"lines": good}})).await;
+    let task = ends(&whole, &id, ProcessState::Processed).await;
+    assert_eq!(task.output, Some(json!(30)));
+    let order = whole.get(&format!("/orders/{id}")).await;
+    assert_eq!(order["steps"][1]["items"]["done"], 30, "{order}");
+    assert!(task.version < 60, "{} saves", task.version);
+
+    let mut bad = good;
+    bad[3] = line(3, "Reims");
+    let id = whole.submit("b", &json!({"workflow": "warehouses", "input": {"lines": bad}})).await;
+    let task = ends(&whole, &id, ProcessState::Undone).await;
+    assert!(task.reason.as_ref().unwrap().contains("1 of 30 orders failed"), "{:?}", task.reason);
+    let order = whole.get(&format!("/orders/{id}")).await;
+    let items = &order["steps"][1]["items"];
+    let (undone, to_do) = (items["undone"].as_u64().unwrap(), items["to_do"].as_u64().unwrap());
+    assert_eq!(undone + to_do, 30, "{items}");
+    assert!((4..=25).contains(&undone), "{items}");
+    let child = |item| shared::workflow::child::id_of_item(&task.tenant, &id, "lines", item, 0);
+    let undone: Vec<Id> = (0..4).map(child).collect();
+    whole.all_end(&undone, ProcessState::Undone).await;
+    let shown = whole.get(&format!("/orders/{}", undone[3])).await;
+    assert_eq!(shown["parent"], json!({"order_id": id, "step": "lines", "item": 3}), "{shown}");
+
+    // A list has them only if it is asked for them.
+    let listed = |answer: Value| answer["orders"].as_array().unwrap().len() as u64;
+    assert_eq!(listed(whole.get("/orders?limit=100").await), 2);
+    let path = format!("/orders?parent={id}&limit=");
+    assert_eq!(listed(whole.get(&format!("{path}100")).await), items["undone"].as_u64().unwrap());
+    let first = whole.get(&format!("{path}3")).await;
+    // It has a `#`, which would end the query.
+    let next = first["next"].as_str().unwrap().replace('#', "%23");
+    let second = whole.get(&format!("{path}100&cursor={next}")).await;
+    assert_eq!(listed(first.clone()) + listed(second), items["undone"].as_u64().unwrap());
+    assert_eq!(listed(whole.get(&format!("{path}100&state=Error")).await), 0);
+    // Whoever looks after it pages through the items.
+    let path = format!("/details/{id}/items/lines");
+    let page = whole.get(&path).await;
+    let states = page["states"].as_str().unwrap();
+    assert_eq!((states.len(), &states[..4], page.get("next")), (30, "uuuu", None), "{page}");
+    assert_eq!(page["items"][29], json!({"index": 29, "state": "to_do"}), "its order was never made");
+    let some = whole.get(&format!("{path}?state=undone&cursor=1&limit=2")).await;
+    let item = |item: usize| json!({"index": item, "state": "undone", "order_id": undone[item]});
+    assert_eq!((&some["items"], &some["next"]), (&json!([item(1), item(2)]), &json!(3)), "{some}");
+    for (path, field) in
+        [("lines?state=no", "state"), ("lines?limit=101", "limit"), ("prepare", "step"), ("no", "step")]
+    {
+        let refused = whole.get(&format!("/details/{id}/items/{path}")).await;
+        assert_eq!((&refused["status"], &refused["field"]), (&json!(400), &json!(field)), "{path}: {refused}");
+    }
+}
+
+/// Pages of rows, of which some cannot be moved.
+const MIGRATION: &str = r#"
+name = "migration"
+on_failure = "error"
+output = { done = "${outputs.pages.done}", failed = "${outputs.pages.errors.map(e, e.index)}" }
+[[step]]
+name = "pages"
+each = "${input.rows}"
+workflow = "page"
+batch = 10
+with = { rows = "${item}", page = "${index}" }
+at_once = 20
+tolerate = "3%"
+"#;
+
+const PAGE: &str = r#"
+name = "page"
+on_failure = "error"
+[[step]]
+name = "bad"
+when = "input.rows.exists(row, row < 0)"
+fail = "a row cannot be moved"
+[[step]]
+name = "move"
+after = ["bad"]
+agent = "noop"
+timeout = "10s"
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_tolerates_so_many_bad_pages_and_names_them() {
+    let whole = Whole::start(&[MIGRATION.to_owned(), PAGE.to_owned()]).await;
+    let mut rows: Vec<i64> = (1..=1000).collect();
+    for page in [7, 42, 99] {
+        rows[page * 10 + 3] = -1;
+    }
+    let id = whole.submit("a", &json!({"workflow": "migration", "input": {"rows": rows}})).await;
+    let task = ends(&whole, &id, ProcessState::Processed).await;
+    assert_eq!(task.output, Some(json!({"done": 97, "failed": [7, 42, 99]})));
+    let failed = whole.get(&format!("/details/{id}/items/pages?state=failed")).await;
+    let errors: Vec<_> =
+        failed["items"].as_array().unwrap().iter().map(|item| (&item["index"], &item["error"])).collect();
+    assert_eq!(errors.iter().map(|(index, _)| index.as_u64().unwrap()).collect::<Vec<_>>(), [7, 42, 99]);
+    assert!(errors.iter().all(|(_, why)| why.as_str().unwrap().contains("a row cannot be moved")), "{failed}");
+
+    rows[501] = -1;
+    let id = whole.submit("b", &json!({"workflow": "migration", "input": {"rows": rows}})).await;
+    let task = ends(&whole, &id, ProcessState::Error).await;
+    assert!(task.reason.as_ref().unwrap().contains("4 of 100 orders failed, and 3 are tolerated"), "{:?}", task.reason);
+}

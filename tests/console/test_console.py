@@ -180,6 +180,32 @@ def test_two_people_approve_with_a_reason(system, window):
     ]
 
 
+def test_the_items_of_a_list_are_a_grid_and_each_leads_to_its_order(system, window):
+    order = system.submit("rows", "a list", rows=list(range(400)))
+    system.until(order, "Error")
+    page = window(f"#/orders/{order}").page
+    list_ = page.get_by_role("region", name="Items of rows")
+    grid = list_.get_by_role("img", name="Of 400 items: 4 failed, 396 done")
+    expect(grid).to_be_visible()
+    assert 4 < grid.locator("rect").count() < 40, "neighbours are one shape"
+    expect(list_.locator("li")).to_have_count(4)
+    expect(list_.locator("li").nth(1)).to_contain_text("Item 107")
+    expect(list_.locator("li").nth(1)).to_contain_text("row 107 is bad")
+    list_.scroll_into_view_if_needed()
+    page.screenshot(path=SHOTS / "list.png")
+    # The other states are paged.
+    list_.get_by_role("button", name="396 done").click()
+    expect(list_.locator("li")).to_have_count(20)
+    list_.get_by_role("button", name="Next page").click()
+    expect(list_.locator("li").first).to_contain_text("Item 21")
+    list_.get_by_role("button", name="First page").click()
+    expect(list_.locator("li").first).to_contain_text("Item 0")
+    # The eighth square.
+    grid.click(position={"x": 7 * 9 + 4, "y": 4})
+    expect(page.locator(".facts", has_text="Part of")).to_contain_text(order)
+    expect(page.locator(".sentence.bad")).to_contain_text("row 7 is bad")
+
+
 def test_many_orders_are_acted_on_at_once(system, window):
     broken = in_error(system, 3)  # more would open the breaker
     page = window("#/orders?state=Error&workflow=parcel").page

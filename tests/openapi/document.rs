@@ -3,10 +3,11 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, erase, list, mend, migrate, overview, queues, workflows};
+use operator::{act, agents, bulk, details, erase, items, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
+use shared::items::{Item, MAX_ITEMS};
 use shared::workflow::beat::MAX_NOTE;
 use shared::workflow::file::MAX_NAME;
 use std::collections::BTreeMap;
@@ -306,6 +307,12 @@ pub fn routes() -> Vec<Route> {
                 query("state", "Only orders in this state.", state()),
                 query("workflow", "Only orders of this workflow.", any(MAX_NAME)),
                 query("tenant", "Only orders of this tenant.", any(list::MAX_TEXT)),
+                query(
+                    "parent",
+                    "Only the orders that this order started. Lists without it leave such orders out, except those that wait for a \
+                     person.",
+                    any(list::MAX_TEXT),
+                ),
                 query("reference", "Only orders whose reference begins with this text.", any(list::MAX_TEXT)),
                 query("step", "Only orders in which this step is failing or has failed.", any(MAX_NAME)),
                 query("from", "Only orders accepted at or after this time.", time()),
@@ -385,6 +392,26 @@ pub fn routes() -> Vec<Route> {
                        "columns": {"pk": ID, "version": "7"}, "seen": "5f0c1c5e9d2b7a41"}),
             )
             .refuses(&["no_such_order"]),
+        Route::new("get", "/details/{order_id}/items/{step}", "getItems", "operator", "Get the items of a step's list")
+            .says(
+                "Where every item stands, and a page of them with their orders and, for those that failed or are stuck, why. The \
+                 step has `each` and has begun its list.",
+            )
+            .takes([
+                order_id(),
+                parameter("path", "step", "The step.", json!({"type": "string", "maxLength": MAX_NAME})),
+                parameter("query", "state", "Only items in this state.", json!({"type": "string", "enum": Item::NAMES})),
+                parameter("query", "cursor", "`next` of the page before.", json!({"type": "integer", "minimum": 0, "maximum": MAX_ITEMS})),
+                parameter("query", "limit", "Most items on the page.", json!({"type": "integer", "minimum": 1, "maximum": items::MAX_PAGE, "default": items::MAX_PAGE})),
+            ])
+            .answers(
+                200,
+                "The page.",
+                "ItemsPage",
+                json!({"order_id": ID, "step": "parcels", "workflow": "parcel", "states": "ddfo",
+                       "items": [{"index": 2, "state": "failed", "order_id": ID, "error": "order ord_6 was undone: out of stock"}]}),
+            )
+            .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/workflows", "listWorkflows", "operator", "List workflows and what new orders of each get").says("The scope that changes workflows reads them, too.").answers(
             200,
             "All workflows.",
@@ -702,6 +729,7 @@ fn schemas() -> Value {
     named::<queues::Queues>(&mut writes);
     named::<overview::Overview>(&mut writes);
     named::<details::Details>(&mut writes);
+    named::<items::Page>(&mut writes);
     named::<mend::Record>(&mut writes);
     named::<migrate::Report>(&mut writes);
     named::<erase::Erased>(&mut writes);

@@ -7,6 +7,7 @@ import { say } from "./dialog.js";
 import { act, ACTS, sendEvent } from "./acts.js";
 import { graph } from "./graph.js";
 import { timeline } from "./timeline.js";
+import { counts, List } from "./items.js";
 
 const block = (title, ...kids) => h("section", { class: "block", "aria-label": title }, h("h2", {}, title), kids);
 const json = (value) => h("pre", { class: "mono", tabindex: 0 }, JSON.stringify(value, null, 2));
@@ -90,6 +91,9 @@ function buttons(details, done) {
 }
 
 function child(step) {
+  if (step.items) {
+    return `${step.items.total} orders of ${step.workflow}: ${counts(step.items)}`;
+  }
   const name = `an order of ${step.workflow}`;
   return step.child ? h("a", { href: `#/orders/${encodeURIComponent(step.child)}` }, name) : name;
 }
@@ -133,6 +137,15 @@ export function order(app, _, id) {
   const view = { title: id, polls: [], keys: { r: () => document.getElementById("act-resubmit")?.click() } };
   const poll = new Poll(2000, (signal) => get(`/details/${encodeURIComponent(id)}`, signal), app.render);
   view.polls = [poll];
+  const lists = new Map();
+
+  function items(step) {
+    if (!lists.has(step.name)) {
+      lists.set(step.name, new List(id, step.name, app.render));
+      view.polls.push(lists.get(step.name).poll);
+    }
+    return block(`Items of ${step.name}`, lists.get(step.name).show(step.items, app.main.clientWidth));
+  }
 
   async function copy() {
     await navigator.clipboard?.writeText(id);
@@ -161,6 +174,7 @@ export function order(app, _, id) {
       block("Graph", graph(details)),
       block("Timeline", timeline(details, app.main.clientWidth)),
       block("Steps", steps(details)),
+      details.order.steps.filter((step) => step.items).map(items),
       h("section", { class: "block" }, h("details", {}, h("summary", {}, h("h2", {}, "Input")), json(details.input))),
       block("History", log(details)),
     );

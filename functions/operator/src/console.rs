@@ -33,6 +33,7 @@ const FILES: &[File] = files! {
     "orders.js": SCRIPT,
     "order.js": SCRIPT,
     "timeline.js": SCRIPT,
+    "items.js": SCRIPT,
     "graph.js": SCRIPT,
     "system.js": SCRIPT,
     "charts.js": SCRIPT,

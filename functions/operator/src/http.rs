@@ -6,7 +6,7 @@ use crate::mend::{self, Mend};
 use crate::migrate::{self, Migrate};
 use crate::queues::{Leases, Queues};
 use crate::workflows::{Activation, VERBS};
-use crate::{Operator, console, list};
+use crate::{Operator, console, items, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::http::{body, caller, check_media_type, header, json_answer, read, refuse, traced, traceparent};
@@ -110,7 +110,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ["orders", _, "erasure"] => auth::check(event, &operator.scopes.erasure)?,
         _ => auth::check(event, &operator.scopes.operator)?,
     }
-    if !matches!(parts.as_slice(), ["orders"] | ["workflows", _]) {
+    if !matches!(parts.as_slice(), ["orders"] | ["workflows", _] | ["details", _, "items", _]) {
         query::read(event, &[])?;
     }
     match (method, parts.as_slice()) {
@@ -139,6 +139,10 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
         ("GET", ["details", id, "record"]) => Ok(json_answer(200, &operator.record(id).await?, &[])),
+        ("GET", ["details", id, "items", step]) => {
+            let query = query::read(event, &items::PARAMETERS)?;
+            Ok(json_answer(200, &operator.items(id, step, &query).await?, &[]))
+        }
         ("GET", ["overview"]) => Ok(json_answer(200, &operator.overview().await?, &[])),
         ("GET", ["queues"]) => Ok(json_answer(200, &Queues { queues: operator.queues().await }, &[])),
         ("GET", ["agents"]) => Ok(json_answer(200, &All { agents: operator.agents().await? }, &[])),
@@ -182,6 +186,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             ["agents" | "charts" | "leases" | "queues" | "overview" | "console"]
             | ["details" | "console", _]
             | ["details", _, "record"]
+            | ["details", _, "items", _]
             | ["workflows", _],
         ) => Err(problem::wrong_method("GET")),
         (_, ["workflows", _, verb]) => Err(problem::wrong_method(if VERBS.contains(verb) { "POST" } else { "GET" })),

@@ -14,6 +14,7 @@ pub mod deployment;
 pub mod details;
 pub mod erase;
 pub mod http;
+pub mod items;
 pub mod list;
 pub mod mend;
 pub mod migrate;

@@ -26,7 +26,8 @@ const MAX_WHY: usize = 300;
 /// Orders on a page by default.
 const PAGE: usize = 50;
 /// The parameters of `GET /orders`.
-pub const PARAMETERS: [&str; 9] = ["state", "workflow", "tenant", "reference", "from", "to", "cursor", "limit", "step"];
+pub const PARAMETERS: [&str; 10] =
+    ["state", "workflow", "tenant", "parent", "reference", "from", "to", "cursor", "limit", "step"];
 
 /// One order in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -138,6 +139,9 @@ pub struct Wanted {
     /// Tenant.
     #[schemars(length(max = MAX_TEXT))]
     pub tenant: Option<String>,
+    /// Id of an order: only the orders that it started. Lists without it leave them out, except those that wait for a person.
+    #[schemars(length(max = MAX_TEXT))]
+    pub parent: Option<String>,
     /// Prefix of the submitter's reference.
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
@@ -157,7 +161,7 @@ impl Wanted {
     /// Whether it matches every order.
     #[must_use]
     pub fn is_everything(&self) -> bool {
-        let texts = [&self.state, &self.workflow, &self.tenant, &self.reference, &self.agent, &self.step];
+        let texts = [&self.state, &self.workflow, &self.tenant, &self.parent, &self.reference, &self.agent, &self.step];
         texts.iter().all(|text| text.is_none()) && self.from.is_none() && self.to.is_none()
     }
 
@@ -177,9 +181,11 @@ impl Wanted {
                 return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
             }
         }
+        let not_an_id = || problem::invalid_field("parent", "is not the id of an order");
+        let parent = self.parent.as_deref().map(|id| Id::parse(id).ok_or_else(not_an_id)).transpose()?;
         let of_state = self.state.as_deref().map_or_else(|| Ok(Filter::default()), query::state)?;
         let (workflow, tenant, reference) = (self.workflow.clone(), self.tenant.clone(), self.reference.clone());
-        Ok(Filter { workflow, tenant, reference, from: self.from, to: self.to, ..of_state })
+        Ok(Filter { workflow, tenant, parent, reference, from: self.from, to: self.to, ..of_state })
     }
 
     /// Whether a failing step matches, or of orders that wait a step that waits.
@@ -259,6 +265,7 @@ impl Operator {
             state: text("state"),
             workflow: text("workflow"),
             tenant: text("tenant"),
+            parent: text("parent"),
             reference: text("reference"),
             agent: None,
             step: text("step"),

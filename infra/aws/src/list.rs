@@ -41,6 +41,8 @@ pub struct Filter {
     pub workflow: Option<String>,
     /// Of this tenant.
     pub tenant: Option<String>,
+    /// Only the orders that this one started. Other lists by time do not have them.
+    pub parent: Option<Id>,
     /// Whose submitter's reference begins with this.
     pub reference: Option<String>,
     /// Accepted at or after this time.
@@ -50,12 +52,18 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether the sparse index of what waits has all that match.
+    fn is_of_waits(&self) -> bool {
+        self.waiting && self.parent.is_none()
+    }
+
     fn fits(&self, task: &Task) -> bool {
         self.state.is_none_or(|state| task.process_state() == state)
             && (!self.paused || task.paused_at.is_some())
             && (!self.waiting || task.is_waiting())
             && self.workflow.as_ref().is_none_or(|name| task.workflow == *name)
             && self.tenant.as_ref().is_none_or(|tenant| task.tenant == *tenant)
+            && self.parent.as_ref().is_none_or(|id| task.parent.as_ref().is_some_and(|parent| parent.id == *id))
             && self.reference.as_ref().is_none_or(|start| task.reference.as_ref().is_some_and(|r| r.starts_with(start)))
             && self.from.is_none_or(|from| from <= task.created_at)
             && self.to.is_none_or(|to| task.created_at < to)
@@ -110,7 +118,7 @@ impl DynamoStore {
     ) -> Result<Page, Error> {
         let limit = limit.clamp(1, MAX_PAGE);
         match attention_of(filter) {
-            _ if filter.waiting => self.list_waiting(filter, limit, cursor).await,
+            _ if filter.is_of_waits() => self.list_waiting(filter, limit, cursor).await,
             Some(value) => self.list_attention(filter, value, limit, cursor).await,
             None => self.list_by_time(filter, now, limit, cursor).await,
         }
@@ -129,7 +137,7 @@ impl DynamoStore {
     #[must_use]
     pub fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
         match attention_of(filter) {
-            _ if filter.waiting => Waiting::of(task).cursor(),
+            _ if filter.is_of_waits() => Waiting::of(task).cursor(),
             None => item::order_key(&task.id, task.created_at, self.order_buckets).1,
             Some(value) => to_cursor(&Item::from([
                 ("attention".into(), s(value)),
@@ -142,7 +150,7 @@ impl DynamoStore {
     /// Whether a page of this filter could have ended with `cursor`.
     #[must_use]
     pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
-        if filter.waiting {
+        if filter.is_of_waits() {
             return cursor.len() <= MAX_CURSOR && Waiting::at(cursor).is_ok();
         }
         let Some(value) = attention_of(filter) else { return cursor.len() <= MAX_CURSOR && time_of(cursor).is_ok() };
@@ -255,6 +263,8 @@ impl DynamoStore {
             SignedDuration::ZERO => FIRST,
             retention => plus(now, SignedDuration::ZERO - retention - SignedDuration::from_hours(24 * 31)),
         };
+        // What an order started stays as long as that order, all in one partition.
+        let oldest = if filter.parent.is_some() { FIRST } else { oldest };
         let low = sort_from(filter.from.unwrap_or(oldest).max(oldest));
         // Orders of the same millisecond as `now` are below this.
         let newest = plus(now, SignedDuration::from_secs(1));
@@ -265,8 +275,8 @@ impl DynamoStore {
             let last = time_of(&high)?;
             // `high` is excluded, so a month's first millisecond belongs to the month before it.
             let month = month_start(plus(last, SignedDuration::from_millis(-1)).max(time_of(&low)?));
-            let floor = low.clone().max(sort_from(month));
-            let keys = self.orders_between(month, &floor, &high, limit).await?;
+            let floor = if filter.parent.is_some() { low.clone() } else { low.clone().max(sort_from(month)) };
+            let keys = self.orders_between(filter.parent.as_ref(), month, &floor, &high, limit).await?;
             if keys.is_empty() {
                 high = floor;
                 months += 1;
@@ -307,16 +317,20 @@ impl DynamoStore {
         Ok(page)
     }
 
-    /// The newest orders of a month with `low <= sort < high`, over all its buckets.
+    /// The newest orders of a month with `low <= sort < high`, over all its buckets, or those that `parent` started.
     async fn orders_between(
         &self,
+        parent: Option<&Id>,
         month: Timestamp,
         low: &str,
         high: &str,
         limit: usize,
     ) -> Result<Vec<OrderKey>, Error> {
-        let one = |bucket: u16| async move {
-            let bucket = item::bucket_name(month, u32::from(bucket));
+        let buckets = match parent {
+            Some(parent) => vec![item::children_of(parent)],
+            None => (0..self.order_buckets).map(|bucket| item::bucket_name(month, bucket.into())).collect(),
+        };
+        let one = |bucket: String| async move {
             let what = format!("orders of {bucket}");
             let answer = self
                 .client
@@ -340,7 +354,7 @@ impl DynamoStore {
             let is_cut = answer.last_evaluated_key().is_some_and(|key| !key.is_empty());
             Ok::<_, Error>((keys?, is_cut))
         };
-        let found = try_join_all((0..self.order_buckets).map(one)).await?;
+        let found = try_join_all(buckets.into_iter().map(one)).await?;
         // If a bucket's answer was cut short (large orders fill a page early), its older keys are unknown.
         let known_from = found.iter().filter(|(_, is_cut)| *is_cut).filter_map(|(keys, _)| keys.last());
         let known_from = known_from.map(|key| key.sort.clone()).max().unwrap_or_default();
@@ -368,6 +382,7 @@ impl DynamoStore {
 /// The part of the sparse index that contains all possible matches.
 fn attention_of(filter: &Filter) -> Option<&'static str> {
     match filter.state {
+        _ if filter.parent.is_some() => None,
         _ if filter.paused => Some(ATTENTION_PAUSED),
         Some(ProcessState::Error) => Some(ATTENTION_ERROR),
         Some(_) | None => None,

@@ -117,7 +117,7 @@ struct Scene {
     dir: tempfile::TempDir,
     up: Up,
     /// An order that ended well, one in Error, one that waits, and one of the last two each that is moved.
-    orders: [String; 5],
+    orders: [String; 6],
 }
 
 /// The order stops while the service is unavailable, so that a resubmission completes it: a declined call would stay
@@ -141,6 +141,16 @@ name = "trial-over"
 wait = "14d"
 "#;
 
+/// Has a list, without items.
+const LIST: &str = r#"
+name = "list"
+[[step]]
+name = "trials"
+each = []
+workflow = "trial"
+with = {}
+"#;
+
 impl Scene {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -156,6 +166,7 @@ impl Scene {
         std::fs::copy(dir.path().join("workflows/order.toml"), dir.path().join("all/order.toml")).unwrap();
         std::fs::write(dir.path().join("all/stop.toml"), STOP).unwrap();
         std::fs::write(dir.path().join("all/trial.toml"), TRIAL).unwrap();
+        std::fs::write(dir.path().join("all/list.toml"), LIST).unwrap();
         for folder in ["all", "my-workflows"] {
             std::fs::write(dir.path().join(folder).join("gift.toml"), gift).unwrap();
         }
@@ -169,6 +180,7 @@ impl Scene {
         scene.orders[2] = scene.order("trial", "3", "Pending", json!({})).await;
         scene.orders[3] = scene.order("trial", "4", "Pending", json!({})).await;
         scene.orders[4] = scene.order("stop", "5", "Error", json!({"outage": true})).await;
+        scene.orders[5] = scene.order("list", "6", "Processed", json!({})).await;
         scene
     }
 
@@ -200,6 +212,7 @@ impl Scene {
             () if command.contains("stepwarden migrate") => 3,
             () if command.contains("resubmit ORDER_ID --to") => 4,
             () if command.contains("trial-over") => 2,
+            () if command.contains("--items") => 5,
             () => usize::from(is_act),
         }];
         command

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use operator::details::Details;
 use operator::erase::Erased;
+use operator::items::{Page, Row as Item};
 use operator::list::{Row, Rows, Wait};
 use operator::mend::Record;
 use operator::migrate::Report;
@@ -159,9 +160,12 @@ pub(super) fn read(file: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(file)
 }
 
-async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
+async fn get(Get { id, full, raw, output, items, step, cursor, at }: Get) -> Result<()> {
     if raw {
         return self::raw(&id, &at).await;
+    }
+    if let Some(state) = items {
+        return self::items(&id, &state, step, cursor, &at).await;
     }
     if let Some(step) = output {
         return self::output(&id, &step, &at).await;
@@ -172,6 +176,47 @@ async fn get(Get { id, full, raw, output, at }: Get) -> Result<()> {
         return print(&at, &answer, |known| details(&known, &answer["input"]));
     }
     print(&at, &answer, |order| show::order(&order, Timestamp::now()))
+}
+
+/// Prints a page of the items of a step's list.
+async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize>, at: &At) -> Result<()> {
+    let api = at.api().await?;
+    let step = match step {
+        Some(step) => step,
+        None => {
+            let answer = api.read(&format!("/orders/{}", segment(id)?)).await?;
+            let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
+            let mut lists = order.steps.into_iter().filter(|step| step.items.is_some()).map(|step| step.name);
+            let first = lists.next().context("no step of the order has begun a list")?;
+            let others: Vec<String> = lists.collect();
+            if !others.is_empty() {
+                anyhow::bail!("several steps have lists; write `--step {first}` or another of {}", others.join(", "));
+            }
+            first
+        }
+    };
+    let path = format!("/details/{}/items/{}", segment(id)?, segment(&step)?);
+    let state = (state != "all").then_some(state);
+    let request = api.request(Method::GET, &path).query(&[("state", state)]).query(&[("cursor", cursor)]);
+    print(at, &api.ask(request).await?.body, |Page { items, next, .. }: Page| {
+        let row = |item: &Item| -> [Cell; 4] {
+            [
+                item.index.to_string().into(),
+                show::state(item.state.to_string()),
+                item.order_id.as_ref().map_or("", |id| &id.0).into(),
+                item.error.as_deref().unwrap_or_default().into(),
+            ]
+        };
+        let rows: Vec<_> = items.iter().map(row).collect();
+        let mut out = match rows.is_empty() {
+            true => "no items found\n".to_owned(),
+            false => table(["item", "state", "order", "error"], &rows),
+        };
+        if let Some(next) = next {
+            let _ = writeln!(out, "more: --cursor {next}");
+        }
+        out
+    })
 }
 
 /// Prints what the step called `name` returned.

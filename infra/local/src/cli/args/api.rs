@@ -189,6 +189,17 @@ pub struct Get {
     /// Print only what this step returned, as JSON
     #[arg(long, value_name = "STEP", conflicts_with_all = ["full", "raw"])]
     pub output: Option<String>,
+    /// Print the items of a step's list that are in this state, with their orders, 100 at a time; needs the operator's
+    /// scope
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
+    #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
+    pub items: Option<String>,
+    /// The step with the list, if the order has several
+    #[arg(long, requires = "items")]
+    pub step: Option<String>,
+    /// Continue `--items` where the last page ended
+    #[arg(long, value_name = "N", requires = "items")]
+    pub cursor: Option<usize>,
     #[command(flatten)]
     pub at: At,
 }
@@ -272,6 +283,9 @@ pub struct Filter {
     /// Only this tenant's orders
     #[arg(long)]
     pub tenant: Option<String>,
+    /// Only the orders that this order started; without it, they are left out
+    #[arg(long, value_name = "ORDER_ID")]
+    pub parent: Option<String>,
     /// Only orders whose reference begins with this text
     #[arg(long)]
     pub reference: Option<String>,
