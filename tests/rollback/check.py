@@ -1,6 +1,6 @@
 """Goal: after a roll-back the older version goes on with the newer one's orders, or refuses them in words, and nothing is lost for the
 newer one when it comes back. Method: both programs by turns on one data directory; agents are paused, so that orders are under
-way, paused, and turning to undo whenever one version hands over to the other."""
+way, paused, and turning to undo whenever one version hands over to the other. Others wait for events, or work on a list."""
 
 import json
 import os
@@ -16,6 +16,8 @@ import urllib.request
 from pathlib import Path
 
 PATIENCE_S = 120
+# A record that a version could not read is looked at again every five minutes.
+ASIDE_S = 300
 # Every instance reads which agents are paused at most every two seconds.
 PAUSE_SEEN_S = 3
 ENDED = {"Processed", "Undone"}
@@ -42,12 +44,43 @@ timeout = "5s"
 undo = { agent = "shipping" }
 """
 
+# Waits for somebody, before and after the change of versions.
+ASKS = """
+name = "asks"
+[[step]]
+name = "ask"
+event = "answered"
+timeout = "7d"
+[[step]]
+name = "pause"
+after = ["ask"]
+wait = "1s"
+"""
+# What a version before lists has to refuse.
+LIST = """
+name = "list"
+output = { done = "${outputs.items.done}" }
+[[step]]
+name = "items"
+each = "${input.items}"
+workflow = "item"
+with = { total_cents = "${item}" }
+"""
+ITEM = """
+name = "item"
+[[step]]
+name = "send"
+agent = "shipping"
+timeout = "5s"
+"""
+ITEMS = 6
 
-def until(what, look):
+
+def until(what, look, patience=PATIENCE_S):
     """Waits until `look` sees something, and returns it."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience
     while not (seen := look()):
-        assert time.monotonic() < deadline, f"still waiting after {PATIENCE_S} s: {what}"
+        assert time.monotonic() < deadline, f"still waiting after {patience} s: {what}"
         time.sleep(0.1)
     return seen
 
@@ -92,10 +125,19 @@ class System:
         self.act(f"/agents/{agent}", "pause")
         time.sleep(PAUSE_SEEN_S)
 
+    def submit(self, workflow, input, key):
+        status, answer = self.ask("/orders", {"workflow": workflow, "input": input}, key)
+        assert status == 202, answer
+        return answer["order_id"]
+
+    def answer(self, id):
+        status, answer = self.ask(f"/orders/{id}/events/answered", {}, f"answer-{id}")
+        assert status == 202, answer
+
     def order(self, id):
         """How it stands; `None` where this version refuses it."""
         status, answer = self.ask(f"/orders/{id}")
-        assert status in (200, 503), answer
+        assert status in (200, 503) or answer["code"] == "unreadable", answer
         return answer if status == 200 else None
 
     def __enter__(self):
@@ -129,7 +171,8 @@ def main(newer, older):
         folder = Path(name)
         # Not `workflows`, which `up` reads unasked: the older version would refuse the file before it saw a record.
         (folder / "newer").mkdir()
-        (folder / "newer/trip.toml").write_text(WORKFLOW)
+        for name, text in {"trip": WORKFLOW, "asks": ASKS, "list": LIST, "item": ITEM}.items():
+            (folder / f"newer/{name}.toml").write_text(text)
         workflows = ["--workflows", folder / "newer"]
         with System(newer, folder, workflows) as system:
             system.pause("shipping")
@@ -140,6 +183,11 @@ def main(newer, older):
                 assert status == 202, answer
                 ids.append(answer["order_id"])
             goes, turns, waits = ids[:4], ids[4:8], ids[8:]
+            asks = [system.submit("asks", {}, f"ask-{n}") for n in range(2)]
+            lists = [system.submit("list", {"items": list(range(1, ITEMS + 1))}, "list")]
+            items = lambda: system.order(lists[0])["steps"][0].get("items", {})
+            until("all items are open", lambda: items().get("open") == ITEMS)
+            until("both ask", lambda: all(system.order(id)["steps"][0].get("waiting_until") for id in asks))
             paid = lambda id: system.order(id)["steps"][1]["state"] == "Processed"
             until("all are paid", lambda: all(map(paid, ids)))
             system.pause("inventory")
@@ -154,7 +202,13 @@ def main(newer, older):
             # What it refuses stands still; what it reads it brings to its end.
             readable = [id for id, state in zip(goes, before) if state != "refused"]
             until("what is readable goes on", lambda: set(states(system, readable)) <= ENDED)
-            print(f"{older.parent.name[:12]}: {len(readable)} of {len(goes)} orders under way were finished, {before.count('refused')} of {len(ids)} refused")
+            asked, listed = states(system, asks), states(system, lists)
+            if "refused" not in asked:
+                system.answer(asks[0])
+                until("the older version takes the event", lambda: states(system, asks[:1]) == ["Processed"])
+            before += asked + listed
+            print(f"events: {asked}, list: {listed}")
+            print(f"{older.parent.name[:12]}: {len(readable)} of {len(goes)} orders under way were finished, {before.count('refused')} of {len(before)} refused")
         if "refused" in before:
             log = (folder / "log").read_text()
             assert re.search("newer version", log), f"a refusal says why: {log[-2000:]}"
@@ -162,7 +216,12 @@ def main(newer, older):
             system.act("/agents/inventory", "resume")
             for id in waits:
                 system.act(f"/orders/{id}/actions", "resume")
-            until("all come to their end", lambda: set(states(system, ids)) <= ENDED)
+            for id in asks:
+                if states(system, [id]) != ["Processed"]:
+                    system.answer(id)
+            until("all come to their end", lambda: set(states(system, ids + asks + lists)) <= ENDED, ASIDE_S + PATIENCE_S)
+            assert set(states(system, asks + lists)) == {"Processed"}, states(system, asks + lists)
+            assert system.order(lists[0])["output"] == {"done": ITEMS}, system.order(lists[0])
             assert set(states(system, goes + waits)) == {"Processed"}, states(system, ids)
             assert set(states(system, turns)) == {"Undone"}, states(system, ids)
             for n, id in enumerate(ids):
