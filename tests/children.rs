@@ -185,7 +185,7 @@ async fn each_line_is_an_order_and_one_that_fails_takes_back_what_began() {
     let second = whole.get(&format!("{path}100&cursor={next}")).await;
     assert_eq!(listed(first.clone()) + listed(second), items["undone"].as_u64().unwrap());
     assert_eq!(listed(whole.get(&format!("{path}100&state=Error")).await), 0);
-    // Whoever looks after it pages through the items.
+    // An operator pages through the items.
     let path = format!("/details/{id}/items/lines");
     let page = whole.get(&path).await;
     let states = page["states"].as_str().unwrap();

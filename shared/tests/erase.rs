@@ -15,7 +15,7 @@ use shared::time::Timestamp;
 use shared::view;
 use shared::workflow::Hash;
 
-/// What nobody may find afterwards.
+/// What must not be found afterwards.
 const PRIVATE: &str = "jane@example.org";
 
 /// The task with [`PRIVATE`] wherever a text can come from outside.

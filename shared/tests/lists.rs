@@ -268,7 +268,7 @@ fn silent(request: &Request) -> Outcome {
     if request.step == "pick" { Outcome::NotYet { why: "w".into() } } else { good(request) }
 }
 
-// L9
+// M1
 #[tokio::test]
 async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
     let mut family = Family::new(PARENT, CHILD, lines(7)).await;
@@ -287,6 +287,7 @@ async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
     assert!(own.due.is_none());
 }
 
+// M2
 #[tokio::test]
 async fn an_empty_list_is_done_at_once() {
     let mut family = Family::new(PARENT, CHILD, json!([])).await;
@@ -392,6 +393,7 @@ async fn a_list_that_cannot_be_read_keeps_the_one_beside_it_from_beginning() {
     assert_eq!(family.store.tables().tasks.len(), 1);
 }
 
+// M2
 #[tokio::test]
 async fn what_is_tolerated_is_reported() {
     let mut family = Family::new(&tolerating("20%"), CHILD, lines(10)).await;
@@ -480,6 +482,7 @@ async fn a_resubmission_takes_the_failed_items_only() {
     }
 }
 
+// M2
 #[tokio::test]
 async fn a_cancel_goes_down_and_a_late_creator_makes_nothing() {
     let mut family = Family::new(PARENT, CHILD, lines(9)).await;
@@ -540,7 +543,7 @@ async fn every_lost_message_is_made_up_for() {
     assert_eq!(family.count("do pick"), 9);
 }
 
-// The parent's record is saved, and whoever was to make the children dies.
+// The parent's record is saved, and the instance that was to make the children dies.
 #[tokio::test]
 async fn children_that_were_not_made_are_made_later() {
     let mut family = Family::new(PARENT, CHILD, lines(9)).await;

@@ -330,7 +330,7 @@ fn a_withdrawn_wish_lets_the_order_end() {
     );
 }
 
-// The submitter learns of the turn before the undo begins, whoever lets it begin.
+// The submitter learns of the turn before the undo begins, also if a migration lets it begin.
 #[test]
 fn a_migration_before_the_undo_sends_the_notice_of_the_turn() {
     let mut bench = chain();

@@ -87,7 +87,7 @@ pub enum Defect {
     FailedIsToDo,
     /// Only the instance that recorded the orders makes them.
     AbsentIsNotMade,
-    /// Nobody looks unless a hint comes.
+    /// Without a hint, the parent never looks.
     LookIsNotDue,
     /// What undid itself is not made anew.
     UndoneIsKept,

@@ -1,7 +1,7 @@
 //! Erasing what an order says about people, with the orders that it started.
 //!
 //! Each order is one write. The order at the top comes first, so that no undo can need what is gone below it, and it
-//! says that it is erased only once nothing is left. Whoever gets no answer repeats the request, which goes on there.
+//! says that it is erased only once nothing is left. A request that got no answer can be repeated, and continues there.
 
 use crate::Operator;
 use crate::act::{self, Why, unavailable};

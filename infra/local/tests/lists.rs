@@ -97,7 +97,7 @@ async fn started(http: &reqwest::Client, url: &str, id: &str) -> (BTreeSet<u64>,
     }
 }
 
-// L9: each item is done, by one order, whatever moment the process is killed at.
+// M1: each item is done, by one order, whatever moment the process is killed at.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_survives_kills_and_each_item_has_one_order() {
     let seed = number("SEED", u64::from(std::process::id()));

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// How old an end gets before it is written down, if others do not end meanwhile.
 const SAVE_AFTER: SignedDuration = SignedDuration::from_secs(1);
-/// How long the instance that recorded an order as open has to make it, before whoever finds none makes it.
+/// How long the instance that recorded an order as open has to make it. After that, any look that finds none makes it.
 const MADE_WITHIN: SignedDuration = SignedDuration::from_secs(2);
 /// Most items whose input one decision finds unfit: each takes as long as its expressions do.
 const MOST_UNFIT: usize = 500;
@@ -191,7 +191,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
                     ended += 1;
                     oldest = Some(oldest.map_or(child.updated_at, |oldest| oldest.min(child.updated_at)));
                 }
-                // Whoever was to make it, or to tell it of a new round, may have died.
+                // The instance that was to make it, or to tell it of a new round, may have died.
                 Some(Seen::Absent) => is_lost = true,
                 Some(Seen::There(child)) => is_lost |= child::is_ended(child.phase),
                 Some(Seen::Unreadable) | None => {}
