@@ -286,7 +286,7 @@ fn a_mapping_is_a_tree_of_templates() {
     assert_eq!(Mapping::from_json(&json!("${input.?voucher}")).unwrap().evaluate(&names(&data)).unwrap(), Value::Null);
     let deep = (0..60).fold(json!("x"), |inner, _| json!([inner]));
     for (tree, wanted) in [
-        (json!({"a": {"b": [1, "${inputs}"]}}), "`a.b[1]`: `inputs` is no name here"),
+        (json!({"a": {"b": [1, "${inputs}"]}}), "`a.b[1]`: `inputs` is not a name here"),
         (json!(["{{input.x}}"]), "`[0]`: `{{` before `input` would stay a text; write `${input.x}`"),
         (json!({"a": {"${input.x}": 1}}), "`a`: the key `${input.x}` holds `${`, but keys are not computed"),
         (

@@ -108,7 +108,7 @@ fn an_until_may_be_computed_from_its_turn() {
 #[test]
 fn a_wait_for_no_time_fails() {
     for (input, words) in [
-        (json!({"days": "soon"}), "`wait`: \"soon\" is no duration"),
+        (json!({"days": "soon"}), "`wait`: \"soon\" is not a duration"),
         (json!({"days": -1}), "`wait`: -1 is negative"),
         (json!({"days": "400d"}), "`wait`: \"400d\" is more than 366 days away"),
         (json!({}), "`input.days`"),

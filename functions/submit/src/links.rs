@@ -134,7 +134,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
     if body.len() > MAX_FORM {
         return Err(problem::too_large(None, format!("the form has more than {MAX_FORM} bytes; shorten the reason")));
     }
-    let text = String::from_utf8(body).map_err(|_| problem::invalid_field("body", "is no form"))?;
+    let text = String::from_utf8(body).map_err(|_| problem::invalid_field("body", "is not a form"))?;
     let mut data = Map::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -158,7 +158,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
     let answer = data.get("answer").and_then(Value::as_str);
     let round = round.map(|round| round.as_str().and_then(|round| round.parse().ok()));
     if round == Some(None) {
-        return Err(problem::invalid_field("round", "is no number; use the form on the page"));
+        return Err(problem::invalid_field("round", "is not a number; use the form on the page"));
     }
     let is_one = answer.map_or(link.answers.is_empty(), |answer| link.answers.iter().any(|one| one == answer));
     if !is_one {

@@ -219,12 +219,12 @@ impl<'t> Check<'t> {
         }
         let message = if self.text[..base.from].ends_with('-') {
             format!(
-                "`{name}` is no name; for a `-` in the name of a step write `_`, and for one in the name of a field `[\"...-{name}\"]`"
+                "`{name}` is not a name; for a `-` in the name of a step write `_`, and for one in the name of a field `[\"...-{name}\"]`"
             )
         } else {
             let roots = ROOTS.join(", ");
             format!(
-                "`{name}` is no name here; write one of {roots}, a text in quotes, or `outputs.STEP` for what a step gave"
+                "`{name}` is not a name here; write one of {roots}, a text in quotes, or `outputs.STEP` for what a step gave"
             )
         };
         Err(fault(base.from, message))

@@ -71,7 +71,7 @@ static FUNCTIONS: [Function; 20] = [
     row("text", Before, &[ANY], Some(Kind::Text), |a| text_of(&a[0]).map(Value::String)),
     row("string", Before, &[ANY], Some(Kind::Text), |a| text_of(&a[0]).map(Value::String)),
     row("from_json", Before, &[TEXT], None, |a| {
-        json::read_value(text(&a[0]).as_bytes()).map_err(|e| format!("the text is no JSON that can be read: {e}"))
+        json::read_value(text(&a[0]).as_bytes()).map_err(|e| format!("the text cannot be read as JSON: {e}"))
     }),
     row("cut", Before, &[TEXT, NUMBER], Some(Kind::Text), |a| {
         let most = place(&a[1])?;
@@ -81,7 +81,7 @@ static FUNCTIONS: [Function; 20] = [
     row("int", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match text.parse() {
             Ok(n) => Number::Whole(n).value(),
-            Err(_) => Err("the text is no whole number".into()),
+            Err(_) => Err("the text is not a whole number".into()),
         },
         value => Number::from(number(value).double().trunc()).or(value),
     }),

@@ -249,7 +249,7 @@ impl Parser {
                     "true" => Form::Constant(Value::Bool(true)),
                     "false" => Form::Constant(Value::Bool(false)),
                     "null" => Form::Constant(Value::Null),
-                    "not" => return Err(fault(from, "`not` is no operator; write `!`")),
+                    "not" => return Err(fault(from, "`not` is not an operator; write `!`")),
                     _ if self.is_next("(") => self.function(&name, from)?,
                     _ => Form::Name(name),
                 }
@@ -361,8 +361,8 @@ impl Parser {
         let Spanned { token, from, .. } = &self.tokens[self.at];
         let found = match token {
             Token::Name(name) => match name.as_str() {
-                "and" => return fault(*from, "`and` is no operator; write `&&`"),
-                "or" => return fault(*from, "`or` is no operator; write `||`"),
+                "and" => return fault(*from, "`and` is not an operator; write `&&`"),
+                "or" => return fault(*from, "`or` is not an operator; write `||`"),
                 name => format!("`{name}`"),
             },
             Token::Constant(value) => format!("`{value}`"),

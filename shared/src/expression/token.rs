@@ -103,8 +103,8 @@ fn stray(rest: &str, c: char) -> String {
     match c {
         '$' if rest.starts_with("${") => "an expression stands here without `${`; leave out `${` and `}`".into(),
         '=' => "`=` compares nothing; write `==`".into(),
-        '&' => "`&` is no operator; write `&&`".into(),
-        '|' => "`|` is no operator; write `||`".into(),
+        '&' => "`&` is not an operator; write `&&`".into(),
+        '|' => "`|` is not an operator; write `||`".into(),
         '\u{2018}'..='\u{201f}' => format!("`{c}` does not begin a text; write a straight `'` or `\"`"),
         _ if c.is_alphabetic() => {
             format!("`{c}` cannot be part of a name; write a field with other letters as `[\"...\"]`")

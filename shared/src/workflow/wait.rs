@@ -168,7 +168,7 @@ impl Visitor<'_> for Text {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
-        duration(text).map(Time).ok_or_else(|| E::custom("this is no duration"))
+        duration(text).map(Time).ok_or_else(|| E::custom("this is not a duration"))
     }
 }
 
@@ -198,13 +198,13 @@ mod tests {
             (json!("-2s"), "\"-2s\" is negative; write a time from 0s to 366d"),
             (json!(-1), "-1 is negative; write a time from 0s to 366d"),
             (json!("367d"), "\"367d\" is more than 366 days away; write a nearer time"),
-            (json!("soon"), "\"soon\" is no duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
-            (json!(null), "null is no duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
+            (json!("soon"), "\"soon\" is not a duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
+            (json!(null), "null is not a duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
         ] {
             assert_eq!(ends(&wait, value), end);
         }
         // How it is written depends on the features of serde_json that the build switches on.
-        assert!(ends(&wait, json!(1e300)).contains("is no duration"));
+        assert!(ends(&wait, json!(1e300)).contains("is not a duration"));
         for (value, end) in [
             (json!("2026-02-01T10:00:00+02:00"), "2026-02-01T08:00:00Z"),
             (json!(1769846400), "2026-01-31T08:00:00Z"),

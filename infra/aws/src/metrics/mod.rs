@@ -72,7 +72,7 @@ metrics! {
     STEP_ATTEMPTS "step_attempts" Counter Some("agent"), "Attempts given to an agent, undos included.";
     STEP_FAILURES "step_failures" Counter Some("agent"), "Attempts that failed or ran out of time, undos included.";
     RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "Time from CompleteBy to the save that took the attempt back.";
-    LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that arrived after their attempt had lost the step.";
+    LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that arrived after their attempt had been given up.";
     SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer because CompleteBy had passed.";
     BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
     BREAKER_HALF_OPENED "breaker_half_opened" Counter Some("agent"), "Circuit breakers that let one trial call through.";

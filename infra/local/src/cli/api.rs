@@ -185,7 +185,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
         Some(step) => step,
         None => {
             let answer = api.read(&format!("/orders/{}", segment(id)?)).await?;
-            let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
+            let order: Status = show::read(&answer).context("the answer is not an order; update the command line")?;
             let mut lists = order.steps.into_iter().filter(|step| step.items.is_some()).map(|step| step.name);
             let first = lists.next().context("no step of the order has begun a list")?;
             let others: Vec<String> = lists.collect();
@@ -222,7 +222,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
 /// Prints what the step called `name` returned.
 async fn output(id: &str, name: &str, at: &At) -> Result<()> {
     let answer = at.api().await?.read(&format!("/orders/{}?output={}", segment(id)?, segment(name)?)).await?;
-    let order: Status = show::read(&answer).context("the answer is no order; update the command line")?;
+    let order: Status = show::read(&answer).context("the answer is not an order; update the command line")?;
     let Some(step) = order.steps.iter().find(|step| step.name == name) else {
         let names: Vec<&str> = order.steps.iter().map(|step| step.name.as_str()).collect();
         anyhow::bail!("the order has no step `{name}`; write one of {}", names.join(", "));
@@ -273,7 +273,7 @@ async fn export(One { id, at }: One) -> Result<()> {
         let mut all = api.read(&format!("/details/{id}")).await?;
         let Record { record, columns, .. } = show::read(&api.read(&format!("/details/{id}/record")).await?)
             .context("the answer is no record; update the command line")?;
-        let order: Status = show::read(&all["order"]).context("the answer is no order; update the command line")?;
+        let order: Status = show::read(&all["order"]).context("the answer is not an order; update the command line")?;
         let long = order.steps.iter().enumerate().filter(|(_, step)| step.output_bytes.is_some());
         let mut is_same = columns.get("version") == Some(&order.version.to_string());
         for (n, step) in long {

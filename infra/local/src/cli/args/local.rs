@@ -85,7 +85,7 @@ impl Up {
     }
 }
 
-/// Reads `WORKFLOW.NAME=VALUE`. A value that is no JSON is a text.
+/// Reads `WORKFLOW.NAME=VALUE`. A value that is not JSON is taken as text.
 fn setting(text: &str) -> Result<(String, String, Value), String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name.split_once('.')?, value)));
     let ((workflow, name), value) = parts.ok_or("write WORKFLOW.NAME=VALUE")?;
