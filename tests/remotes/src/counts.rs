@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use serde::Serialize;
-
 use crate::Service;
 
 /// A kind of fault as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// `transient` or `undo_transient`, answered 503.
     Unavailable,
@@ -35,7 +32,7 @@ pub enum Fault {
 pub type Counts = BTreeMap<Service, ServiceCounts>;
 
 /// The counts of one service since it was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounts {
     /// Well-formed forward calls, faulty ones included.
     pub calls: u64,

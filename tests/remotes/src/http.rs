@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use crate::check::{Expected, Report};
 use crate::faults::{BadFaults, Faults, ServiceFaults};
 use crate::service::{Service, UnknownService};
-use crate::{Counts, Entry, Remotes};
+use crate::{Entry, Remotes};
 
 /// Maximum number of bytes of a request body.
 pub const BODY_MAX: usize = 512 * 1024;
@@ -102,7 +102,6 @@ async fn only_json(request: Request, next: Next) -> Response<Body> {
 fn router(shared: Shared) -> Router {
     Router::new()
         .route("/health", get(async || Json(json!({"status": "ok"}))))
-        .route("/counts", get(counts))
         .route("/ledger", get(ledger))
         .route("/ledger/orders/{order_id}", get(order_ledger))
         .route("/check", post(check))
@@ -116,10 +115,6 @@ fn router(shared: Shared) -> Router {
         // The listener enforces the limit.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
-}
-
-async fn counts(State(shared): State<Shared>) -> Json<Counts> {
-    Json(shared.remotes.counts())
 }
 
 /// All are text: an empty parameter counts as absent.
@@ -199,7 +194,7 @@ async fn no_route() -> Problem {
         StatusCode::NOT_FOUND,
         "no_route",
         "nothing is here; write POST /NAME/apply, POST /NAME/undo, GET /ledger, GET /ledger/orders/{order_id}, \
-         POST /check, GET /faults, PUT /faults, PUT /faults/NAME, GET /counts or GET /health",
+         POST /check, GET /faults, PUT /faults, PUT /faults/NAME or GET /health",
     )
 }
 
@@ -207,7 +202,7 @@ async fn no_method() -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "no_method",
-        "use POST to apply, undo and check, GET for the ledger, counts and health, GET or PUT for faults",
+        "use POST to apply, undo and check, GET for the ledger and health, GET or PUT for faults",
     )
 }
 

@@ -11,7 +11,7 @@
 //! | `GET /ledger?service=&cursor=&limit=`, `GET /ledger/orders/{order_id}` | what was done, see [`Entry`] |
 //! | `POST /check` | compares the effects with what orders should have left, see [`Expected`] and [`Report`] |
 //! | `GET /faults`, `PUT /faults`, `PUT /faults/NAME` | the faults, see [`Faults`] |
-//! | `GET /counts`, `GET /health` | see [`Counts`]; `{"status": "ok"}` |
+//! | `GET /health` | `{"status": "ok"}` |
 //!
 //! Refusals are `application/problem+json` with a `code` to choose by and a `detail` that says what to write.
 

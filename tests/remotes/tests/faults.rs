@@ -178,7 +178,7 @@ async fn an_outage_refuses_every_call_and_leaves_no_trace() {
     assert_eq!(served.apply("inventory", "k", "o-1").await.status.as_u16(), 200);
     let entries = served.remotes.order_ledger("o-1").unwrap();
     assert!(entries.iter().all(|entry| entry.service != Service::Fraud));
-    assert_eq!(served.get("/counts").await.body["fraud"]["faults"]["outage"], 2);
+    assert_eq!(served.remotes.counts()[&Service::Fraud].faults[&Fault::Outage], 2);
 }
 
 #[tokio::test]
