@@ -2,15 +2,13 @@
 
 use crate::http::claim;
 use crate::problem::{self, Problem};
+pub use crate::roles::MAX_TENANT;
 use crate::roles::{RoleTenants, Seen};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 use shared::order::DEFAULT_TENANT;
 
 /// The claim that names an order's tenant, unless the deployment names another.
 pub const TENANT_CLAIM: &str = "tenant";
-
-/// Longest tenant, in characters: every message and every record of an order contains it.
-pub const MAX_TENANT: usize = 200;
 
 /// What the routes require of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The tenants of callers that sign: by the name of their role, which only the account's administrators give. The name
 //! of a session does not count, because the caller chooses it.
 
-use crate::auth::MAX_TENANT;
 use crate::problem::{self, Problem};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
 use shared::json;
@@ -9,6 +8,8 @@ use shared::order::DEFAULT_TENANT;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+/// Longest tenant, in characters: every message and every record of an order contains it.
+pub const MAX_TENANT: usize = 200;
 /// In place of a tenant: a role that looks up the orders of all tenants, and submits none.
 const ALL: &str = "*";
 
