@@ -163,7 +163,7 @@ fn read_orders(file: Option<&Path>) -> Result<Vec<Value>> {
 
 /// Submits all orders over HTTP, as any client would.
 async fn submit_all(system: &System, orders: Vec<Value>) -> Result<Vec<Id>> {
-    let http = reqwest::Client::new();
+    let http = crate::call::http().build().context("making the HTTP client")?;
     let url = format!("{}/orders", system.url);
     let requests = orders.into_iter().enumerate().map(|(n, order)| {
         let key = order["order_ref"].as_str().map_or_else(|| format!("demo-{n}"), str::to_owned);

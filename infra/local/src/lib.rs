@@ -6,6 +6,7 @@
 pub mod access;
 pub mod admission;
 mod bench;
+mod call;
 mod changes;
 pub mod cli;
 mod client;

@@ -3,7 +3,7 @@
 //! Credentials come from where the AWS SDK finds them. What takes more than that, such as a sign-in with SSO or a process, is
 //! left to the AWS CLI, which such a person has: its clients in this program would lengthen the build of the first command.
 
-use crate::client::{Error, cause};
+use crate::call::{Error, cause, http};
 use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, Region};
@@ -15,7 +15,7 @@ use aws_sigv4::sign::v4;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, Request, Url};
+use reqwest::{Method, Request, Url};
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
@@ -174,7 +174,7 @@ impl Signer {
             ),
             is_passing: true,
         };
-        let http = Client::builder().timeout(TIMEOUT).build().map_err(away)?;
+        let http = http().timeout(TIMEOUT).build().map_err(away)?;
         let fields = [("Action", "DescribeStacks"), ("Version", "2010-05-15"), ("StackName", stack)];
         let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
         let url: Url =

@@ -1,7 +1,7 @@
 //! Checks of tables and queues: can they be reached, and are they as template.yaml and `stepwarden up` create them?
 
 use super::{Check, clock, fail, ok, warn};
-use crate::client::cause;
+use crate::call::{cause, http};
 use crate::system::{NAME_PREFIX, VISIBILITY_TIMEOUT_S};
 use aws_sdk_dynamodb::config::ProvideCredentials;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -161,7 +161,7 @@ async fn settings(place: &Place) -> Vec<Check> {
         }
     }
     let url = place.url.clone().unwrap_or_else(|| format!("https://dynamodb.{region}.amazonaws.com/"));
-    let http = reqwest::Client::builder().timeout(Duration::from_secs(5)).build();
+    let http = http().timeout(Duration::from_secs(5)).build();
     // The next check shows whether the endpoint can be reached.
     if let Ok(http) = http
         && let Ok(answer) = http.get(url).send().await
