@@ -248,7 +248,7 @@ fn split(text: &str, by: &str) -> Given {
 /// Seconds since 1970, with up to three decimals.
 fn time(text: &str) -> Given {
     let time =
-        instant(text).ok_or("the text is no time as in RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")?;
+        instant(text).ok_or("the text is not a time as in RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")?;
     Number::Whole(time.as_millisecond().into()).with(Sum::Divide, Number::Whole(1000))?.value()
 }
 

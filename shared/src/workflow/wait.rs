@@ -71,11 +71,14 @@ impl Wait {
         let (time, how) = match self {
             Self::For(_) => {
                 let time = value.as_str().and_then(duration).or_else(|| ms().map(SignedDuration::from_millis));
-                (time.map(|time| plus(now, time)), "no duration; write for example \"90s\", \"2h\", \"3d\", or seconds")
+                (
+                    time.map(|time| plus(now, time)),
+                    "not a duration; write for example \"90s\", \"2h\", \"3d\", or seconds",
+                )
             }
             Self::Until(_) | Self::Event(_) => {
                 let time = value.as_str().and_then(instant).or_else(|| Timestamp::from_millisecond(ms()?).ok());
-                let how = "no time; write it as in RFC 3339 with an offset, such as \"2026-01-31T08:00:00Z\", or as \
+                let how = "not a time; write it as in RFC 3339 with an offset, such as \"2026-01-31T08:00:00Z\", or as \
                            seconds since 1970";
                 (time, how)
             }
@@ -215,7 +218,7 @@ mod tests {
             assert_eq!(ends(&until, value), end);
         }
         for value in ["2026-02-01T10:00:00", "2026-02-01", "2d"] {
-            assert!(ends(&until, value.into()).contains("is no time; write it as in RFC 3339 with an offset"));
+            assert!(ends(&until, value.into()).contains("is not a time; write it as in RFC 3339 with an offset"));
         }
     }
 }
